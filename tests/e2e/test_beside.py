@@ -145,9 +145,7 @@ def test_no_more_work_at_a_time_than_there_are_cpus(tmp_path: Path, family: Fami
     assert family.told == ["sure", "start", "sure", "start", "sure"], "each starts once those before it are sure"
 
 
-def test_a_row_that_fails_beside_others_is_tried_again_alone(
-    tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_fails_beside_others_is_tried_again_alone(tmp_path, family, monkeypatch) -> None:
     """As where memory was enough for one, and not for two."""
     crowded = Work.finish
     lost: list[Any] = []

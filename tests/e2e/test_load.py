@@ -200,9 +200,7 @@ def test_two_servers_share_the_requests_out(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("scenario", ["server", "offline"])
-def test_a_generator_that_dies_ends_the_probe_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
-) -> None:
+def test_a_generator_that_dies_ends_the_probe_and_is_named(tmp_path, monkeypatch, scenario) -> None:
     kill_generators(monkeypatch, after=0)
     with pytest.raises(ChildFailed, match="the generator of requests: the process was killed by SIGKILL"):
         load(tmp_path, "fake", scenario=scenario, qps=100 if scenario == "server" else None)
@@ -332,9 +330,7 @@ def test_a_plan_is_built_for_every_batch_that_may_come() -> None:
         ("pytorch-compile", "cpu", ()),  # to fill a batch up costs as much as to compute it
     ],
 )
-def test_where_a_batch_is_minutes_of_compiling_few_are_made(
-    engine: str, device: str, compiled: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_where_a_batch_is_minutes_of_compiling_few_are_made(engine, device, compiled, tmp_path) -> None:
     row = name_row(EngineSpec(backend=engine, device=device), streams=3, max_batch=32, max_wait_ms=0.0)
     job = make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job
     assert row.compiled_for == job.compiled_for == compiled

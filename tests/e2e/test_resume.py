@@ -157,9 +157,7 @@ def damage(request: pytest.FixtureRequest) -> Spoil:
 
 @pytest.mark.parametrize("what", ["outputs_path", "answers_path"])
 @pytest.mark.parametrize("moment", [PrepareJob, MeasureJob])
-def test_answers_that_are_gone_are_taken_again(
-    what: str, moment: type[Any], damage: Spoil, children: Children, three: RunRequest, root: Path, whole: Told
-) -> None:
+def test_answers_that_are_gone_are_taken_again(what, moment, damage, children, three, root, whole) -> None:
     """The reference's answers are damaged while the run rests: no other row takes its place."""
     interrupt(children, three, root, moment, 2)
     damage(getattr(RunFolder(root), what)(ids(root)[0]))
@@ -169,9 +167,7 @@ def test_answers_that_are_gone_are_taken_again(
 
 
 @pytest.mark.parametrize("fails_first", [True, False])
-def test_a_reference_that_fails_on_one_side_of_an_interruption_only(
-    fails_first: bool, children: Children, three: RunRequest, root: Path
-) -> None:
+def test_a_reference_that_fails_on_one_side_of_an_interruption_only(fails_first, children, three, root) -> None:
     """All rows are compared with the row that is the reference in the end, also those that were compared before."""
 
     def fail(job: Any) -> None:
@@ -196,9 +192,7 @@ def test_a_reference_that_fails_on_one_side_of_an_interruption_only(
     check_references(root)
 
 
-def test_a_row_whose_engine_is_gone_keeps_what_was_measured(
-    children: Children, three: RunRequest, root: Path, whole: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_whose_engine_is_gone_keeps_what_was_measured(children, three, root, whole, monkeypatch) -> None:
     """It says why it cannot go on, stays the reference, and is measured to its end once the engine is back."""
     interrupt(children, three, root, MeasureJob, 3)
     plan = main_job.plan_rows
@@ -216,9 +210,7 @@ def test_a_row_whose_engine_is_gone_keeps_what_was_measured(
     assert tell(root) == whole
 
 
-def test_a_measured_row_whose_answers_cannot_be_taken_again_fails_alone(
-    damage: Spoil, children: Children, three: RunRequest, root: Path, whole: Told
-) -> None:
+def test_a_measured_row_whose_answers_cannot_be_taken_again_fails_alone(damage, children, three, root, whole) -> None:
     """It keeps its times and says why; the others are compared with the first that still has answers."""
     interrupt(children, three, root, MeasureJob, 3)
     damage(RunFolder(root).outputs_path(ids(root)[0]))
@@ -237,9 +229,7 @@ def test_a_measured_row_whose_answers_cannot_be_taken_again_fails_alone(
     assert tell(root) == whole
 
 
-def test_times_of_an_engine_that_was_built_anew_are_taken_anew(
-    children: Children, three: RunRequest, root: Path, whole: Told
-) -> None:
+def test_times_of_an_engine_that_was_built_anew_are_taken_anew(children, three, root, whole) -> None:
     """The answers are gone, and what is built for new ones is another engine than the one that was timed."""
     interrupt(children, three, root, MeasureJob, 4)
     first, folder = ids(root)[0], RunFolder(root)
@@ -253,9 +243,7 @@ def test_times_of_an_engine_that_was_built_anew_are_taken_anew(
     assert len(children.of(MeasureJob)) == 2 + 2  # both of the first row, one of each other
 
 
-def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(
-    children: Children, three: RunRequest, root: Path
-) -> None:
+def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(children, three, root) -> None:
     """No row was begun, so that none could show it."""
     interrupt(children, three, root, PrepareJob)
     graph = next((root / "artefacts").rglob("*.onnx"))
@@ -264,9 +252,7 @@ def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(
         resume(three, root)
 
 
-def test_ranges_of_a_try_that_was_interrupted_are_not_taken_up(
-    children: Children, three: RunRequest, root: Path, tmp_path: Path
-) -> None:
+def test_ranges_of_a_try_that_was_interrupted_are_not_taken_up(children, three, root, tmp_path) -> None:
     """They may be of other weights, which then no graph could be made from."""
     request = replace(three, precisions=(("int8", None),))
     run(request, tmp_path / "whole")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.records import EngineSpec
 from enginebench.engines.abilities import CountsWork
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import ENTRIES, open_backend, probe
@@ -63,9 +63,7 @@ def test_the_least_time_of_a_call_is_counted_on_one_thread(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["ort", "openvino"])
-def test_damaged_files_and_artifacts_of_another_graph_are_refused(
-    name: str, onnx_artifact: Artifact, tmp_path: Path
-) -> None:
+def test_damaged_files_and_artifacts_of_another_graph_are_refused(name, onnx_artifact, tmp_path) -> None:
     backend, spec, path = open_backend(name), EngineSpec(backend=name), tmp_path / "damaged.onnx"
     load: Any = backend.load  # type: ignore[attr-defined]
     for content in (b"", b"not a graph", Path(onnx_artifact.path).read_bytes()[:500]):

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
-from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
@@ -31,9 +30,7 @@ def write_one(path: Path, operator: str, kind: str = "float") -> Artifact:
     ],
     ids=["openvino-det", "openvino-custom", "ort-custom", "ort-double"],
 )
-def test_the_message_begins_with_the_operator_and_the_log_has_every_word(
-    backend: Loadable, operator: str, kind: str, tmp_path: Path
-) -> None:
+def test_the_message_begins_with_the_operator_and_the_log_has_every_word(backend, operator, kind, tmp_path) -> None:
     artifact = write_one(tmp_path / "m.onnx", operator, kind)
     spec = EngineSpec(backend="any", precision=artifact.precision)
     with pytest.raises(UnsupportedOperator) as caught:

@@ -2,7 +2,6 @@
 
 import re
 import zipfile
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -62,9 +61,7 @@ def test_the_matrix_has_every_engine_and_precision_of_the_contract() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", PRESENT)
-def test_an_engine_accepts_and_refuses_as_the_matrix_says(
-    name: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_accepts_and_refuses_as_the_matrix_says(name, precision, tmp_path, monkeypatch) -> None:
     skip_without_provider(name)
     monkeypatch.setattr("enginebench.features.fpga.board.make_board", lambda *_: NumberBoard())
     backend = open_backend(name)
@@ -81,9 +78,7 @@ def test_an_engine_accepts_and_refuses_as_the_matrix_says(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_run_plans_every_engine_that_is_there_and_no_other(
-    precision: Precision, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_plans_every_engine_that_is_there_and_no_other(precision, monkeypatch) -> None:
     """With every graph made."""
     monkeypatch.setattr("enginebench.runs.plan.find_spec", lambda name: object())
     request = RunRequest(

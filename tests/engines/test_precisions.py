@@ -156,9 +156,7 @@ def test_precisions_that_cannot_be_had_say_why(name: str, precision: Any, words:
 
 
 @pytest.mark.parametrize(("name", "precision"), [("pytorch", "bf16"), ("pytorch", "fp16"), ("pytorch-compile", "bf16")])
-def test_no_instructions_is_a_reason_unless_forced(
-    name: str, precision: Any, load_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_instructions_is_a_reason_unless_forced(name, precision, load_engine, monkeypatch) -> None:
     monkeypatch.setattr(torch_cast, "has_instructions", lambda precision: False)
     with pytest.raises(BackendUnavailable, match=rf"no {precision.upper()} instructions.*{name}:force=1"):
         load_engine(name, precision=precision)
@@ -187,9 +185,7 @@ def test_openvino_without_bf16_refuses_and_is_forced(graphs: Any, monkeypatch: p
         ({"avx512_bf16": False, "cpu_name": "bf16"}, (False, False)),
     ],
 )
-def test_instructions_are_read_from_the_runtime(
-    capabilities: Any, expected: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instructions_are_read_from_the_runtime(capabilities, expected, monkeypatch) -> None:
     monkeypatch.setattr(torch_cast.torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert (torch_cast.has_instructions("bf16"), torch_cast.has_instructions("fp16")) == expected
 

@@ -121,12 +121,6 @@ def test_silence_ends_in_an_error_that_says_how_often(open_line):
     assert line.writes == 3 and board.retried == 2
 
 
-def test_answer_to_an_older_request_is_let_go(open_line):
-    late = pack_answer(Status.OK, 200, b"late")
-    board, _ = open_line(spoil_answer=lambda number, data: late + data)
-    assert board.echo(b"now") == b"now"
-
-
 def test_wrong_length_is_not_tried_again(open_line):
     board, line = open_line()
     with pytest.raises(FeedError, match="bad length"):
@@ -134,12 +128,6 @@ def test_wrong_length_is_not_tried_again(open_line):
     assert line.writes == 1
     with pytest.raises(FeedError, match="255"):
         board.echo(bytes(256))
-
-
-def test_unknown_command_is_named(open_line):
-    board, _ = open_line()
-    with pytest.raises(MeasurementError, match="unknown command"):
-        board.transact(77)
 
 
 class Canned:

@@ -163,9 +163,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.stem)
-def test_commands_answer_as_they_were_written_down(
-    path: Path, worker: Worker, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_commands_answer_as_they_were_written_down(path, worker, tmp_path, pytestconfig) -> None:
     folder = tmp_path / "here"
     (folder / "tmp").mkdir(parents=True)
     written: list[str] = []

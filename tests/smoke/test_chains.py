@@ -1,18 +1,17 @@
-"""One real chain of processes for each capability, as a user types it: each command takes what the last one left."""
+"""Real chains of processes, as a user types them: the main job with interrupts, precisions, trtexec."""
 
 import json
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from enginebench.core.store import read_result
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.models.zoo import DATA_DIR
 from fakes.trtexec_shim import install_trtexec
-from processes import Cli, environment
+from processes import Cli, rows_of, start_cli, wait_for_samples
 
 FAST = ("--warmup", "2", "--iters", "20", "--processes", "1", "--threads", "1")
 
@@ -34,21 +33,6 @@ def test_the_main_job_on_three_engines_and_its_report(cli: Cli, tmp_path: Path) 
     assert cli("report", "r", "--format", "html,md,json").returncode == 0
     assert "openvino" in (tmp_path / "r" / "report.html").read_text("utf-8")
     assert json.loads((tmp_path / "r" / "report.json").read_text("utf-8"))["rows"] == document["rows"]
-
-
-@pytest.mark.feature("deliver")
-def test_the_bundle_of_a_row_checks_itself_without_us(cli: Cli, tmp_path: Path) -> None:
-    assert cli("run", "digits-mlp", "--engines", "ort", *FAST, "--out", "r").returncode == 0
-    done = cli("deliver", "r", "--row", "ort", "--out", "ship")
-    assert done.returncode == 0, done.stderr
-    alone = {name: value for name, value in environment(tmp_path).items() if name != "PYTHONPATH"}
-    program = [sys.executable, tmp_path / "ship" / "predict.py", "--check"]
-    checked = subprocess.run(program, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    (weights,) = (tmp_path / "ship").rglob("*.onnx")
-    weights.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
-    checked = subprocess.run(program, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert checked.returncode != 0, "another model answers otherwise"
 
 
 def test_a_module_becomes_a_graph_the_graph_int8_and_both_answer_alike(cli: Cli, tmp_path: Path) -> None:
@@ -78,27 +62,50 @@ def test_trtexec_builds_a_plan_times_it_and_its_log_is_read(cli: Cli, tiny_onnx:
     assert "| m.plan |" in (tmp_path / "b" / "trtexec" / "report.md").read_text("utf-8")
 
 
-@pytest.mark.feature("load")
-def test_a_short_load_has_every_request_in_it(cli: Cli, tiny_onnx: Path) -> None:
-    asked = ("--qps", "200", "--duration", "0.5", "--scenario", "server", "--out", "l")
-    (point,) = ask(cli, "load", tiny_onnx, "--engine", "ort", *asked)["points"]
-    assert point["completed"] > 50 and point["failed"] == 0
+RUN = ("--warmup", "2", "--iters", "30")
 
 
-FAULTS: dict[int, tuple[str, ...]] = {
-    2: ("bench", "digits-mlp", "--engine", "no-such-engine"),
-    3: ("bench", "tiny.onnx", "--engine", "fake:env=nowhere"),
-    4: ("drift", "fake@tiny.onnx", "fake:bias=1@tiny.onnx", "--n", "2", "--limit", "max_abs=0.01", "--out", "d"),
-    5: ("bench", "cut.onnx", "--engine", "ort"),
-    6: ("bench", "tiny.onnx", "--engine", "fake:fault=segfault", "--iters", "5", "--processes", "1", "--out", "b"),
-}
+@pytest.mark.serial  # which of two is faster, and by how much
+def test_the_main_job_leaves_rows_reports_and_one_json_document(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run folder é"
+    done = cli("run", tiny_onnx, "--engines", "fake:latency_us=200,fake:latency_us=50", *RUN,
+               "--processes", "6", "--out", out, "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "enginebench.run/1"
+    assert [row["status"] for row in document["rows"]] == ["ok", "ok"]
+    assert document["rows"][0]["speedup"]["value"] == 1
+    assert document["rows"][1]["speedup"]["value"] > 2
+    assert document["fastest"]["engine"] == "fake:latency_us=50"
+    for row in document["rows"]:
+        stored = read_result(out / row["result"])
+        assert len(stored.measurements) == 6
+        assert all(len(m.latency_ns) == 30 and m.warmup_dropped == 2 for m in stored.measurements)
+    assert (out / "report.md").read_text().count("fake:latency\\_us=50") >= 1
+    assert (out / "table.csv").is_file() and (out / "run.json").is_file()
 
 
-@pytest.mark.parametrize("code", sorted(FAULTS))
-def test_each_kind_of_error_has_its_exit_code_and_one_line(cli: Cli, tmp_path: Path, code: int) -> None:
-    graph = (DATA_DIR / "digits-mlp.onnx").read_bytes()
-    (tmp_path / "tiny.onnx").write_bytes(graph)
-    (tmp_path / "cut.onnx").write_bytes(graph[: len(graph) // 2])
-    done = cli(*FAULTS[code])
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr and done.stderr.strip()
+LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_was_measured_survives_and_is_continued(cli, tiny_onnx, tmp_path, number) -> None:
+    out = tmp_path / "r"
+    engines = "fake:latency_us=100,fake:latency_us=90"
+    run = start_cli(tmp_path, "run", tiny_onnx, "--engines", engines, *LONG, "--out", out)
+    wait_for_samples(out, 3)
+    run.send_signal(number)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == (-9 if number == signal.SIGKILL else 130), stderr
+    before = {k: r["measurements"] for k, r in rows_of(out).items()}
+    assert sum(len(m) for m in before.values()) >= 3
+    record = json.loads((out / "run.json").read_text())
+    record["request"]["measure"]["processes"] = 4  # finish soon
+    (out / "run.json").write_text(json.dumps(record))
+
+    done = cli("run", tiny_onnx, "--resume", "--out", out)
+    assert done.returncode == 0, done.stderr
+    for row_id, row in rows_of(out).items():
+        assert row["status"] == "ok"
+        kept = before.get(row_id, [])
+        assert row["measurements"][: len(kept)] == kept[: len(row["measurements"])]

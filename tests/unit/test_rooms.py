@@ -126,9 +126,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("file", "text", "drawn", "faults"), FAULTS)
-def test_what_is_built_otherwise_than_drawn_is_named(
-    house: Path, file: str, text: str, drawn: str, faults: list[str]
-) -> None:
+def test_what_is_built_otherwise_than_drawn_is_named(house, file, text, drawn, faults) -> None:
     (house / "models" / "zoo.py").touch()
     (house / "core" / "bad.py").touch()
     (house / file).write_text(f"{text}\n")

@@ -134,9 +134,7 @@ def test_a_disturbed_time_is_marked_in_sight(visit: Visits, doubtful_report: Pat
 
 
 @pytest.mark.parametrize(("width", "height"), [(1300, 900), (400, 800)])
-def test_answer_command_and_ratios_are_on_the_first_screen(
-    visit: Visits, report: Path, width: int, height: int
-) -> None:
+def test_answer_command_and_ratios_are_on_the_first_screen(visit, report, width, height) -> None:
     page = visit(report, width=width, height=height).page
     for place in (".answer", ".command code", ".brief .span"):
         box = page.locator(place).first.bounding_box()
@@ -182,9 +180,7 @@ def test_the_page_never_scrolls_sideways(visit: Visits, report: Path, width: int
 @pytest.mark.parametrize(
     ("kind", "width", "scheme"), [("report", 1280, "light"), ("report", 390, "dark"), ("doubtful_report", 390, "light")]
 )
-def test_axe_finds_nothing(
-    visit: Visits, request: pytest.FixtureRequest, axe: str, kind: str, width: int, scheme: str
-) -> None:
+def test_axe_finds_nothing(visit, request, axe, kind, width, scheme) -> None:
     page = visit(request.getfixturevalue(kind), width=width, color_scheme=scheme).page
     page.evaluate(axe)
     found = page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id, v.nodes.length]))")

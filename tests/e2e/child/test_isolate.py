@@ -80,9 +80,7 @@ def test_a_record_that_hangs_costs_no_times(tmp_path: Path) -> None:
     assert children_of(os.getpid()) == before
 
 
-def test_errors_raised_on_purpose_keep_their_class_and_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_raised_on_purpose_keep_their_class_and_exit_code(tmp_path, monkeypatch) -> None:
     with pytest.raises(UsageError, match="nonsense"):
         run_child(make_job(tmp_path, nonsense="1"), timeout_s=60)
     with pytest.raises(ModelError, match="no such file"):

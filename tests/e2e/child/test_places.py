@@ -145,9 +145,7 @@ def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str
         ("old=file.txt", "is no program"),
     ],
 )
-def test_a_wrong_option_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
-) -> None:
+def test_a_wrong_option_is_refused_at_once(tmp_path, monkeypatch, text, said) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("file.txt").write_text("x")

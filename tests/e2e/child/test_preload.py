@@ -93,9 +93,7 @@ def test_an_engine_of_another_environment_imports_when_its_turn_comes() -> None:
 
 
 @pytest.mark.parametrize(("free_gib", "limit_gib", "wanted"), [(64, None, 16), (5, None, 2), (64, 4, 2), (64, 1, 1)])
-def test_as_many_as_memory_allows(
-    free_gib: int, limit_gib: int | None, wanted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_as_memory_allows(free_gib, limit_gib, wanted, monkeypatch) -> None:
     """Also within a container, whose limit the system's own figures do not show."""
     memory: Any = type("Memory", (), {"available": free_gib << 30})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)

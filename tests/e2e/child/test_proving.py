@@ -60,9 +60,7 @@ def run_proven_when_timed(
 
 
 @pytest.mark.parametrize("fault", ["raise", "segfault"])
-def test_a_record_that_fails_or_kills_is_tried_twice_and_said(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_fails_or_kills_is_tried_twice_and_said(fault, tmp_path, monkeypatch) -> None:
     (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, {"fault": fault, "at": "proof"})
     assert asked == [(0, True), (1, True), (2, False), (3, False)]
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
@@ -71,9 +69,7 @@ def test_a_record_that_fails_or_kills_is_tried_twice_and_said(
     assert doubt.code == "failed_proof" and doubt.message.startswith(said)
 
 
-def test_only_the_first_process_proves_also_when_a_run_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_process_proves_also_when_a_run_is_continued(tmp_path, monkeypatch) -> None:
     options = {"ran": "int8"}
     _, asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, interrupt_at=2)
     assert asked == [(0, True), (1, False), (2, False)]

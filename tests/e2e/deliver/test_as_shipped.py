@@ -53,9 +53,7 @@ def test_what_is_not_finite_never_passes(load_program: Load, bad: float) -> None
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("size", [(8, 8), (30, 17), (9, 40)])
 @pytest.mark.parametrize("model", ["digits-mlp", "digits-cnn", "efficientnet_b0", "resnet50"])
-def test_pictures_become_the_same_inputs(
-    load_program: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, size: tuple[int, int], mode: str
-) -> None:
+def test_pictures_become_the_same_inputs(load_program, monkeypatch, tmp_path, model, size, mode) -> None:
     from PIL import Image
 
     preprocess = preprocess_for(model, None if model.startswith("digits") else 24)

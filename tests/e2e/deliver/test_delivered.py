@@ -22,14 +22,12 @@ from enginebench.features.deliver.verb import DeliverDocument, deliver_row, desc
 from enginebench.features.deliver.writing import copy_model, find_instructions
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.runs.folder import RunFolder, read_results
-from enginebench.runs.reporting import describe_stored
+from enginebench.runs.folder import RunFolder
 from enginebench.runs.targets.bundles import load_engine, read_bundle
 from in_process import children, cli
 from label_graphs import classify, translate_words
 from processes import Cli
 from reporters import Silent
-from stored_run import make_final
 
 __all__ = ["children", "cli"]
 
@@ -132,14 +130,6 @@ def test_a_row_that_was_lost_is_named_beside_the_one_that_is_delivered(run: Path
     assert f"1 configuration without results, which could change this: {name('openvino')}." in document.notes[0]
 
 
-def test_the_winner_of_a_search_is_delivered_and_not_the_lowest_median(run: Path, tmp_path: Path) -> None:
-    folder = copy_run(run, tmp_path)
-    before = describe_stored(*read_results(run)).recommended
-    winner = next(name(engine) for engine in ENGINES if before is None or name(engine) != before.id)
-    make_final(folder.root, winner)
-    assert deliver_row(folder.root, tmp_path / "out", reporter=Silent()).row == winner
-
-
 def test_a_bundle_that_answers_otherwise_is_not_handed_over(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     path = folder.outputs_path(name("ort"))
@@ -181,9 +171,7 @@ def make_artifact(folder: Path, *files: str) -> Artifact:
         (("mein netz.onnx", "weights.data"), ["model.onnx", "weights.data"]),
     ],
 )
-def test_a_model_with_a_space_in_its_name_is_delivered(
-    tmp_path: Path, files: tuple[str, ...], delivered: list[str]
-) -> None:
+def test_a_model_with_a_space_in_its_name_is_delivered(tmp_path, files, delivered) -> None:
     artifact = make_artifact(tmp_path, *files)
     copied = copy_model(tmp_path / "stage", artifact)
     folder = tmp_path / "stage" / "model"

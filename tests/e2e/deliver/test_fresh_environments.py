@@ -1,14 +1,12 @@
 """Bundles in virtual environments that hold their requirements.txt and nothing else, in every precision."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from bundles import ask, make_run
 from enginebench.features.deliver.verb import deliver_row
 from enginebench.runs import trust
-from environments import Environments
 from reporters import Silent
 
 # What each runs on some CPU: floats as they are, and whatever else its file has lines for.
@@ -40,9 +38,7 @@ def make():
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", PRECISIONS)
-def test_the_check_passes_with_the_requirements_alone(
-    environments: Environments, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_passes_with_the_requirements_alone(environments, tmp_path, engine, monkeypatch) -> None:
     # What this CPU has no instructions for is forced.
     named = engine if engine == "ort" else f"{engine}:force=1"
     asked = ",".join(dict.fromkeys(precision.partition(".")[0] for precision in PRECISIONS[engine]))

@@ -110,9 +110,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_shell_blocks_of_a_page_run(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shell_blocks_of_a_page_run(page, tmp_path, request, monkeypatch) -> None:
     begins = any(EXPORT.fullmatch(line) for block in find_shell_blocks(page) for line in block.splitlines())
     made = request.getfixturevalue("made") if begins else None
     if page.name in WITH_TRTEXEC:

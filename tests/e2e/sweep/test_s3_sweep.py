@@ -1,7 +1,6 @@
 """A sweep whose store is a bucket, its children in this process: cut off, taken up, reported, followed."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
-from in_process import Children, children
+from in_process import children
 from reporters import Silent
 
 __all__ = ["children"]
@@ -31,9 +30,7 @@ name = "one.onnx"
 ROWS, TRIALS = 4, 8
 
 
-def test_a_sweep_on_s3_goes_on_from_there(
-    children: Children, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_on_s3_goes_on_from_there(children, s3, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "one.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
     (tmp_path / "sweep.toml").write_text(SPEC)

@@ -17,9 +17,7 @@ from processes import Cli, start_cli
 __all__ = ["other"]
 
 
-def test_a_run_goes_on_where_the_environment_is_named_again(
-    cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_where_the_environment_is_named_again(cli, tiny_onnx, other, tmp_path) -> None:
     run = ("run", tiny_onnx, "--engines", "fake,fake:env=two", *FAST, "--out", "r")
     assert cli(*run, "--env", f"two={other}").returncode == 0
     row = next((tmp_path / "r" / "rows").glob("fake-env*.json"))
@@ -64,9 +62,7 @@ esac
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_installation_ends_with_whoever_asked_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
-) -> None:
+def test_an_installation_ends_with_whoever_asked_for_it(tmp_path, monkeypatch, how) -> None:
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text(INSTALLER)

@@ -86,9 +86,7 @@ def answer_all(streams: Streams, batches: list[list[Any]]) -> dict[int, Ended]:
 
 
 @pytest.mark.parametrize(("engine", "streams", "max_batch"), ENGINES)
-def test_every_request_gets_the_answer_of_depth_1(
-    engine: str, streams: int, max_batch: int, open_engine: Open, expect: Callable[[np.ndarray], np.ndarray]
-) -> None:
+def test_every_request_gets_the_answer_of_depth_1(engine, streams, max_batch, open_engine, expect) -> None:
     opened = open_engine(engine, streams, max_batch)
     batches, left = [], make_samples(24)
     warm_up(opened, left[:1], max_batch)
@@ -112,9 +110,7 @@ def test_every_request_gets_the_answer_of_depth_1(
 
 
 @pytest.mark.parametrize(("engine", "streams", "max_batch"), [e for e in ENGINES if "asleep" not in e[0]])
-def test_a_request_that_fails_is_one_failed_request(
-    engine: str, streams: int, max_batch: int, open_engine: Open
-) -> None:
+def test_a_request_that_fails_is_one_failed_request(engine, streams, max_batch, open_engine) -> None:
     opened = open_engine(engine, streams, max_batch)
     good = make_samples(6)
     bad = [

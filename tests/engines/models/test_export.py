@@ -29,9 +29,7 @@ def mlp(tmp_path: Path) -> Artifact:
     return make_torch_artifact("digits-mlp", tmp_path / "torch")
 
 
-def test_static_export_is_valid_checked_and_leads_back(
-    mlp: Artifact, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_static_export_is_valid_checked_and_leads_back(mlp, tmp_path, capfd) -> None:
     out = tmp_path / "Übung 模型" / "digits mlp.onnx"
     artifact = export_onnx(mlp, out, batch=3)
     assert capfd.readouterr().out == ""
@@ -228,9 +226,7 @@ def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path:
         ("onnx.checker.check_model", onnx.checker.ValidationError("not sorted"), "checker refuses: not sorted"),
     ],
 )
-def test_a_graph_that_a_tool_does_not_take_is_an_error(
-    mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, error: Exception, said: str
-) -> None:
+def test_a_graph_that_a_tool_does_not_take_is_an_error(mlp, tmp_path, monkeypatch, tool, error, said) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
@@ -239,9 +235,7 @@ def test_a_graph_that_a_tool_does_not_take_is_an_error(
         export_onnx(mlp, tmp_path / "a.onnx")
 
 
-def test_without_onnxruntime_the_command_is_named(
-    mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnxruntime_the_command_is_named(mlp, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingDependency, match=r"enginebench\[ort\]"):
         export_onnx(mlp, tmp_path / "a.onnx")

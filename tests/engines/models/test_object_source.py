@@ -387,9 +387,7 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
         make_torch_artifact(str(path), tmp_path / "out", weights="random")
 
 
-def test_a_package_of_native_code_is_refused_before_pytorch_opens_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_of_native_code_is_refused_before_pytorch_opens_it(tmp_path, monkeypatch) -> None:
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         archive.writestr("m/data/aotinductor/model/c.wrapper.so", "")
     opened: list[object] = []

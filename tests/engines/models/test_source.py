@@ -440,9 +440,7 @@ print("done")
     assert (done.stdout.strip(), done.stderr) == ("done", "")
 
 
-def test_a_factory_is_fed_with_pictures_and_refuses_them_before_its_export(
-    write_user_module: WriteModule, tmp_path: Path
-) -> None:
+def test_a_factory_is_fed_with_pictures_and_refuses_them_before_its_export(write_user_module, tmp_path) -> None:
     write_user_module(
         "pics",
         """

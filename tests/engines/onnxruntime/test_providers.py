@@ -126,9 +126,7 @@ def test_threads_are_openvinos(wide: Artifact) -> None:
 
 
 @needs_intel_cpu
-def test_a_setting_that_openvino_does_not_know_is_no_quiet_success(
-    wide: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_that_openvino_does_not_know_is_no_quiet_success(wide, monkeypatch) -> None:
     """The settings reach the plugin: one that it does not have ends the session."""
     wrong = {"load_config": json.dumps({"CPU": {"NO_SUCH_SETTING": "1"}})}
     monkeypatch.setattr(ort_openvino, "make_provider_options", lambda spec: wrong)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 from enginebench.engines import openvino as engine_file
 from enginebench.engines.backends.openvino import openvino as backend_file
@@ -46,9 +46,7 @@ def test_precision_is_what_was_asked_for(onnx_artifact: Artifact) -> None:
         ("NUM_STREAMS", 2, "NUM_STREAMS=1, got 2"),
     ],
 )
-def test_setting_that_was_not_taken_is_an_error(
-    key: str, value: Any, message: str, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_setting_that_was_not_taken_is_an_error(key, value, message, onnx_artifact, monkeypatch) -> None:
     class Compiled:
         def __init__(self, real: Any) -> None:
             self.real = real
@@ -66,9 +64,7 @@ def test_setting_that_was_not_taken_is_an_error(
         compile_model(model, make_settings(SPEC))
 
 
-def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(
-    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(onnx_artifact, monkeypatch) -> None:
     spec = replace(SPEC, options={"floats": "bf16"})
     with pytest.raises(UsageError, match="ask for the precision bf16"):
         OpenvinoBackend().load(onnx_artifact, spec)
@@ -85,9 +81,7 @@ def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(
 @pytest.mark.parametrize(
     ("precision", "recipe", "group"), [("int8", "w8", 0), ("int8", "dynamic", 32), ("int4", "w4", 0)]
 )
-def test_weights_of_few_bits_are_proved_by_their_kernel(
-    precision: Precision, recipe: Recipe, group: int, tmp_path: Path
-) -> None:
+def test_weights_of_few_bits_are_proved_by_their_kernel(precision, recipe, group, tmp_path) -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((256, 256)).astype(np.float32) for name in ("w", "v")}
     text = "g (float[n, 256] x) => (float[n, 256] y) { h = MatMul (x, w) y = MatMul (h, v) }"
@@ -116,9 +110,7 @@ def test_build_keeps_weights_whole(onnx_artifact: Artifact, tmp_path: Path, weig
     assert OpenvinoBackend().build(built, SPEC, tmp_path) is built
 
 
-def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(
-    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(onnx_artifact, tmp_path, monkeypatch) -> None:
     """Rows of two batches share them: half a file would be taken for one that was changed after the run began."""
     built = OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path)
     save = openvino.save_model
@@ -159,9 +151,7 @@ def test_probe_tells_a_missing_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "devices: none" in str(answer.reason)
 
 
-def test_nodes_too_short_for_the_clock_prove_a_precision_and_have_no_times(
-    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_too_short_for_the_clock_prove_a_precision_and_have_no_times(onnx_artifact, monkeypatch) -> None:
     """Counters tell averages in whole microseconds: of a small network on a fast CPU only the first run shows."""
 
     def cut(runs: Any) -> tuple[list[Any], int]:

@@ -113,9 +113,7 @@ def test_branches_that_shapes_decide(write: Callable[[str], Artifact]) -> None:
     check_answers(artifact, [{"x": long, "w": WEIGHTS}, {"x": short, "w": WEIGHTS}, {"x": -long, "w": WEIGHTS}])
 
 
-def test_a_branch_that_a_value_decides_is_taken_anew_when_the_value_changes(
-    write: Callable[[str], Artifact], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_that_a_value_decides_is_taken_anew_when_the_value_changes(write, monkeypatch) -> None:
     artifact = write(BY_VALUE)
     refuse(monkeypatch)  # this one OpenVINO reads; Silero's own, which it does not, is in tests/e2e
     x = np.float32([[1, 2, 3, 4]])
@@ -125,9 +123,7 @@ def test_a_branch_that_a_value_decides_is_taken_anew_when_the_value_changes(
     assert set(find_deciders(onnx.load(artifact.path).graph)) == {"rate"}
 
 
-def test_a_branch_that_does_not_fit_the_shapes_costs_only_the_values_that_take_it(
-    write: Callable[[str], Artifact], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_that_does_not_fit_the_shapes_costs_only_the_values_that_take_it(write, monkeypatch) -> None:
     """As Silero VAD at a length of the other sampling rate."""
     text = BY_VALUE.replace("float[batch, length] x", "float[1, 4] x").replace(
         "float[2, 1, 1] {3, 4}", "float[1, 1, 9] {0}"
@@ -280,9 +276,7 @@ def test_one_graph_for_all_shapes_is_not_rewritten(write: Callable[[str], Artifa
         GraphSource(write(BY_SHAPE), static=False)
 
 
-def test_without_the_tools_the_refusal_says_what_to_install(
-    write: Callable[[str], Artifact], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_tools_the_refusal_says_what_to_install(write, monkeypatch) -> None:
     artifact = write(BY_DATA)
     monkeypatch.delitem(sys.modules, Rewritable.__module__)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
@@ -290,9 +284,7 @@ def test_without_the_tools_the_refusal_says_what_to_install(
         GraphSource(artifact, static=True)
 
 
-def test_streams_take_each_value_with_its_own_graph(
-    write: Callable[[str], Artifact], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_take_each_value_with_its_own_graph(write, monkeypatch) -> None:
     artifact = write(BY_VALUE)
     refuse(monkeypatch)
     streams = OpenvinoBackend().open_streams(artifact, SPEC, StreamsSpec(streams=1, max_batch=1), lambda: 0)

@@ -72,9 +72,7 @@ def test_a_plan_is_built_for_gpus_that_are_not_here(build: Callable[..., Any], g
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp8"])  # all of them: test_rtx_graphs.py
-def test_a_precision_is_told_with_the_products_that_have_it(
-    build: Callable[..., Any], graph: Path, precision: str, cli: Cli
-) -> None:
+def test_a_precision_is_told_with_the_products_that_have_it(build, graph, precision, cli) -> None:
     targets = "8.9,12.0"
     calib = []
     if precision == "fp8":
@@ -109,9 +107,7 @@ def test_targets_and_settings_are_part_of_the_plans_key(graph: Path, tmp_path: P
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_the_layers_are_read_like_those_of_trtexec_and_a_plan_that_is_there_is_not_built_again(
-    build: Callable[..., Any], graph: Path, cli: Cli
-) -> None:
+def test_the_layers_are_read_like_those_of_trtexec_and_a_plan_that_is_there_is_not_built_again(build, graph, cli):
     document = build(graph, *TARGETS, "--out", "net.plan")
     (layers,) = graph.parent.glob("net.plan.build/plans/*.layers.json")
     parsed = read_document(cli, "parse", "layers", layers, "--json")
@@ -140,9 +136,7 @@ def test_the_layers_are_read_like_those_of_trtexec_and_a_plan_that_is_there_is_n
         (["--engine", "tensorrt-rtx:weight_streaming=1"], "add graph=0 or graph=rtx"),
     ],
 )
-def test_what_does_nothing_there_is_refused_by_name(
-    build: Callable[..., Any], graph: Path, options: list[object], words: str
-) -> None:
+def test_what_does_nothing_there_is_refused_by_name(build, graph, options, words) -> None:
     done = build(graph, *options, "--out", "net.plan", code=2)
     assert re.search(words, " ".join(done.stderr.split())), done.stderr
     assert not graph.with_name("net.plan").exists()

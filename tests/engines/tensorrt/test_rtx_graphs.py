@@ -59,9 +59,7 @@ def export(name: str, size: int | None, folder: Path) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "size", "in_floats"), MODELS, ids=[name for name, _, _ in MODELS])
-def test_a_model_in_every_precision(
-    judge: Judge, tmp_path: Path, name: str, size: int | None, in_floats: dict[str, int]
-) -> None:
+def test_a_model_in_every_precision(judge, tmp_path, name, size, in_floats) -> None:
     fp32 = export(name, size, tmp_path)
     enginebench.calibrate(str(fp32), "fake", tmp_path / "calib.json", n=4)
     for precision in (*(FLOATS if name in IN_FLOATS else ()), "int8@tensorrt", "fp8"):

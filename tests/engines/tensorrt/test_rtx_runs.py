@@ -74,9 +74,7 @@ def test_what_a_gpu_compiled_is_found_by_the_next_process(backend: Any, tmp_path
     assert list_caches(tmp_path) == [b"COMPILED EAGER"]
 
 
-def test_the_strategies_are_those_that_were_asked_for(
-    engine_module: ModuleType, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_strategies_are_those_that_were_asked_for(engine_module, backend, tmp_path, monkeypatch) -> None:
     made: list[Any] = []
     configure = engine_module.configure
     monkeypatch.setattr(engine_module, "configure", lambda *a: made.append(configure(*a)) or made[-1])
@@ -87,9 +85,7 @@ def test_the_strategies_are_those_that_were_asked_for(
     assert found == [("DISABLED", "EAGER"), ("WHOLE_GRAPH_CAPTURE", "LAZY")]
 
 
-def test_a_stream_that_cannot_be_captured_is_refused_by_name(
-    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_cannot_be_captured_is_refused_by_name(backend, tmp_path, monkeypatch) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "capturable")
     with pytest.raises(ArtifactError, match=r"TensorRT for RTX cannot capture .* tensorrt-rtx:graph=0"):
@@ -110,9 +106,7 @@ def test_a_stream_that_cannot_be_captured_is_refused_by_name(
         ("VERSION_MISMATCH", ArtifactError, "another version of TensorRT for RTX built it"),
     ],
 )
-def test_a_plan_that_cannot_run_here_says_why(
-    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kind: type, words: str
-) -> None:
+def test_a_plan_that_cannot_run_here_says_why(backend, tmp_path, monkeypatch, fault, kind, words) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", fault)
     with pytest.raises(kind, match=words):
@@ -127,9 +121,7 @@ def test_a_file_that_is_no_plan(backend: Any, tmp_path: Path) -> None:
         backend.build(artifact, make_spec(), tmp_path)
 
 
-def test_a_finished_plan_says_what_goes_in_and_what_is_doubtful(
-    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_plan_says_what_goes_in_and_what_is_doubtful(backend, tmp_path, monkeypatch) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     alone = Artifact(kind="plan", model="m", path=plan.path, sha256="s", files=(), inputs=(), outputs=())
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "suboptimal")
@@ -146,9 +138,7 @@ def test_the_precision_is_proved_as_for_tensorrt(backend: Any, tmp_path: Path) -
         assert engine.profile_layers().profiler == "TensorRT for RTX's layer profiler"
 
 
-def test_building_needs_no_cuda_and_running_names_what_it_needs(
-    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_building_needs_no_cuda_and_running_names_what_it_needs(backend, tmp_path, monkeypatch) -> None:
     import sys
 
     plan = backend.build(GRAPH, make_spec(), tmp_path)
@@ -180,9 +170,7 @@ def test_steps_of_inner_phases_are_thinned_out(engine_module: ModuleType, monkey
     assert 3 < len(told) < 12, "a note a second, of seconds by the clock"
 
 
-def test_doctor_knows_which_gpus_can_run_plans(
-    engine_module: ModuleType, backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_knows_which_gpus_can_run_plans(engine_module, backend, monkeypatch) -> None:
     assert backend.probe().available and backend.probe().devices == ("cuda:0",)
     for capability, words in (("9.0", "the GPU here has 9.0"), (None, "there is no GPU here")):
         monkeypatch.setattr(engine_module, "read_capability", lambda index, found=capability: found)
@@ -202,9 +190,7 @@ def test_doctor_knows_which_gpus_can_run_plans(
         ("7.5,8.9", "bf16", "capability 7.5 have no bf16"),
     ],
 )
-def test_targets_are_always_named(
-    engine_module: ModuleType, text: str, precision: Any, expected: tuple[str, ...] | str
-) -> None:
+def test_targets_are_always_named(engine_module, text, precision, expected) -> None:
     if isinstance(expected, tuple):
         assert engine_module.read_targets(text, precision) == expected
     else:

@@ -252,18 +252,14 @@ def test_kernels_say_what_layers_do_not(opened: Any, graph: Artifact, monkeypatc
     ("fault", "kind", "words"),
     [("build", ArtifactError, "cannot build .*Error Code 10"), ("profile", ArtifactError, "refuses the profile")],
 )
-def test_a_failed_build_says_why(
-    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kind: type, words: str
-) -> None:
+def test_a_failed_build_says_why(backend, graph, tmp_path, monkeypatch, fault, kind, words) -> None:
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", fault)
     with pytest.raises(kind, match=words):
         backend.build(graph, make_spec(), tmp_path)
     assert not list((tmp_path / "plans").glob("*.plan"))
 
 
-def test_what_fails_at_run_time_says_why(
-    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_at_run_time_says_why(backend, graph, tmp_path, monkeypatch) -> None:
     plan = backend.build(graph, make_spec(), tmp_path)
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "context")
     with pytest.raises(MeasurementError, match="cannot create a context"):
@@ -273,9 +269,7 @@ def test_what_fails_at_run_time_says_why(
         engine.bind(random_feeds(graph.inputs, 4, 0))
 
 
-def test_a_graph_that_cannot_be_captured_is_refused_by_name(
-    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_that_cannot_be_captured_is_refused_by_name(backend, graph, tmp_path, monkeypatch) -> None:
     plan = backend.build(graph, make_spec(), tmp_path)
     monkeypatch.setenv("FAKE_CUDA_FAULT", "capture")
     with backend.load(plan, make_spec()) as engine, pytest.raises(ArtifactError, match="tensorrt:graph=0"):
@@ -285,9 +279,7 @@ def test_a_graph_that_cannot_be_captured_is_refused_by_name(
         engine.run()
 
 
-def test_a_graph_would_keep_what_the_host_read(
-    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_would_keep_what_the_host_read(backend, graph, tmp_path, monkeypatch) -> None:
     """The bounds of a slice, for one: TensorRT reads them while it enqueues, which a captured run no longer does."""
     trt = importlib.import_module("tensorrt")
     plan = backend.build(graph, make_spec(), tmp_path)
@@ -331,9 +323,7 @@ def test_timings_are_kept_and_foreign_ones_ignored(backend: Any, graph: Artifact
     assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".timing"]
 
 
-def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
-    backend: Any, graph: Artifact, tmp_path: Path, version: str
-) -> None:
+def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(backend, graph, tmp_path, version) -> None:
     np.savez(tmp_path / "calib.npz", input=np.zeros((10, 1, 8, 8), np.float32))
     cache = tmp_path / "calib.cache"
     spec = EngineSpec(
@@ -359,9 +349,7 @@ def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
         backend.build(graph, replace(spec, batch=2), tmp_path)
 
 
-def test_floats_beside_eight_bits_are_halved_where_flags_decide(
-    backend: Any, graph: Artifact, tmp_path: Path, version: str
-) -> None:
+def test_floats_beside_eight_bits_are_halved_where_flags_decide(backend, graph, tmp_path, version) -> None:
     spec = replace(make_spec(floats="fp16"), precision="int8")
     if version == "8.6":
         assert {"INT8", "FP16"} <= set(read_head(backend.build(graph, spec, tmp_path))["flags"])
@@ -380,9 +368,7 @@ def test_calibration_has_the_shapes_of_its_arrays(backend: Any, graph: Artifact,
 
 
 @pytest.mark.parametrize("version", ["8.6"], indirect=True)
-def test_what_the_real_8_6_does_not_take_is_refused_by_name(
-    backend: Any, graph: Artifact, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_real_8_6_does_not_take_is_refused_by_name(backend, graph, tmp_path, version, monkeypatch) -> None:
     def ask(precision: Precision, **options: str) -> EngineSpec:
         return replace(make_spec(**options), precision=precision)
 
@@ -406,14 +392,7 @@ def test_what_the_real_8_6_does_not_take_is_refused_by_name(
 
 
 @pytest.mark.parametrize("version", ["8.6"], indirect=True)
-def test_a_timing_cache_that_is_thrown_away_is_a_note(
-    backend: Any,
-    graph: Artifact,
-    tmp_path: Path,
-    version: str,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_timing_cache_that_is_thrown_away_is_a_note(backend, graph, tmp_path, version, capfd, monkeypatch) -> None:
     spec = make_spec(timing_cache=str(tmp_path / "own.timing"))
     backend.build(graph, spec, tmp_path)
     backend.build(graph, make_spec(timing_cache=str(tmp_path / "own.timing"), optimization_level="2"), tmp_path)

@@ -1,6 +1,5 @@
 """`pytorch-aoti`: a package is what it was compiled for, and is opened on this machine alone."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,9 +51,7 @@ def test_a_package_answers_like_its_module_and_shows_what_ran(source: Artifact, 
             engine.bind(random_feeds([replace(package.inputs[0], shape=(4, 64))], 4, seed=0))
 
 
-def test_nothing_is_loaded_of_a_package_that_is_another(
-    package: Artifact, source: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_loaded_of_a_package_that_is_another(package, source, monkeypatch) -> None:
     import torch
 
     monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", None)
@@ -72,9 +69,7 @@ def test_nothing_is_loaded_of_a_package_that_is_another(
         backend.load(package, SPEC)
 
 
-def test_a_package_as_model_is_described_by_its_record_and_only_where_that_is_allowed(
-    package: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_as_model_is_described_by_its_record_and_only_where_that_is_allowed(package, tmp_path, monkeypatch):
     monkeypatch.setattr(trust, "_named", {})
     job = SourceJob(source=ModelSource(model=package.path), out_dir=str(tmp_path), onnx=False)
     (taken,) = make_source(job, lambda _: None).artifacts

@@ -86,9 +86,7 @@ def test_the_first_process_asks_and_the_next_ones_believe_it(tmp_path: Path, ask
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'a"b', "back\\slash", "tab\tbed"])
-def test_a_folder_that_a_command_would_split_is_reached_by_a_link(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_a_command_would_split_is_reached_by_a_link(name, tmp_path, monkeypatch) -> None:
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

@@ -188,9 +188,7 @@ def test_a_module_that_cannot_be_captured_is_named_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("graph", "captures"), [("1", 1), ("0", 0)])
-def test_compiled_code_is_captured_once_it_is_compiled(
-    graph: str, captures: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_code_is_captured_once_it_is_compiled(graph, captures, monkeypatch) -> None:
     lane, calls = FakeLane(), list[str]()
 
     def count(image: Any) -> Any:
@@ -281,9 +279,7 @@ def test_an_engine_without_inputs_or_closed_refuses_everything() -> None:
         ("tf32", {"defaults": "1"}, (True, False)),
     ],
 )
-def test_tf32_is_set_as_the_precision_says(
-    precision: Any, options: dict[str, str], expected: tuple[bool, bool]
-) -> None:
+def test_tf32_is_set_as_the_precision_says(precision, options, expected) -> None:
     known = {key: option.default for key, option in CUDA_OPTIONS.items()} | options
     prepare_cuda(replace(SPEC, precision=precision), known)
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == expected
@@ -338,9 +334,7 @@ GPU_ENGINES = ["pytorch", "pytorch-cudagraph", *(f"pytorch-compile:{name}" for n
 @pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("name", GPU_ENGINES)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
-def test_engines_on_a_gpu_answer_like_the_truth(
-    name: str, precision: Any, load_engine: Callable[..., Any], expect: Callable[[np.ndarray], np.ndarray]
-) -> None:
+def test_engines_on_a_gpu_answer_like_the_truth(name, precision, load_engine, expect) -> None:
     backend, _, mode = name.partition(":")
     options = OPTIONS_OF.get(mode, {})
     engine = load_engine(backend, device="cuda:0", precision=precision, options=options, batch=4)
@@ -362,9 +356,7 @@ def test_engines_on_a_gpu_answer_like_the_truth(
 @gpu
 @needs_gpu
 @pytest.mark.parametrize("name", [name for name in GPU_ENGINES if not name.endswith("reduce")])
-def test_batches_overlap_on_a_gpu(
-    name: str, torch_artifact: Artifact, loader: Callable[[Artifact], Any], expect: Any, tmp_path: Any
-) -> None:
+def test_batches_overlap_on_a_gpu(name, torch_artifact, loader, expect, tmp_path) -> None:
     """Six batches on three engines of one module, of which none is waited for before the next is begun."""
     backend, _, mode = name.partition(":")
     spec = replace(SPEC, backend=backend, options=OPTIONS_OF.get(mode, {}), batch=4)

@@ -51,9 +51,7 @@ def quantize_net(
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_static_int8_runs_in_integer_kernels_at_any_batch(
-    module: tuple[Artifact, Artifact], batch: int, tmp_path: Path
-) -> None:
+def test_static_int8_runs_in_integer_kernels_at_any_batch(module, batch, tmp_path) -> None:
     exact, made = map(free_batch, module)
     assert (made.kind, made.precision, made.recipe, made.parent_sha256) == ("torch", "int8", "pt2e", exact.sha256)
     feeds = open_data("digits", model="digits-cnn", inputs=exact.inputs, n=batch).read(0, batch)
@@ -79,9 +77,7 @@ def test_bytes_are_normalized_once_in_a_quantized_module(tmp_path: Path) -> None
     assert float((found * truth).sum() / found.norm() / truth.norm()) > 0.99
 
 
-def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
-    module: tuple[Artifact, Artifact], tmp_path: Path
-) -> None:
+def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(module, tmp_path) -> None:
     # With one row and few weights PyTorch 2.13 turns the product into a sum, before it looks for oneDNN's kernels.
     made = quantize_net(module[0], nn.Linear(16, 10), (1, 16), tmp_path)
     backend: Any = open_backend("pytorch-compile", load_module, tmp_path)
@@ -92,9 +88,7 @@ def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
         assert judge_precision("int8", engine.effective_precision())[0] == "fp32"
 
 
-def test_two_inputs_keep_their_batch_open_and_bare_products_with_weights_count(
-    module: tuple[Artifact, Artifact], tmp_path: Path
-) -> None:
+def test_two_inputs_keep_their_batch_open_and_bare_products_with_weights_count(module, tmp_path) -> None:
     class Pair(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         def __init__(self) -> None:
             super().__init__()
@@ -170,9 +164,7 @@ class Columns(nn.Module):  # type: ignore[misc]
     ("kind", "shape", "products"),
     [(Tokens, (32,), [(64, 32), (16, 64)]), (Columns, (16, 3), [(16, 16)] * 2 + [(48, 16)])],
 )
-def test_static_fp8_keeps_ranges_weights_and_an_open_batch(
-    module: tuple[Artifact, Artifact], kind: type[nn.Module], shape: Any, products: Any, tmp_path: Path
-) -> None:
+def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module, kind, shape, products, tmp_path) -> None:
     torch.manual_seed(0)
     net = kind()
     made = quantize_net(module[0], net, (1, *shape), tmp_path, recipe="static")
@@ -208,16 +200,12 @@ def test_static_fp8_gives_rows_to_matrix_units(monkeypatch: pytest.MonkeyPatch) 
         (nn.TransformerDecoderLayer, "ab", "static", [{"share": 1 / 3}]),
     ],
 )
-def test_layers_that_pytorch_fuses_are_found(
-    module: tuple[Artifact, Artifact], kind: Any, names: str, recipe: Recipe, low: Any, tmp_path: Path
-) -> None:
+def test_layers_that_pytorch_fuses_are_found(module, kind, names, recipe, low, tmp_path) -> None:
     made = quantize_net(module[0], kind(32, 4, 64, batch_first=True), (1, 8, 32), tmp_path, names, recipe)
     assert [c.figures for c in made.caveats if c.code == "low_coverage"] == low
 
 
-def test_a_program_runs_on_another_device_than_it_was_made_on(
-    module: tuple[Artifact, Artifact], tmp_path: Path
-) -> None:
+def test_a_program_runs_on_another_device_than_it_was_made_on(module, tmp_path) -> None:
     made = quantize_net(module[0], Tokens(), (1, 32), tmp_path, recipe="static")
     spec = EngineSpec(backend="pytorch-compile", precision="fp8", recipe="static", device="meta")
     placed = place_module(load_module(made), made, spec, OPTIONS)
@@ -236,9 +224,7 @@ hooked.register_forward_hook(lambda layer, given, answer: 2 * answer)
         (Tokens(past=True), "cannot be quantized by static: '_Fp8Linear' object has no attribute 'weight'"),
     ],
 )
-def test_static_fp8_refuses_what_it_would_get_wrong(
-    module: tuple[Artifact, Artifact], net: nn.Module, why: str, tmp_path: Path
-) -> None:
+def test_static_fp8_refuses_what_it_would_get_wrong(module, net, why, tmp_path) -> None:
     shape = (1, 3, 4, 4) if isinstance(net, nn.Conv2d) else (1, 32)
     with pytest.raises(ModelError, match=why):
         quantize_net(module[0], net, shape, tmp_path, recipe="static")

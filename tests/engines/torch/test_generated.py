@@ -279,9 +279,7 @@ CALLS = [
         (["triton_a", "triton_b", "triton_b"], None),
     ],
 )
-def test_library_kernels_belong_to_the_calls_that_stand_where_they_ran(
-    ran: list[str], layers: list[str] | None
-) -> None:
+def test_library_kernels_belong_to_the_calls_that_stand_where_they_ran(ran, layers) -> None:
     named = name_run(kernels(*ran), CALLS)
     assert (None if named is None else [one.name for one in named]) == layers
 

@@ -287,9 +287,7 @@ class Counting(torch.nn.Sequential):
 @pytest.mark.parametrize(
     ("length", "accepted", "seen"), [("batch", (2, 64), [2]), (64, (2, 64), [2]), (64, (64,), [2, 64]), (1, (1,), [1])]
 )
-def test_folding_is_checked_on_few_samples_if_the_module_takes_them(
-    length: int | str, accepted: tuple[int, ...], seen: list[int]
-) -> None:
+def test_folding_is_checked_on_few_samples_if_the_module_takes_them(length, accepted, seen) -> None:
     inputs = (TensorSpec(name="x", dtype="float32", shape=(length, 2)),)
     module = Counting(*accepted).eval()
     fold_batch_norms(module, "m", make_checks(inputs, length if isinstance(length, int) else 64))
@@ -331,9 +329,7 @@ def test_the_compiler_is_imported_ahead() -> None:
     assert shown.split() == ["False", "True", "0", "1", "False"]
 
 
-def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(tmp_path, monkeypatch) -> None:
     """PyTorch quotes neither: its compiler took half of the path for a file. The environment is left alone."""
     monkeypatch.setenv(pytorch_compile.CACHE_VARIABLE, before := str(tmp_path / "before"))
     folder = tmp_path / "it's größer"

@@ -80,9 +80,7 @@ def test_a_mask_that_forbids_nothing_is_left_out(name: str, exported: bool) -> N
     ],
     ids=str,
 )
-def test_a_convolution_over_patches_is_a_product(
-    monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], replaced: bool
-) -> None:
+def test_a_convolution_over_patches_is_a_product(monkeypatch, made, replaced) -> None:
     monkeypatch.setattr(pytorch_compile, "PATCHED", "cpu")
     wanted = {"in_channels": 3, "out_channels": 5, "kernel_size": 4, "stride": 4, "dtype": torch.bfloat16} | made
     module = torch.nn.Sequential(torch.nn.Conv2d(**wanted)).eval()

@@ -109,9 +109,7 @@ def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact
 
 
 @NEWEST
-def test_plans_are_kept_by_what_decides_them(
-    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_are_kept_by_what_decides_them(backend, graph, tmp_path, monkeypatch) -> None:
     first = build(backend, graph, tmp_path)
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "build_fails")  # a second build would fail
     assert build(backend, graph, tmp_path).sha256 == first.sha256
@@ -151,9 +149,7 @@ def test_the_classic_folder_is_left(backend: TrtexecBackend, plan: Artifact, tmp
 
 
 @NEWEST
-def test_the_logs_of_a_row_in_their_order(
-    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) -> None:
     home = tmp_path / "run"
     assert backend.find_logs(plan, make_spec(), EXACT) == []
     plans = home / "plans"
@@ -195,14 +191,7 @@ def test_answers_are_those_of_the_graph(backend: TrtexecBackend, plan: Artifact,
     np.testing.assert_allclose(answers["output"], expected, rtol=1e-5, atol=1e-5)  # six digits
 
 
-def test_the_precision_is_proved(
-    backend: TrtexecBackend,
-    plan: Artifact,
-    graph: Artifact,
-    tmp_path: Path,
-    version: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_precision_is_proved(backend, plan, graph, tmp_path, version, monkeypatch) -> None:
     spec = make_spec()
     assert backend.prove_precision(plan, spec) == pytest.approx({"fp32": 1.0})
     profile = backend.profile_plan(plan, spec)
@@ -255,9 +244,7 @@ def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: A
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not one"])
-def test_a_cache_that_tensorrt_would_pass_over_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: Artifact, content: bytes | None
-) -> None:
+def test_a_cache_that_tensorrt_would_pass_over_is_refused(tmp_path, monkeypatch, graph, content) -> None:
     monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tool", "10.16")))
     cache = tmp_path / "my ranges.cache"
     if content is not None:
@@ -288,9 +275,7 @@ RUN_FAULTS = {
 
 @NEWEST
 @pytest.mark.parametrize("fault", BUILD_FAULTS)
-def test_a_failed_build_says_why(
-    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_a_failed_build_says_why(backend, graph, tmp_path, monkeypatch, fault) -> None:
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
     kind, words = BUILD_FAULTS[fault]
     with pytest.raises(kind, match=words) as caught:
@@ -303,9 +288,7 @@ def test_a_failed_build_says_why(
 
 @NEWEST
 @pytest.mark.parametrize("fault", RUN_FAULTS)
-def test_a_failed_run_says_why(
-    backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_a_failed_run_says_why(backend, plan, monkeypatch, fault) -> None:
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
     with pytest.raises(MeasurementError, match=RUN_FAULTS[fault]):
         backend.measure(plan, make_spec(), EXACT)
@@ -424,9 +407,7 @@ def test_advice_on_what_the_real_8_6_printed() -> None:
 
 
 @pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
-def test_a_gpu_that_is_not_ready_is_asked_once_more(
-    backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_not_ready_is_asked_once_more(backend, plan, monkeypatch) -> None:
     notes: list[str] = []
     backend.take_note(notes.append)
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "not_ready")
@@ -435,9 +416,7 @@ def test_a_gpu_that_is_not_ready_is_asked_once_more(
 
 
 @pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
-def test_what_the_tool_is_told_of_caches_and_plans_for_later_versions(
-    backend: TrtexecBackend, graph: Artifact, tmp_path: Path
-) -> None:
+def test_what_the_tool_is_told_of_caches_and_plans_for_later_versions(backend, graph, tmp_path) -> None:
     notes: list[str] = []
     backend.take_note(notes.append)
     ranges = tmp_path / "ours.cache"
@@ -461,9 +440,7 @@ def test_what_the_tool_is_told_of_caches_and_plans_for_later_versions(
 
 @NEWEST
 @pytest.mark.parametrize("fault", ["no_driver", "no_device", "no_library", ""])
-def test_doctor_asks_for_a_gpu_and_for_tensorrts_libraries(
-    backend: TrtexecBackend, monkeypatch: pytest.MonkeyPatch, fault: str, version: str
-) -> None:
+def test_doctor_asks_for_a_gpu_and_for_tensorrts_libraries(backend, monkeypatch, fault, version) -> None:
     """The help, by which a trtexec is known, needs neither."""
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
     found = backend.probe()
@@ -515,9 +492,7 @@ def write_sum(path: Path, dtype: str) -> Artifact:
     ("dtype", "bare"),
     [("float32", True), ("float16", False), ("int64", True), ("int32", False)],  # a plan alone
 )
-def test_answers_have_the_shapes_and_types_of_the_arrays(
-    backend: TrtexecBackend, tmp_path: Path, version: str, dtype: str, bare: bool
-) -> None:
+def test_answers_have_the_shapes_and_types_of_the_arrays(backend, tmp_path, version, dtype, bare) -> None:
     """8.6 has no INT64 inputs, and its log shows no types; from 10 on half of a file that is too long is read."""
     source = write_sum(tmp_path / "sum.onnx", dtype)
     options = {"min_shapes": "x:1x1", "opt_shapes": "x:2x4", "max_shapes": "x:4x8"}
@@ -538,9 +513,7 @@ def test_answers_have_the_shapes_and_types_of_the_arrays(
         backend.answer(plan, asked, [{"x": x.astype("complex128")}])
 
 
-def test_integers_that_do_not_fit_are_refused_where_a_plan_has_32_bits(
-    backend: TrtexecBackend, tmp_path: Path, version: str
-) -> None:
+def test_integers_that_do_not_fit_are_refused_where_a_plan_has_32_bits(backend, tmp_path, version) -> None:
     plan = backend.build(write_sum(tmp_path / "sum.onnx", "int64"), make_spec(), tmp_path / "run")
     large = np.full((4, 1), 2**40)
     if version != "8.6.0":

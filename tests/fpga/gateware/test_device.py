@@ -33,18 +33,6 @@ def expect(network, inputs):
     return network.infer_bytes(inputs[None])[0].astype("<i1" if network.answer_bytes == 1 else "<i4").tobytes()
 
 
-def test_echo_comes_back():
-    answers = talk(pack_request(Command.ECHO, 7, b"abc"), pack_request(Command.ECHO, 8, b""), tail=600)
-    assert [(a.status, a.sequence, a.payload) for a in answers] == [(0, 7, b"abc"), (0, 8, b"")]
-
-
-def test_wide_answers_are_little_endian_words():
-    network = make_network((6, 5, 3), wide=True)
-    row = draw_inputs(network, 1)[0]
-    (answer,) = talk(infer(row), network=network)
-    assert answer.payload == expect(network, row) and len(answer.payload) == 12
-
-
 def test_info_and_cycles():
     row = draw_inputs(SMALL, 1)[0]
     info, _, cycles = talk(pack_request(Command.INFO, 1), 900, infer(row), 900, pack_request(Command.CYCLES, 3))

@@ -49,9 +49,7 @@ def test_a_package_is_told_from_other_files_by_its_names_alone(tmp_path: Path) -
         ({"record": make(), "names": (LIBRARY, "other/x")}, "several folders"),
     ],
 )
-def test_a_package_that_would_be_unpacked_elsewhere_or_says_nothing_is_refused(
-    tmp_path: Path, changes: dict[str, Any], why: str
-) -> None:
+def test_a_package_that_would_be_unpacked_elsewhere_or_says_nothing_is_refused(tmp_path, changes, why) -> None:
     with pytest.raises(ArtifactError, match=why):
         aoti.read_record(write(tmp_path / "m.pt2", **changes))
 

@@ -51,9 +51,7 @@ def test_a_file_can_be_copied_onto_itself_and_onto_a_link_to_itself(source: Path
     assert source.read_bytes() == (tmp_path / "second").read_bytes() == content and source.stat().st_nlink == 1
 
 
-def test_the_content_behind_a_link_is_copied_and_a_read_only_file_gives_one_that_can_be_deleted(
-    source: Path, tmp_path: Path
-) -> None:
+def test_the_content_behind_a_link_is_copied_and_a_read_only_file_gives_one_that_can_be_deleted(source, tmp_path):
     source.chmod(0o444)
     (tmp_path / "link").symlink_to(source)
     copy_file(tmp_path / "link", tmp_path / "copy")
@@ -61,9 +59,7 @@ def test_the_content_behind_a_link_is_copied_and_a_read_only_file_gives_one_that
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) & stat.S_IWUSR
 
 
-def test_blocks_are_shared_where_the_file_system_can(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_shared_where_the_file_system_can(source, tmp_path, monkeypatch) -> None:
     """Few file systems can; one that says yes is not asked to copy as well."""
 
     def clone(target: int, request: int, given: int) -> int:

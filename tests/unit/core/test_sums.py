@@ -67,9 +67,7 @@ def refuse_exact_sums(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-def test_a_graph_without_exact_kernels_is_loaded_with_others(
-    old_processor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_without_exact_kernels_is_loaded_with_others(old_processor, tmp_path, monkeypatch) -> None:
     settings = onnxruntime.SessionOptions()
     sums.keep_sums_exact(settings)
     opened = refuse_exact_sums(monkeypatch)
@@ -78,9 +76,7 @@ def test_a_graph_without_exact_kernels_is_loaded_with_others(
     assert opened == ["0"]
 
 
-def test_a_damaged_file_is_told_in_the_words_of_the_first_refusal(
-    old_processor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_file_is_told_in_the_words_of_the_first_refusal(old_processor, tmp_path, monkeypatch) -> None:
     settings = onnxruntime.SessionOptions()
     sums.keep_sums_exact(settings)
     refuse_exact_sums(monkeypatch)

@@ -94,9 +94,7 @@ def test_the_arena_is_kept_or_left_out(arena: str, kept: bool) -> None:
     ("given", "allowed", "stopped"),
     [({}, "1", "1"), ({"spinning": "always"}, "1", "0"), ({"spinning": "never"}, "0", "1")],
 )
-def test_spinning_is_set_and_idle_engines_do_not_spin_by_default(
-    given: dict[str, str], allowed: str, stopped: str
-) -> None:
+def test_spinning_is_set_and_idle_engines_do_not_spin_by_default(given, allowed, stopped) -> None:
     options = make_session_options(replace(SPEC, options=given))
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
     assert options.get_session_config_entry("session.force_spinning_stop") == stopped

@@ -159,9 +159,7 @@ def chosen(tmp_path: Path) -> Artifact:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_an_input_that_the_cpu_reads_is_read_for_each_sample(
-    ort_cuda: Any, chosen: Artifact, told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_the_cpu_reads_is_read_for_each_sample(ort_cuda, chosen, told, monkeypatch) -> None:
     """ONNX Runtime copies it when it is bound; what came later was not seen."""
     monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
     if not told:  # before 1.23.1 ONNX Runtime does not say
@@ -172,9 +170,7 @@ def test_an_input_that_the_cpu_reads_is_read_for_each_sample(
             np.testing.assert_array_equal(run_on(engine, {"x": x, "flip": np.array([flip])})["y"], -x if flip else x)
 
 
-def test_a_captured_run_would_keep_what_the_cpu_read(
-    ort_cuda: Any, chosen: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_captured_run_would_keep_what_the_cpu_read(ort_cuda, chosen, monkeypatch) -> None:
     monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
     with pytest.raises(BackendUnavailable, match="the first values of flip, which the CPU reads; give cuda_graph=0"):
         load(ort_cuda, chosen, options={"cuda_graph": "1"})
@@ -278,16 +274,12 @@ def test_a_full_gpu_names_the_shapes(ort_cuda: Any, onnx_artifact: Artifact, mon
         ({"options": {"nhwc": "1"}}, UsageError, "no option 'nhwc'"),
     ],
 )
-def test_requests_that_cannot_be_met(
-    ort_cuda: Any, onnx_artifact: Artifact, changes: dict[str, Any], error: type[Exception], words: str
-) -> None:
+def test_requests_that_cannot_be_met(ort_cuda, onnx_artifact, changes, error, words) -> None:
     with pytest.raises(error, match=words):
         load(ort_cuda, onnx_artifact, **changes)
 
 
-def test_a_build_without_the_provider_names_the_package(
-    ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_without_the_provider_names_the_package(ort_cuda, onnx_artifact, monkeypatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     answer = ort_cuda.create_backend().probe()
     assert not answer.available and "onnxruntime-gpu" in str(answer.fix)

@@ -107,9 +107,7 @@ def test_answers_and_buffers(graph: Artifact, tmp_path: Path, monkeypatch: pytes
         engine.fetch()
 
 
-def test_nodes_on_another_provider_are_refused(
-    graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_on_another_provider_are_refused(graph, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(ort_tensorrt.onnxruntime, "InferenceSession", Session)
     with create_backend(tmp_path).load(graph, make_spec()) as engine:
         with pytest.raises(BackendUnavailable, match=r"by CPUExecutionProvider.*fallback=allow"):

@@ -58,8 +58,6 @@ def test_numbers_are_read() -> None:
         (ARTIFACT, replace(SPEC, batch=-1), UsageError, "1 or more; found 1 and -1"),
     ],
 )
-def test_requests_that_cannot_be_met(
-    artifact: Artifact, spec: EngineSpec, error: type[Exception], message: str
-) -> None:
+def test_requests_that_cannot_be_met(artifact, spec, error, message) -> None:
     with pytest.raises(error, match=message):
         check_request(artifact, spec, ("onnx",), ("fp32",))

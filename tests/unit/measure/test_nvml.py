@@ -215,9 +215,7 @@ def test_a_counter_that_stands_still_keeps_the_usual_step() -> None:
         (True, ("", "3,1", "GPU-a,GPU-c", "MIG-a,MIG-c"), ["0000:01:00.0"] * 3 + ["MIG-c"]),  # the driver knows best
     ],
 )
-def test_which_gpu_cuda_counts(
-    monkeypatch: pytest.MonkeyPatch, known: bool, visible: tuple[str, ...], handles: list[object]
-) -> None:
+def test_which_gpu_cuda_counts(monkeypatch, known, visible, handles) -> None:
     asked: list[object] = []
     names = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId")
     nvml = FakeNvml(**dict.fromkeys(names, asked.append))

@@ -70,8 +70,6 @@ def test_no_threads_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("cores", "streams", "threads"), [(8, 1, 7), (8, 2, 3), (2, 1, 1), (1, 4, 1)])
-def test_streams_share_the_cores_that_the_generator_leaves(
-    monkeypatch: pytest.MonkeyPatch, cores: int, streams: int, threads: int
-) -> None:
+def test_streams_share_the_cores_that_the_generator_leaves(monkeypatch, cores, streams, threads) -> None:
     monkeypatch.setattr(pin, "default_threads", lambda: cores)
     assert pin.count_stream_threads(streams) == threads

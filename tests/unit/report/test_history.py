@@ -37,9 +37,7 @@ def test_every_row_is_found_oldest_first(runs: Path) -> None:
     assert row.reference_ms == pytest.approx(1.0, rel=0.01)
 
 
-def test_rows_that_did_not_change_are_not_read_again(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_did_not_change_are_not_read_again(runs, tmp_path, monkeypatch) -> None:
     first = read_history(runs)
     reads: list[Path] = []
     original = history.read_result
@@ -95,9 +93,7 @@ def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
     assert sorted(points) == ["invalid", "suspect", "suspect", "valid"]
 
 
-def test_pictures_are_drawn_when_their_points_change(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_are_drawn_when_their_points_change(runs, tmp_path, monkeypatch) -> None:
     document = read_history(runs)
     drawn: list[str] = []
     monkeypatch.setattr(history, "render_png", lambda spec: drawn.append(spec["title"]["text"]) or b"png")

@@ -206,9 +206,7 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed
     assert [r.drift for r in bed.resume(*rows).run()] == drifts and not bed.children.of(PrepareJob)
 
 
-def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(bed, monkeypatch) -> None:
     rows = [shorten(bed.plan("1", batch=batch)) for batch in (1, 2)]
     rows.insert(1, shorten(bed.plan("2")))
     monkeypatch.setattr(module, "tunes", lambda engine: engine.options["seed"] == "1")
@@ -348,9 +346,7 @@ def test_a_row_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch
 
 
 @pytest.mark.parametrize(("error", "builds"), [(TimedOut("no response"), 1), (ChildFailed("no memory"), 2)])
-def test_a_build_whose_time_ran_out_is_not_tried_again(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Any, builds: int
-) -> None:
+def test_a_build_whose_time_ran_out_is_not_tried_again(bed, monkeypatch, error, builds) -> None:
     """What failed beside others may do so for want of memory; who took too long will again. Limits may change."""
 
     def before(job: Any) -> None:
@@ -478,9 +474,7 @@ def test_a_run_is_fine_with_a_baseline_and_another_row(states: Any, asked: RunRe
         judge_outcome(rows, asked)
 
 
-def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:
     monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
     first, second = bed.plan("1"), bed.plan("2")
     folder = RunFolder(bed.path / "r")

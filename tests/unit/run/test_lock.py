@@ -124,9 +124,7 @@ def test_a_run_that_waits_goes_by_the_file_that_is_there(tmp_path: Path, monkeyp
             assert len(waits) == 2 and not is_free("cpu")
 
 
-def test_a_file_that_is_replaced_while_it_is_locked_is_not_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_replaced_while_it_is_locked_is_not_the_lock(tmp_path, monkeypatch) -> None:
     path, real, waits = tmp_path / "enginebench-cpu.lock", lock.fcntl.flock, []
 
     def replace_first(fd: int, how: int) -> None:

@@ -65,9 +65,7 @@ def test_the_baseline_is_the_first_row_wherever_it_was_named(tmp_path: Path, chi
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")])
-def test_what_was_measured_is_handed_on_however_the_run_ends(
-    error: BaseException, tmp_path: Path, children: Children
-) -> None:
+def test_what_was_measured_is_handed_on_however_the_run_ends(error, tmp_path, children) -> None:
     if isinstance(error, RuntimeError):  # not in a child, whose errors are its row's
 
         def stop(text: str) -> None:
@@ -111,9 +109,7 @@ def test_a_run_is_continued_as_it_was_asked_for(tmp_path: Path, children: Childr
         ({"gpus": (Gpu(index=0, name="NVIDIA H200", driver="580", memory_bytes=1),)}, "GPUs was NVIDIA H200, now none"),
     ],
 )
-def test_a_run_of_another_machine_or_version_is_not_continued(
-    tmp_path: Path, children: Children, change: dict[str, Any], told: str
-) -> None:
+def test_a_run_of_another_machine_or_version_is_not_continued(tmp_path, children, change, told) -> None:
     record, _ = run(tmp_path / "r")
     RunFolder(tmp_path / "r").write_record(replace(record, machine=replace(record.machine, **change)))
     with pytest.raises(UsageError) as refused:
@@ -182,9 +178,7 @@ def test_a_precision_that_cannot_be_made_is_remembered(tmp_path: Path, children:
 
 @pytest.mark.parametrize("error", [ModelError("no weights"), UsageError("--no-such-thing"), ChildFailed("killed")])
 @pytest.mark.parametrize("kind", [SourceJob, PrepareJob, MeasureJob])
-def test_a_run_that_measured_nothing_does_not_block_its_folder(
-    tmp_path: Path, children: Children, kind: type[Any], error: Exception
-) -> None:
+def test_a_run_that_measured_nothing_does_not_block_its_folder(tmp_path, children, kind, error) -> None:
     """The corrected command is a run of its own: nothing of the first is taken for it, and nothing else is touched."""
     root, inputs = tmp_path / "r", tmp_path / "inputs.npz"
     root.mkdir()
@@ -230,9 +224,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, children: Child
             run(tmp_path / "r", resume=resume)
 
 
-def test_a_busy_device_is_refused_before_anything_is_made(
-    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_device_is_refused_before_anything_is_made(tmp_path, children, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told = Told()
     with lock_device("cpu"), pytest.raises(DeviceBusy, match="another run is measuring on cpu"):

@@ -53,9 +53,7 @@ def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     ("precision", "problem", "reason"),
     [("fp32", EVERY_GRAPH, "no ONNX graph: operator x"), ("fp16", "fp16", "no graph in fp16: operator x")],
 )
-def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
-    precision: str, problem: str, reason: str
-) -> None:
+def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(precision, problem, reason) -> None:
     wanted = ((precision, None),)
     request = RunRequest(model="toy", engines=(*ENGINES, ("openvino", {})), precisions=wanted)  # type: ignore[arg-type]
     module, problems = replace(GRAPH, kind="torch"), {problem: "operator x"}
@@ -90,9 +88,7 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
         ("torch", ("fp32",), []),
     ],
 )
-def test_what_nobody_asked_for_and_can_never_run_is_not_planned(
-    unasked: bool, kind: str, precisions: tuple[str, ...], never: list[str]
-) -> None:
+def test_what_nobody_asked_for_and_can_never_run_is_not_planned(unasked, kind, precisions, never) -> None:
     source = replace(MODULE, kind=kind)
     wanted = tuple((precision, None) for precision in precisions)
     request = RunRequest(model="toy", engines=ENGINES, precisions=wanted, any_engine=unasked)  # type: ignore[arg-type]
@@ -145,9 +141,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
         ({}, replace(MODULE, precision="bf16"), ["pytorch", "openvino"]),  # the model's own
     ],
 )
-def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(
-    changes: dict[str, Any], source: Artifact, short: list[str]
-) -> None:
+def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(changes, source, short) -> None:
     request = RunRequest(
         model="toy",
         engines=tuple(read_engines("pytorch,ort,openvino")),
@@ -178,9 +172,7 @@ def test_openvino_makes_bf16_of_the_graph_in_fp32_and_takes_a_user_s_own(monkeyp
         assert row.source is not None and row.source.precision == graphs[0].precision
 
 
-def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(monkeypatch) -> None:
     """And for OpenVINO it is another graph under the same name."""
     monkeypatch.setattr(plan, "find_installed", there)
     engines = (("ort-openvino", {}), ("openvino", {}), ("ort", {}))
@@ -219,9 +211,7 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
         ("cpu", ("int8", "cpu"), [], None, "int8@cpu runs only on engines of graphs; pytorch-compile takes int8@pt2e"),
     ],
 )
-def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
-    device: str, asked: Any, made: Any, starts: str | None, skip: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(device, asked, made, starts, skip, monkeypatch):
     monkeypatch.setattr(plan, "find_installed", there)
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
     engines = (("pytorch", {}), ("pytorch-compile", {}))

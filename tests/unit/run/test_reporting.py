@@ -186,9 +186,7 @@ def describe_folder(root: Path) -> RunDocument:
 
 
 @pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
-def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
-    tmp_path: Path, winner: str, challenger_ms: float
-) -> None:
+def test_the_final_of_a_search_recommends_what_the_search_says_to_take(tmp_path, winner, challenger_ms) -> None:
     root = write_final(tmp_path / "t", winner, challenger_ms)
     record, results = read_results(root)
     document = describe_stored(record, results)

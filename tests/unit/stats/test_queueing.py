@@ -100,9 +100,7 @@ def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None
     ("cores", "validity", "codes"),
     [(0.1, "valid", []), (0.3, "suspect", ["foreign_cpu"]), (0.7, "invalid", ["foreign_cpu"])],
 )
-def test_others_on_the_cores_spoil_a_point_as_they_spoil_a_row_of_a_run(
-    cores: float, validity: str, codes: list[str]
-) -> None:
+def test_others_on_the_cores_spoil_a_point_as_they_spoil_a_row_of_a_run(cores, validity, codes) -> None:
     marks: tuple[Mark, ...] = ("foreign_cpu",) if codes else ()
     block = make_block(0, 1, 3 * 10**9, BlockReading(foreign_cpu_cores=cores, marks=marks))
     point = describe_point(make_stamps([1.0] * 800), qps=100, limit=Limit(ms=100.0), block=block)

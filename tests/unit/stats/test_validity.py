@@ -122,9 +122,7 @@ def test_the_same_engine_twice_agrees_on_a_gpu(odd_us: int, processes: int, on_g
     ("device_ns", "enqueue_ns", "drifts"),
     [(950_000, 10_000, False), (800_000, 10_000, True), (950_000, 900_000, True), (None, None, True)],
 )
-def test_the_speed_of_the_host_counts_where_the_host_is_timed(
-    device_ns: int | None, enqueue_ns: int | None, drifts: bool
-) -> None:
+def test_the_speed_of_the_host_counts_where_the_host_is_timed(device_ns, enqueue_ns, drifts) -> None:
     def measure(reference_ns: int) -> Measurement:
         device = None if device_ns is None else [device_ns] * 100
         enqueue = None if enqueue_ns is None else [enqueue_ns] * 100
@@ -282,9 +280,7 @@ def test_a_starved_trial_counts_as_much_as_a_quiet_one() -> None:
 @pytest.mark.parametrize(("base_ms", "marked", "factor", "seed", "validity"), [
     (5, 0.6, 1.35, 1, "low"), (5 * 1.028, 0.2, 1.3, 5, "good"), (5 * 0.979, 0.2, 1.3, 0, "good")
 ])  # fmt: skip
-def test_the_interval_holds_what_slowed_one_side_more(
-    base_ms: float, marked: float, factor: float, seed: int, validity: str
-) -> None:
+def test_the_interval_holds_what_slowed_one_side_more(base_ms, marked, factor, seed, validity) -> None:
     """Nearly the same engine twice, one beside others: neither faster nor equivalent, by the whole interval."""
     sides = make_side(base_ms, marked=marked, slowed=[factor] * TRIALS), make_side(5, marked=marked, seed=seed)
     base, cand = map(make_row, sides)

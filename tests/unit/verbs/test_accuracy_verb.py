@@ -53,9 +53,7 @@ def test_a_class_index_file_is_obeyed(cli: Cli, tmp_path: Path) -> None:
         (["ort@FILE", "--data", "EMPTY", "--model", "digits-mlp"], 5, "holds no images"),
     ],
 )
-def test_what_cannot_be_counted_is_explained(
-    cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: list[str], code: int, words: str
-) -> None:
+def test_what_cannot_be_counted_is_explained(cli, tiny_onnx, tmp_path, arguments, code, words) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "flat").mkdir()
     Image.new("L", (8, 8)).save(tmp_path / "flat" / "0.png")

@@ -83,9 +83,7 @@ def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path)
         (["pytorch@MODEL", "ort@MODEL"], 5, "artifact of kind torch"),
     ],
 )
-def test_wrong_sides_and_limits_are_explained(
-    cli: Cli, tiny_onnx: Path, arguments: list[str], code: int, words: str
-) -> None:
+def test_wrong_sides_and_limits_are_explained(cli, tiny_onnx, arguments, code, words) -> None:
     done = cli("drift", *(a.replace("MODEL", str(tiny_onnx)) for a in arguments))
     assert done.returncode == code, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr

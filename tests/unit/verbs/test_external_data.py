@@ -112,9 +112,7 @@ VERBS: dict[str, Callable[[Path], tuple[object, ...]]] = {
 
 @pytest.mark.parametrize("links", [1, 2])
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_takes_such_a_model_also_if_its_data_have_a_second_name(
-    cli: Cli, model: Path, tmp_path: Path, verb: str, links: int
-) -> None:
+def test_every_verb_takes_such_a_model_also_if_its_data_have_a_second_name(cli, model, tmp_path, verb, links) -> None:
     """`cp --link`, backups and data version control give files more than one name; onnx 1.23 refuses those."""
     if links == 2:
         (tmp_path / "second name").hardlink_to(data_of(model))
@@ -164,9 +162,7 @@ def damage(model: Path, how: str) -> str:
         ("cut", "expected at least"),
     ],
 )
-def test_data_that_cannot_be_taken_are_refused_in_a_sentence(
-    cli: Cli, model: Path, verb: tuple[str, ...], how: str, said: str
-) -> None:
+def test_data_that_cannot_be_taken_are_refused_in_a_sentence(cli, model, verb, how, said) -> None:
     graph = onnx.load(str(model), load_external_data=False)
     location = damage(model, how)
     for tensor in graph.graph.initializer:

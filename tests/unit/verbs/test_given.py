@@ -70,8 +70,6 @@ def test_a_gpu_has_short_precisions_by_default() -> None:
         (("avx512_bf16",), "int8", True, "int8"),
     ],
 )
-def test_bf16_is_tried_unasked_where_the_cpu_multiplies_in_it(
-    flags: tuple[str, ...], asked: str | None, any_engine: bool, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_is_tried_unasked_where_the_cpu_multiplies_in_it(flags, asked, any_engine, named, monkeypatch) -> None:
     monkeypatch.setattr(given, "describe_machine", lambda: Mock(cpu_flags=flags))
     assert name_precisions(asked, "cpu", any_cpu=any_engine) == named

@@ -30,9 +30,12 @@ def test_all_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+def test_every_name_is_there_and_says_what_it_is_and_what_each_argument_is(name: str) -> None:
     found = getattr(enginebench, name)
-    assert inspect.getdoc(found)
+    text = inspect.getdoc(found)
+    assert text
+    if name.islower() and name != "load_engine":
+        assert [p for p in inspect.signature(found).parameters if f"\n    {p}: " not in text] == []
 
 
 def test_checkers_of_types_see_the_same_names() -> None:
@@ -64,11 +67,3 @@ def test_the_import_brings_nothing_along() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'enginebench' has no attribute 'runn'"):
         enginebench.runn  # noqa: B018
-
-
-def test_every_argument_is_explained() -> None:
-    for name in (n for n in PUBLIC if n.islower() and n != "load_engine"):
-        function = getattr(enginebench, name)
-        text = inspect.getdoc(function) or ""
-        missing = [p for p in inspect.signature(function).parameters if f"\n    {p}: " not in text]
-        assert missing == [], name

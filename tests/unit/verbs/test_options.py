@@ -105,9 +105,7 @@ def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, 
     ],
 )
 @pytest.mark.feature("trtexec", "'trtexec'")
-def test_what_cannot_overlap_is_refused_before_there_is_a_request(
-    engine: str, device: str, cache: Any, reason: str | None
-) -> None:
+def test_what_cannot_overlap_is_refused_before_there_is_a_request(engine, device, cache, reason) -> None:
     measure = MeasureSpec(scope="pipelined", cache=cache)
     shared = replace(COMMON, device=device, input_shape=())
     with pytest.raises(UsageError, match=reason) if reason else nullcontext():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.runs.child import isolate
-from processes import Cli, environment
+from processes import environment
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +65,7 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
 @pytest.mark.feature("tune", "'tune'")
 @pytest.mark.feature("sweep", "'sweep'")
 @pytest.mark.feature("trtexec", "--dry-run")
-def test_at_once(
-    cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
-) -> None:
+def test_at_once(cli, tiny_onnx, tmp_path, arguments, code, message) -> None:
     (tmp_path / "late.txt").write_text("2\n1\n")
     (tmp_path / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     (tmp_path / "spec.toml").write_text(

@@ -62,16 +62,12 @@ def test_builds_are_made_measured_and_told(cli: Cli, tiny_onnx: Path, tmp_path: 
     ("arguments", "said"),
     [(("--builds", "2", "--quick"), "--quick times one process"), (("--builds", "1"), "--builds")],
 )
-def test_builds_that_nobody_could_tell_apart_are_refused(
-    cli: Cli, tiny_onnx: Path, arguments: tuple[str, ...], said: str
-) -> None:
+def test_builds_that_nobody_could_tell_apart_are_refused(cli, tiny_onnx, arguments, said) -> None:
     assert said in cli("run", tiny_onnx, "--engines", "fake", *arguments, code=2).stderr
 
 
 @pytest.mark.parametrize("scope", ["compute", "io"])
-def test_an_engine_that_works_in_fetch_is_not_believed(
-    cli: Cli, tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str
-) -> None:
+def test_an_engine_that_works_in_fetch_is_not_believed(cli, tiny_onnx, tmp_path, monkeypatch, scope) -> None:
     """Its run takes no time at all; scope io times the fetch as well, and has nothing to hide."""
     fetch = FakeEngine.fetch
     fetched: dict[int, int] = {}

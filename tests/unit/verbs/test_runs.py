@@ -48,9 +48,7 @@ def test_the_run_shows_itself_as_text(measured: Run, monkeypatch: pytest.MonkeyP
     assert f"enginebench report {measured.folder} --warnings" in " ".join(text.split())
 
 
-def test_nothing_is_printed_unless_it_is_asked_for(
-    tiny_onnx: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_printed_unless_it_is_asked_for(tiny_onnx, tmp_path, capfd) -> None:
     enginebench.run(tiny_onnx, engines="fake", out=tmp_path / "silent", **FAST)
     assert capfd.readouterr() == ("", "")
     enginebench.run(tiny_onnx, engines="fake", out=tmp_path / "told", progress=True, **FAST)

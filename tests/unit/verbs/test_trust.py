@@ -208,14 +208,7 @@ RUNNING = (
 @pytest.mark.parametrize("poison", POISONS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("command", [*READING, *RUNNING], ids=lambda words: " ".join(words[:2]))
 @pytest.mark.feature("sweep", "'sweep'")
-def test_what_a_stored_file_names_is_neither_run_nor_opened(
-    cli: Cli,
-    place: Path,
-    watch: list[str],
-    command: tuple[str, ...],
-    poison: Callable[[dict[str, Any]], object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_stored_file_names_is_neither_run_nor_opened(cli, place, watch, command, poison, monkeypatch) -> None:
     monkeypatch.chdir(place)
     if command[0] == "sweep":  # a store knows its models by their whole paths
         shutil.rmtree(place / "s")
@@ -237,9 +230,7 @@ def test_what_a_stored_file_names_is_neither_run_nor_opened(
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="makes a library that leaves a mark")
-def test_a_stored_package_is_opened_only_where_the_command_allows_native_code(
-    cli: Cli, place: Path, watch: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_package_is_opened_only_where_the_command_allows_native_code(cli, place, watch, monkeypatch) -> None:
     monkeypatch.chdir(place)
     write_package(place)
     change(place / "r", name_package)
@@ -273,9 +264,7 @@ def test_a_name_allowed_as_one_thing_is_not_allowed_as_another(cli: Cli, place: 
     assert "add --ort-extension evilmodel" in done.stderr
 
 
-def test_a_factory_is_imported_only_if_it_is_named(
-    place: Path, watch: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_factory_is_imported_only_if_it_is_named(place, watch, monkeypatch) -> None:
     monkeypatch.chdir(place)
     change(place / "r", name_factory)
     row = place / "r" / "rows" / f"{ROW}.json"
@@ -323,9 +312,7 @@ def test_an_environment_of_a_stored_row_is_a_name_of_the_users(place: Path, name
 )
 @pytest.mark.feature("load", "'load'")
 @pytest.mark.feature("tune", "'tune'")
-def test_what_compilers_left_in_a_folder_is_removed_before_it_is_used(
-    cli: Cli, place: Path, watch: list[str], command: tuple[str, ...], folder: str
-) -> None:
+def test_what_compilers_left_in_a_folder_is_removed_before_it_is_used(cli, place, watch, command, folder) -> None:
     left = place / folder / "artefacts" / "env-x" / "cache" / "inductor"
     left.mkdir(parents=True)
     (left / "evil.so").write_bytes(b"code")
@@ -338,9 +325,7 @@ def test_what_compilers_left_in_a_folder_is_removed_before_it_is_used(
 @pytest.mark.feature("deliver", "'deliver'")
 @pytest.mark.feature("load", "'load'")
 @pytest.mark.feature("tune", "'tune'")
-def test_links_in_a_run_are_not_followed(
-    cli: Cli, place: Path, watch: list[str], link: str, command: tuple[str, ...]
-) -> None:
+def test_links_in_a_run_are_not_followed(cli, place, watch, link, command) -> None:
     away = place / "away"
     (place / "r" / link).rename(away)
     (place / "r" / link).symlink_to(away)
@@ -363,9 +348,7 @@ def test_links_in_a_run_are_not_followed(
     ],
 )
 @pytest.mark.feature("trtexec", "trtexec:")
-def test_what_a_run_named_outside_of_its_folder_is_named_again(
-    cli: Cli, place: Path, watch: list[str], field: str, value: object, option: str
-) -> None:
+def test_what_a_run_named_outside_of_its_folder_is_named_again(cli, place, watch, field, value, option) -> None:
     change(place / "r", lambda record: "calibration_method" in record and record.update({field: value}))
     done = cli("run", "tiny.onnx", *FAST, "--out", "r", "--resume")
     assert (done.returncode, f"add {option}" in done.stderr) == (2, True), done.stderr

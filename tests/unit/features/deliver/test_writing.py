@@ -26,9 +26,7 @@ from stored_run import write_final
 
 
 @pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
-def test_of_the_final_of_a_search_what_the_search_says_to_take(
-    tmp_path: Path, winner: str, challenger_ms: float
-) -> None:
+def test_of_the_final_of_a_search_what_the_search_says_to_take(tmp_path, winner, challenger_ms) -> None:
     record, results = read_results(write_final(tmp_path / "t", winner, challenger_ms))
     document = describe_stored(record, results)
     assert choose_row(document, results, None)[0].id == winner

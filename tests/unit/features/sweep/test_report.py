@@ -6,22 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.reporting import read_prices, report_sweep
 from enginebench.features.sweep.sections import list_sweep
 from enginebench.features.sweep.spec import read_spec
-from enginebench.features.sweep.verb import command as sweep
 from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.progress import PlainReporter
-from enginebench.verbs.history import command as history
-from enginebench.verbs.report import command as report
-from in_process import Children
 from reports import draw
 from samples import make_estimate
 
@@ -97,30 +92,3 @@ def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     assert "~ 0.00631" in disturbed and "?" not in disturbed
     assert any("1 of 2: measured in a single trial" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
-
-
-@pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
-    path = tmp_path / "sweep.toml"
-    path.write_text(SPEC.format(engines='"fake:latency_us=20", "fake:latency_us=10"', processes=2, model="one.onnx"))
-    return path
-
-
-def test_a_sweep_is_measured_read_and_followed(children: Children, spec: Path) -> None:
-    done = CliRunner().invoke(sweep, [str(spec), "--out", "store"])
-    assert done.exception is None, done.stderr
-    page = CliRunner().invoke(report, ["store", "--out", "page"])
-    assert page.exception is None, page.stderr
-    assert "one.onnx" in Path("page/report.html").read_text()
-    trend = CliRunner().invoke(history, ["store", "--json"])
-    assert trend.exception is None, trend.stderr
-    assert len(json.loads(trend.stdout)["rows"]) == 2
-
-
-def test_what_a_sweep_refuses(children: Children, spec: Path) -> None:
-    spec.write_text(SPEC.format(engines='"fake:fault=raise"', processes=2, model="one.onnx"))
-    done = CliRunner().invoke(sweep, [str(spec), "--out", "failing"])
-    assert isinstance(done.exception, MeasurementError) and "no cell" in str(done.exception)
-    assert "raised an error" in done.stdout

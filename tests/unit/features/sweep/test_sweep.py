@@ -84,9 +84,7 @@ def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
     return [row for g in list_groups(spec) for row in list_results(store, g.id)]
 
 
-def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
-    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(children, spec, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     document = sweep(spec(), tmp_path / "store")
     assert len(document.cells) == ROWS and not document.failed and not document.unread
@@ -172,9 +170,7 @@ def test_a_row_that_fails_costs_itself(children: Children, spec: Spec, tmp_path:
     assert sum(1 for cell in document.cells if cell.row and cell.row.status == "ok") == ROWS - 2
 
 
-def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
-    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(children, spec, tmp_path, monkeypatch) -> None:
     fleet = Losing(children, {7})  # in the second turn of the first model, after two of its five rows
     tokens = iter(["first"] + ["second"] * 10)
     monkeypatch.setattr(groups, "identify_machine", lambda salt: next(tokens))
@@ -191,9 +187,7 @@ def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
     assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
 
 
-def test_a_group_is_not_continued_with_other_versions(
-    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_is_not_continued_with_other_versions(children, spec, tmp_path, monkeypatch) -> None:
     """Its rows stay as they are, and what is left says why it was not measured."""
     real, described = groups.describe_machine, iter([False])
 
@@ -211,9 +205,7 @@ def test_a_group_is_not_continued_with_other_versions(
 
 
 @pytest.mark.parametrize("damage", ["content", "row", "record"])
-def test_damage_in_a_store_is_named_and_costs_its_group(
-    children: Children, spec: Spec, tmp_path: Path, damage: str
-) -> None:
+def test_damage_in_a_store_is_named_and_costs_its_group(children, spec, tmp_path, damage) -> None:
     children.before = lambda job: (_ for _ in ()).throw(KeyboardInterrupt) if len(children.of(MeasureJob)) > 5 else None
     with pytest.raises(KeyboardInterrupt):
         sweep(spec(), tmp_path / "store")
@@ -235,9 +227,7 @@ def test_damage_in_a_store_is_named_and_costs_its_group(
 
 
 @pytest.mark.parametrize("damage", ["cut", "other group"])
-def test_figures_of_a_group_that_are_damaged_or_of_another_are_named_and_written_anew(
-    children: Children, spec: Spec, tmp_path: Path, damage: str
-) -> None:
+def test_figures_of_a_group_that_are_damaged_or_of_another_are_named_and_written_anew(children, spec, tmp_path, damage):
     store = open_store(str(tmp_path / "store"))
     whole = sweep(spec(), store.url)
     first, second = (f"groups/{group.id}/done.json" for group in list_groups(spec())[:2])
@@ -254,9 +244,7 @@ def test_figures_of_a_group_that_are_damaged_or_of_another_are_named_and_written
     assert len(children.of(MeasureJob)) == measured
 
 
-def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(
-    children: Children, spec: Spec, tmp_path: Path
-) -> None:
+def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(children, spec, tmp_path) -> None:
     store = open_store(str(tmp_path / "store"))
     sweep(spec(), store.url)
     first, second = list_groups(spec())[:2]
@@ -266,9 +254,7 @@ def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(
         read_group(store, first.id)
 
 
-def test_what_company_costs_is_measured_with_the_machine_to_itself(
-    children: Children, spec: Spec, tmp_path: Path
-) -> None:
+def test_what_company_costs_is_measured_with_the_machine_to_itself(children, spec, tmp_path) -> None:
     """A group begins with its baseline, whatever was asked for first: two engines are not each other's company."""
     spec()
     text = SPEC.replace("latency_us=10", "latency_us=4000").replace(
@@ -321,9 +307,7 @@ def test_what_cannot_be_is_refused(spec: Spec, tmp_path: Path, options: dict[str
     assert not (tmp_path / "store").exists()
 
 
-def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(
-    children: Children, spec: Spec, tmp_path: Path
-) -> None:
+def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(children, spec, tmp_path) -> None:
     (tmp_path / "one.onnx").write_bytes(b"no graph")
     document = sweep(spec(1), tmp_path / "store")
     assert {cell.model for cell in document.failed} == {"one.onnx"} and len(document.failed) == ROWS // 2
@@ -349,8 +333,6 @@ def sweep_interrupted(root: Path) -> object:
 
 
 @pytest.mark.usefixtures("still")
-def test_whatever_the_moment_the_document_is_that_of_an_undisturbed_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_the_moment_the_document_is_that_of_an_undisturbed_sweep(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(groups, "describe_machine", main_job.describe_machine)
     check_any_moment(sweep_interrupted, tmp_path)

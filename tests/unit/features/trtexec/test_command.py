@@ -336,9 +336,7 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
     [(MeasureSpec(warmup=20, iters=100), 0, 0, 120), (MeasureSpec(iters=100), 200, 0, 100),
      (MeasureSpec(time_limit_s=2.5), 200, 2.5, 1), (MeasureSpec(warmup_ms=50, iters=7), 50, 0, 7)],
 )  # fmt: skip
-def test_exact_numbers_are_had_without_the_tools_warm_up(
-    measure: MeasureSpec, warmup_ms: float, duration_s: float, iterations: int
-) -> None:
+def test_exact_numbers_are_had_without_the_tools_warm_up(measure, warmup_ms, duration_s, iterations) -> None:
     assert plan_timing(measure) == {"warmup_ms": warmup_ms, "duration_s": duration_s, "iterations": iterations}
 
 

@@ -111,9 +111,7 @@ def test_the_kernel_says_what_became_of_fp32(kind: str, tactic: str | None, sour
         ("__myl_FcAdd_myl0_3", ("node_linear_7",), None),
     ],
 )
-def test_layers_that_a_compiler_generated_are_known_by_their_operators(
-    name: str, nodes: tuple[str, ...], precision: str | None
-) -> None:
+def test_layers_that_a_compiler_generated_are_known_by_their_operators(name, nodes, precision) -> None:
     layer = made.describe_layer(name, "x", "y") | {"LayerType": "kgen", "TacticName": name}
     layer["Metadata"] = "\x1f".join(f"[ONNX Layer: {node}]" for node in nodes)
     assert summarize(json.dumps({"Layers": [layer]})).layers[0].precision == precision

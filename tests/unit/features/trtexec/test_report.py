@@ -34,8 +34,6 @@ from enginebench.verbs.report import write_report
 from pages import find_code, find_section, find_tables, read_page
 from trtexec_mutations import damage
 
-PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -62,24 +60,6 @@ def hold(chart: dict[str, Any]) -> int:
     return sum(map(len, datasets))
 
 
-def test_a_report_with_all_that_the_issue_names(folder: Path) -> None:
-    paths = render_trtexec_folder(folder)
-    assert {path.name for path in paths} == {*PICTURES, "report.md", "report.json"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths if path.suffix == ".png")
-    report = json.loads((folder / "report.json").read_text())
-    (case,) = report["cases"]
-    assert report["schema"] == "enginebench.report-trtexec/1"
-    assert (case["tensorrt_version"], case["gpu"], case["batch"], case["n"]) == ("10.16.0", "NVIDIA H200", 1, 400)
-    assert case["p50_ms"] == np.sort(made.sample_latencies(400)["latency"])[199]
-    assert case["top_layers"][0]["name"] == "/fc/Gemm" and case["contradictions"] == []
-    text = (folder / "report.md").read_text()
-    assert (
-        "| NVIDIA H200 |" in text
-        and "](latency_hist.png)" in text
-        and "Fraction of the time by precision (number of layers): " in text
-    )
-
-
 def test_the_files_that_help_and_page_promise_are_those_that_are_written(folder: Path, tmp_path: Path) -> None:
     page, help_text = read_page("trtexec.md"), write_report.__doc__ or ""
     written = {path.name for path in render_trtexec_folder(folder, FORMATS)}
@@ -91,6 +71,9 @@ def test_the_files_that_help_and_page_promise_are_those_that_are_written(folder:
     (promised,) = re.findall(r"^Files: ((?:.+\n)+)", find_section(page, "### Timing files"), re.MULTILINE)
     names = set(find_code(promised.partition(" A series")[0]))
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    asked = "profile", str(folder / "profile.json"), "--out", str(tmp_path / "layers")
+    assert CliRunner().invoke(parse_command, asked).exit_code == 0
+    assert (tmp_path / "layers" / "per_layer_time.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_loaded_plan_has_the_precision_of_its_layers_and_what_is_said_comes_first(folder: Path) -> None:
@@ -139,11 +122,10 @@ def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
     names = {path.name for path in render_trtexec_folder(tmp_path)}
     assert {"fp16.latency_hist.png", "int8.percentiles.png", "report.md"} <= names
     assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
+    assert "](fp16.latency_hist.png)" in (tmp_path / "report.md").read_text()
 
 
-def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingDependency, match=r'pip install "enginebench\[report\]"'):
         import_altair()
@@ -260,8 +242,13 @@ def test_streams_are_noted_once_and_shares_say_what_they_are_of(folder: Path) ->
 
 
 def test_the_table_is_a_file_with_all_percentiles(folder: Path) -> None:
-    paths = render_trtexec_folder(folder, ["csv", "md"])
-    assert {path.name for path in paths} == {"report.md", "table.csv"}
+    paths = render_trtexec_folder(folder, ["csv", "md", "json"])
+    assert {path.name for path in paths} == {"report.md", "table.csv", "report.json"}
+    document = json.loads((folder / "report.json").read_text())
+    (case,) = document["cases"]
+    assert (document["schema"], case["batch"], case["contradictions"]) == ("enginebench.report-trtexec/1", 1, [])
+    assert case["p50_ms"] == np.sort(made.sample_latencies(400)["latency"])[199]
+    assert case["top_layers"][0]["name"] == "/fc/Gemm"
     (row,) = read_csv(folder / "table.csv")
     assert float(row["p90_ms"]) <= float(row["p95_ms"]) <= float(row["p99_ms"]) <= float(row["p999_ms"])
     assert (row["tensorrt_version"], row["gpu"], row["n"]) == ("10.16.0", "NVIDIA H200", "400")

@@ -230,9 +230,7 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
 
 
 @pytest.mark.parametrize("goal", ["throughput", "capacity"])
-def test_under_load_streams_and_batches_race_and_laps_are_kept(
-    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, loads: dict[str, Any], goal: Any
-) -> None:
+def test_under_load_streams_and_batches_race_and_laps_are_kept(tmp_path, children, monkeypatch, loads, goal) -> None:
     """Rates are scripted: twice the streams carry more, a batch of 4 most of all."""
     monkeypatch.setattr(sitting, "default_threads", lambda: 4)
     probed: list[str] = []

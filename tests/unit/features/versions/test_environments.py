@@ -70,9 +70,7 @@ def test_a_half_made_environment_is_not_there(monkeypatch: pytest.MonkeyPatch) -
     assert environments.list_environments() == ()
 
 
-def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_not(monkeypatch) -> None:
     folder, of_the_user = environments.environments_folder(), ".settings"
     for name in (".old-a1b2c3d4", ".new-a1b2c3d4", of_the_user):
         (folder / name / "lib").mkdir(parents=True)

@@ -158,9 +158,7 @@ def test_external_data_is_hashed_with_the_graph(tmp_path: Path) -> None:
         ({}, ParseError, "a file and a range"),
     ],
 )
-def test_hostile_or_broken_external_data(
-    entries: dict[str, str], error: type[EngineBenchError], expected: str, tmp_path: Path
-) -> None:
+def test_hostile_or_broken_external_data(entries, error, expected, tmp_path) -> None:
     (tmp_path / "outside.bin").write_bytes(bytes(100))
     path = _save_external(tmp_path / "model" / "m.onnx", **entries)
     (path.parent / "short.bin").write_bytes(bytes(8))

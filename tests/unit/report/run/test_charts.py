@@ -51,9 +51,7 @@ def test_every_chart_that_the_rows_can_fill(charts: dict[str, Chart]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_vega_draws_it_without_a_warning(
-    charts: dict[str, Chart], name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_vega_draws_it_without_a_warning(charts, name, capfd) -> None:
     assert render_png(charts[name].spec, scale=1).startswith(b"\x89PNG")
     assert "WARN" not in capfd.readouterr().err
 

@@ -69,9 +69,7 @@ def test_it_is_open_at_once_and_closed_when_it_is_dropped(tmp_path: Path, monkey
         (DATA_DIR / "digits-cnn.onnx", "ort", {"colour": "red"}, UsageError, "no option 'colour'"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_by_the_call(
-    path: Any, engine: str, options: Any, error: Any, said: str
-) -> None:
+def test_what_cannot_be_loaded_is_refused_by_the_call(path, engine, options, error, said) -> None:
     with pytest.raises(error, match=said):
         load_engine(path, engine, options=options)
 

@@ -122,9 +122,7 @@ def test_a_graph_with_newer_types_alone_is_handed_on(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("batch", "calls"), [(1, 4), (4, 1)])
-def test_labels_that_lie_near_a_tie_are_no_other_network(
-    batch: int, calls: int, build_file: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_that_lie_near_a_tie_are_no_other_network(batch, calls, build_file, tmp_path, monkeypatch) -> None:
     """Four samples at least, and one of them may read otherwise."""
     text = f"(float[{batch}, 8] x) => (int64[{batch}] y) {{ y = ArgMax <axis = 1, keepdims = 0> (x) }}"
     path = write_text(tmp_path / "labels.onnx", text)
@@ -162,9 +160,7 @@ def test_a_row_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.feature("trtexec", "trtexec")
-def test_a_plan_is_held_against_the_graph_that_it_names(
-    engine: str, build_file: Built, normalizing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_held_against_the_graph_that_it_names(engine, build_file, normalizing, tmp_path, monkeypatch) -> None:
     spec = EngineSpec(backend=engine, device="cuda:0", batch=4)
     read_newer(monkeypatch, engine)
     plan = open_for(spec, str(tmp_path / "wrong")).build(read_onnx(normalizing), spec, tmp_path / "wrong")

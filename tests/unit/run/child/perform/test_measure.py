@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from asked import make_measure_job
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec, Scope
+from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 from enginebench.runs.child.perform import measure as perform
 from enginebench.runs.child.perform.measure import check_cache
@@ -22,9 +22,7 @@ JOB = make_measure_job(Path(), TOY, engine=EngineSpec(backend="fake", device="cu
 
 
 @pytest.mark.parametrize(("scope", "count"), [("io", 1), ("pipelined", 3)])
-def test_as_many_engines_are_loaded_as_have_batches_on_their_way(
-    scope: Scope, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_engines_are_loaded_as_have_batches_on_their_way(scope, count, monkeypatch) -> None:
     timed: list[Any] = []
     engines = [MagicMock(name=str(i)) for i in range(count)]
 

@@ -58,9 +58,7 @@ def test_what_tensorrt_refuses_is_not_profiled(backend: OnNoGpu, tmp_path: Path)
     assert backend.built == []
 
 
-def test_a_profile_on_a_gpu_that_nobody_watched_says_so(
-    backend: OnNoGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_on_a_gpu_that_nobody_watched_says_so(backend, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(nvml, "open_gpu_watch", lambda device: None)
     graph = read_packaged_onnx("digits-mlp")
     assert NO_TELEMETRY in profile(graph, tmp_path, backend="fake", device="cuda:0").caveats
@@ -68,9 +66,7 @@ def test_a_profile_on_a_gpu_that_nobody_watched_says_so(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_a_profile_beside_others_says_so(
-    backend: OnNoGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
+def test_a_profile_beside_others_says_so(backend, tmp_path, monkeypatch, device) -> None:
     reading = BlockReading(marks=("foreign_cpu",) if device == "cpu" else ("throttled",))
 
     class Busy:
@@ -99,9 +95,7 @@ def test_a_plan_of_another_batch_is_not_profiled_under_this_one(backend: OnNoGpu
         profile(plan, tmp_path, backend="tensorrt", device="cuda:0")
 
 
-def test_a_row_that_the_host_holds_up_has_the_warning_of_a_run(
-    backend: OnNoGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_the_host_holds_up_has_the_warning_of_a_run(backend, tmp_path, monkeypatch) -> None:
     slow = {"device_ns": [1000] * 20, "enqueue_ns": [990] * 20}
     time_here = watching.time_watched
     monkeypatch.setattr(watching, "time_watched", lambda *a, **b: replace(time_here(*a, **b), **slow))
