@@ -195,9 +195,7 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
         axis = kept["axis"].i if "axis" in kept else 0
         length = (shapes.get(node.input[0]) or [None])[axis]
         if not length or length % len(node.output):
-            raise _explain(
-                node, f"it cuts {length or 'a dynamic axis'} into {len(node.output)} parts, not all of one length"
-            )
+            raise _explain(node, f"it cuts {length or 'a dynamic axis'} into {len(node.output)} parts, not all equal")
         del kept["num_outputs"]
     elif node.op_type == "GridSample" and "mode" in kept:
         kept["mode"].s = RENAMED.get(kept["mode"].s, kept["mode"].s)
@@ -268,10 +266,8 @@ def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) 
             want, have = (np.where(np.isfinite(array), array, 0) for array in (want, have))
             off = float(np.max(np.abs(want - have), initial=0) / (np.max(np.abs(want), initial=0) or 1))
         if off > limit:
-            raise UnsupportedOperator(
-                f"output {value.name!r} of the lowered graph is {off:.2g} of its largest value off; expected at most "
-                f"{limit:g}"
-            )
+            told = f"output {value.name!r} of the lowered graph is {off:.2g} of its largest value off"
+            raise UnsupportedOperator(f"{told}; expected at most {limit:g}")
 
 
 def _pass_pairs(model: ModelProto) -> ModelProto:
