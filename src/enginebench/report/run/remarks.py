@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from enginebench.core.caveats import find_sentence, format_kinds
+from enginebench.core.names import format_precision
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
 from enginebench.report.numbers import format_significant
@@ -13,22 +14,16 @@ from enginebench.stats.effective import list_shares
 
 
 def list_remarks(document: RunDocument) -> list[str]:
-    """Rows that gave up precision and are slower for it, beyond both intervals."""
-    sentences = []
+    """Rows that are slower than the same engine's with more bits, beyond the interval."""
+    known = {row.id: row for row in document.rows}
     several = len({row.batch for row in document.rows}) > 1
-    plain = [row for row in reversed(document.rows) if row.precision == row.requested_precision == "fp32"]
-    fp32 = {_find_engine(row): row for row in plain}  # the first one of each
+    sentences = []
     for row in document.rows:
-        # A relabelled row is still one that was asked to be faster.
-        own = fp32.get(_find_engine(row))
-        if row.requested_precision == "fp32" or not own or not row.speedup or not own.speedup:
-            continue
-        low, high = own.speedup.low, row.speedup.high
-        if low is not None and high is not None and high < low:
-            ratio = format_significant(row.speedup.value / own.speedup.value)
+        if row.wider and (ratio := row.ratio_to_wider) and ratio.high is not None and ratio.high < 1:
             where = f", batch {row.batch}," if several else ""
-            seen = f"{show_name(row)}{where} is slower than the same engine in fp32 ({ratio}x)"
-            sentences.append(f"{seen}: {_state_cause(row)}.")
+            wider = format_precision(known[row.wider].precision, known[row.wider].recipe)
+            seen = f"{show_name(row)}{where} is slower than the same engine in {wider}"
+            sentences.append(f"{seen} ({format_significant(ratio.value)}x): {_state_cause(row)}.")
     return sentences
 
 
@@ -44,16 +39,11 @@ def _state_cause(row: Row) -> str:
     rest = 1 - own - reorder - unknown
     if unknown > max(own, reorder, rest):
         return f"{told}; for the largest part the engine's record has no precision"
-    if own >= max(reorder, rest):
+    if own >= reorder + rest:
         return f"{told}; the largest part are {row.requested_precision} kernels, which gain too little here"
-    if reorder > rest:
+    if reorder > max(own, rest):
         return f"{told}; the largest part moves values between types and layouts"
-    return f"{told}; the largest part did not run in {row.requested_precision}"
-
-
-def _find_engine(row: Row) -> tuple[object, ...]:
-    """What rows of one engine have in common that differ in their precision."""
-    return row.engine, row.batch, row.bucket, row.scope, row.cache, row.device, row.threads
+    return f"{told}; most of it did not run in {row.requested_precision}"
 
 
 def name_settings(rows: Sequence[Row]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def remark(*results: Result) -> str:
     [
         ({"int8": 0.7, "fp32": 0.3}, "70% of the time in int8, 30% in fp32; the largest part are int8 kernels"),
         ({"reorder": 0.6, "int8": 0.4}, "40% in int8; the largest part moves values between types"),
-        ({"fp32": 0.5, "int8": 0.4, "reorder": 0.1}, "10% in reorder; the largest part did not run in int8."),
+        ({"fp32": 0.5, "int8": 0.4, "reorder": 0.1}, "10% in reorder; most of it did not run in int8."),
         (None, "keeps no record of what ran, so that the cause is not known"),
         ({"int8": 0.1, "unknown": 0.8, "fp32": 0.1}, "; for the largest part the engine's record has no precision."),
     ],
