@@ -64,8 +64,10 @@ def bisect(
 
     Example: enginebench bisect resnet18 --package torch --good 2.11 --bad 2.13
 
-    Each version is measured interleaved with the good one, in an environment that stays (`enginebench env list`). An
-    inconclusive verdict gets more trials.
+    Each version is measured interleaved with the good one, in an environment that stays: `enginebench env list`.
+
+    Args:
+        model: as `run` takes it.
 
     Raises:
         UsageError: a version does not exist, or they are not in this order.
@@ -85,7 +87,6 @@ def bisect(
         def judge(version: str) -> str | None:
             base, cand = ((name, {**own, OPTION: f"{package}-{v}"}) for v in (versions[0], version))
             for n in (request.measure.processes * more for more in (1, 2, 4)):
-                reporter.step(f"{package} {version} against {versions[0]}, {n} processes each")
                 now = replace(request, engines=(cand,), measure=replace(request.measure, processes=n, settle=None))
                 try:
                     for v in (v for v in (versions[0], version) if f"{package}-{v}" not in list_environments()):
@@ -138,8 +139,7 @@ def list_bisect(document: BisectDocument) -> list[Section]:
     if document.first_bad:
         text = f"{document.package} {document.first_bad} is the first that is {what}; {document.last_good} is not."
     elif document.undecided:
-        named = ", ".join(document.undecided)
-        text = f"The first that is {what} is among {named}: those between are inconclusive. Raise --processes."
+        text = f"One of {', '.join(document.undecided)} is the first that is {what}. Raise --processes to decide."
     left = [f"{row.id}: {'; '.join(row.reasons)}." for row in document.tried if row.verdict == "not_comparable"]
     notes = make_notes([text, *left, *(f"The record differs: {line}." for line in document.changed)])
     outputs = {True: "same", False: "changed", None: "-"}
