@@ -371,14 +371,6 @@ class Wide(Printed, total=False):
     warnings: Annotated[bool, Opt("Print every warning, not just their number.", False)]
 
 
-class DryRunning(TypedDict, total=False):
-    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False, feature="trtexec")]
-    tensorrt_version: Annotated[
-        str | None,
-        Opt("With --dry-run: write the command for this version, installed or not.", metavar="V", feature="trtexec"),
-    ]
-
-
 class Progress(TypedDict, total=False):
     progress: Annotated[
         bool | None,

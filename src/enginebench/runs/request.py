@@ -267,15 +267,6 @@ def choose_drop(of_metric: float | None, top1_points: float | None, metrics: Seq
     return top1_points / 100
 
 
-def choose_row_batch(
-    batch: int | None, options: Mapping[str, str], shapes: Mapping[str, Sequence[int]] | None
-) -> tuple[int, ...] | None:
-    """The batch of one row: that asked for, else that of a plan with an implicit one; None if nothing says it."""
-    if batch is None and not shapes and options.get("implicit_batch", "").isdecimal():
-        return (int(options["implicit_batch"]),)
-    return None if batch is None else (batch,)
-
-
 def parse_axes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     axes: dict[str, tuple[int, ...]] = {}
     for text in (piece.strip() for t in texts for piece in t.split(",")):

@@ -43,7 +43,7 @@ from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, be
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import choose_row_batch, merge_options, name_settings, pass_on, use_trtexec
+from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
@@ -51,7 +51,7 @@ from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
 from enginebench.verbs.benches import Bench
-from enginebench.verbs.build import check_dry_run, print_dry_run
+from enginebench.verbs.build import DryRunning, check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
 from enginebench.verbs.runs import note_folder
 
@@ -92,7 +92,7 @@ class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
     out: Annotated[PathLike | None, Opt("Folder of the results. [results/bench-TARGET-TIME]", program=True)]
 
 
-class BenchPrinted(DiffPrinted, opts.DryRunning, opts.Trusting, total=False):
+class BenchPrinted(DiffPrinted, DryRunning, opts.Trusting, total=False):
     log: Annotated[
         str | None,
         Opt(
@@ -215,7 +215,9 @@ def ask(
         given.take_side(against if against is not None else "", options["example_inputs"]) as other,
         given.open_progress(options["progress"]) as reporter,
     ):
-        batch = choose_row_batch(options["batch"], own, shared.read_shapes())
+        batch, shapes = options["batch"], shared.read_shapes()
+        if batch is None and not shapes and own.get("implicit_batch", "").isdecimal():
+            batch = int(own["implicit_batch"])
         percentiles, margin = read_percentiles(options["percentile"]), options["margin"] if other else None
         request = shared.make_request(
             taken.text,

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, Unpack
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import click
 from msgspec import Struct
@@ -31,7 +31,6 @@ from enginebench.models.precision.calibration_data import keep_batches
 from enginebench.models.zoo import require_packages, resolve_model
 from enginebench.options import (
     CalibCache,
-    DryRunning,
     Extra,
     InputDtype,
     Normalize,
@@ -58,6 +57,14 @@ from enginebench.verbs.quantize import open_calibration, quantize
 
 # Importing TensorRT takes seconds.
 CHECK_TIMEOUT_S = 120.0
+
+
+class DryRunning(TypedDict, total=False):
+    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False, feature="trtexec")]
+    tensorrt_version: Annotated[
+        str | None,
+        Opt("With --dry-run: write the command for this version, installed or not.", metavar="V", feature="trtexec"),
+    ]
 
 
 class BuildDocument(Struct, frozen=True, kw_only=True):
