@@ -73,7 +73,7 @@ class _Whole(NamedTuple):
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = re.sub(r"(?<=\d) (?=[a-z])", "\N{NO-BREAK SPACE}", self.text)
+        whole = re.sub(r"(?<=\d) (?=[a-zA-Z])", "\N{NO-BREAK SPACE}", self.text)
         lines = textwrap.wrap(whole, options.max_width, break_on_hyphens=False)
         yield Text("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), style=self.style)
 
