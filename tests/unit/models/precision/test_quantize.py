@@ -644,17 +644,9 @@ def test_nncf(digits, tmp_path, name):
 def test_outliers_are_smoothed_where_nobody_sees_a_transformer(tmp_path):
     pytest.importorskip("nncf")
     rng = np.random.default_rng(0)
-    weights = {"w": rng.normal(size=(64, 32)), "v": rng.normal(size=(32, 8))}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], name="a"),
-        helper.make_node("Relu", ["a"], ["b"], name="b"),
-        helper.make_node("MatMul", ["b", "v"], ["y"], name="y"),
-    ]
-    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", size])] for n, size in (("x", 64), ("y", 8))]
-    tensors = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "g", *ends, tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    weights = {name: rng.normal(size=size).astype(np.float32) for name, size in (("w", (64, 32)), ("v", (32, 8)))}
+    nodes = "a = MatMul (x, w) b = Relu (a) y = MatMul (b, v)"
+    artifact = write_nodes(tmp_path, nodes, weights, ["batch", 64], ["batch", 8])
     x = rng.normal(size=(64, 64)).astype(np.float32)
     x[:, 0] *= 100
     np.savez(tmp_path / "x.npz", x=x)
