@@ -116,14 +116,6 @@ def write_run(root: Path, results: list[Result], command: tuple[str, ...] = COMM
     return root
 
 
-def make_final(root: Path, winner: str | None) -> Path:
-    """The run in `root` as the final of a search whose answer is `winner`."""
-    folder = RunFolder(root)
-    folder.write_record(replace(folder.read_record(), verb="tune"))
-    (root / TUNE_FILE).write_bytes(encode(Searched(winner=Named(id=winner) if winner else None)))
-    return root
-
-
 def write_final(root: Path, winner: str | None, challenger_ms: float = 4.7) -> Path:
     """The final of a search: a setting of ort against the defaults of ort and of PyTorch, which is far slower."""
     alike = make_drift(1e-6)
@@ -132,7 +124,10 @@ def write_final(root: Path, winner: str | None, challenger_ms: float = 4.7) -> P
         make_result("pytorch", median_ms=10.0, seed=2, identity="pytorch-fp32-b1"),
         make_result("ort", median_ms=5.0, seed=3, drift=alike, identity="default"),
     ]
-    return make_final(write_run(root, rows), winner)
+    folder = RunFolder(write_run(root, rows))
+    folder.write_record(replace(folder.read_record(), verb="tune"))
+    (root / TUNE_FILE).write_bytes(encode(Searched(winner=Named(id=winner) if winner else None)))
+    return root
 
 
 if __name__ == "__main__":

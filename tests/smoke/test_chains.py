@@ -1,15 +1,13 @@
-"""Real chains of processes, as a user types them: the main job with interrupts, precisions, trtexec."""
+"""Real chains of processes, as a user types them: the main job with interrupts, and trtexec."""
 
 import json
 import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from enginebench.core.store import read_result
-from enginebench.models.task import feed_digits, load_digits
 from fakes.trtexec_shim import install_trtexec
 from processes import Cli, rows_of, start_cli, wait_for_samples
 
@@ -33,18 +31,6 @@ def test_the_main_job_on_three_engines_and_its_report(cli: Cli, tmp_path: Path) 
     assert cli("report", "r", "--format", "html,md,json").returncode == 0
     assert "openvino" in (tmp_path / "r" / "report.html").read_text("utf-8")
     assert json.loads((tmp_path / "r" / "report.json").read_text("utf-8"))["rows"] == document["rows"]
-
-
-def test_a_module_becomes_a_graph_the_graph_int8_and_both_answer_alike(cli: Cli, tmp_path: Path) -> None:
-    assert cli("export", "digits-cnn", "--dynamic-batch", "--out", "m.onnx").returncode == 0
-    assert cli("calibrate", "digits-cnn", "--data", "digits", "--n", "64", "--out", "calib.json").returncode == 0
-    done = cli("quantize", "m.onnx", "--to", "int8@cpu", "--calib", "calib.json", "--out", "m8.onnx")
-    assert done.returncode == 0, done.stderr
-    np.savez(tmp_path / "digits.npz", input=feed_digits("digits-cnn", load_digits().images[:32]))
-    drift = ask(cli, "drift", "ort@m.onnx", "ort@m8.onnx", "--inputs", "digits.npz", "--out", "d")
-    assert drift["passed"] and drift["outputs"][0]["max_abs_diff"] > 0
-    assert cli("infer", "m8.onnx", "digits.npz", "--engine", "ort", "--out", "y.npz").returncode == 0
-    assert {array.shape for array in np.load(tmp_path / "y.npz").values()} == {(32, 10)}
 
 
 @pytest.mark.feature("trtexec")

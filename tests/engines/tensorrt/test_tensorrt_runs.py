@@ -375,9 +375,8 @@ def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path:
     for arguments, words in refused.items():
         done = cli(*arguments, env=variables)
         assert done.returncode == 2 and words in done.stderr, (arguments, done.stderr)
-    assert (
-        not list(tmp_path.rglob("*.plan")) and not list(tmp_path.rglob("*.int8*")) and not list(tmp_path.rglob("rows"))
-    )
+    assert not list(tmp_path.rglob("*.plan")) and not list(tmp_path.rglob("*.int8*"))
+    assert not list(tmp_path.rglob("rows"))
 
 
 @pytest.mark.parametrize("cli", ["apart"], indirect=True)

@@ -88,30 +88,22 @@ def test_a_library_that_is_none_is_refused(tmp_path: Path) -> None:
         OrtBackend().load(replace(artifact, operator_libraries=(str(text),)), SPEC)
 
 
-def test_an_output_of_another_rank_than_the_graph_declares_is_run_again_and_again(tmp_path: Path) -> None:
-    text = """g (float[n, 3] x) => (float[1, seqlen] y) {
-        both = Concat <axis = 0> (x, x)
-        floats = Cast <to = 1> (shape)
-        given = Cast <to = 7> (floats)
-        y = Reshape (both, given)
-    }"""  # y is [n, 1, 3] in truth, by a shape that is known only when it runs
-    artifact = write_graph(tmp_path / "m.onnx", text, {"shape": np.array([-1, 1, 3])})
-    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    with OrtBackend().load(artifact, SPEC) as engine:
-        for data in (rows, rows + 1):
-            engine.bind({"x": data})
-            for _ in range(3):
-                engine.run()
-            np.testing.assert_array_equal(engine.fetch()["y"], np.concatenate([data, data])[:, None])
-
-
-def test_an_output_of_another_shape_than_the_graph_declares_is_answered(tmp_path: Path) -> None:
-    text = "g (float[n, 3] x) => (float[n] y) { both = Concat <axis = 0> (x, x) y = Reshape (both, flat) }"
-    artifact = write_graph(tmp_path / "m.onnx", text, {"flat": np.array([-1])})  # y is [2 * n * 3] in truth
+@pytest.mark.parametrize(
+    ("declared", "given", "shape"),
+    [
+        ("1, seqlen", "f = Cast <to = 1> (shape) s = Cast <to = 7> (f)", [-1, 1, 3]),  # is known only when it runs
+        ("n", "s = Identity (shape)", [-1]),
+    ],
+)
+def test_an_output_of_another_rank_or_shape_than_the_graph_declares_is_answered(tmp_path, declared, given, shape):
+    text = (
+        f"(float[n, 3] x) => (float[{declared}] y) {{ both = Concat <axis = 0> (x, x) {given} y = Reshape (both, s) }}"
+    )
+    artifact = write_graph(tmp_path / "m.onnx", text, {"shape": np.array(shape)})
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
     with OrtBackend().load(artifact, SPEC) as engine:
         for data in (rows, rows + 1, rows[:1]):
             engine.bind({"x": data})
             for _ in range(3):
                 engine.run()
-            np.testing.assert_array_equal(engine.fetch()["y"], np.concatenate([data, data]).reshape(-1))
+            np.testing.assert_array_equal(engine.fetch()["y"], np.concatenate([data, data]).reshape(shape))

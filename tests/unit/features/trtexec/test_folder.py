@@ -84,11 +84,8 @@ def test_a_file_that_cannot_be_read_is_named_beside_the_others_and_beside_other_
     (tmp_path / "tf32.log").write_bytes(b"")
     unreadable = {case.name: case.unreadable for case in read_folder(tmp_path)}
     assert unreadable.pop("fp16") == ()
-    assert (
-        "byte 1000" in unreadable["int8"][0]
-        and "an empty file" in unreadable["bf16"][0]
-        and "an empty file" in unreadable["tf32"][0]
-    )
+    assert "byte 1000" in unreadable["int8"][0] and "an empty file" in unreadable["bf16"][0]
+    assert "an empty file" in unreadable["tf32"][0]
 
 
 def test_no_folder_no_artifacts_and_nothing_readable_are_errors(tmp_path: Path) -> None:
@@ -141,10 +138,8 @@ def test_drift_beside_the_artifacts(tmp_path: Path) -> None:
         ('{"outputs": [{"max": 1}]}', "outputs"),
     ):
         (tmp_path / "output_diff.json").write_text(foreign)
-        assert (
-            said in read_folder(tmp_path)[0].unreadable[0]
-            and "output_diff.json" in read_folder(tmp_path)[0].unreadable[0]
-        )
+        assert said in read_folder(tmp_path)[0].unreadable[0]
+        assert "output_diff.json" in read_folder(tmp_path)[0].unreadable[0]
 
 
 def test_processes_in_folders_of_their_own_are_runs_of_the_folder_around_them(tmp_path: Path) -> None:

@@ -117,10 +117,8 @@ def test_dynamic_and_weight_only_graphs_need_no_data(digits, tmp_path, precision
     made = quantize(artifact, precision, recipe, tmp_path / "q.onnx")
     again, model = read_onnx(tmp_path / "q.onnx"), load_whole_graph(tmp_path / "q.onnx")
     assert (again.precision, again.recipe, made.caveats) == (precision, recipe, ())
-    assert (
-        measure_coverage(model, weights_only=recipe != "dynamic") == 1
-        and count_ops(tmp_path / "q.onnx")[operator] == count_ops(artifact.path)["Gemm"]
-    )
+    assert measure_coverage(model, weights_only=recipe != "dynamic") == 1
+    assert count_ops(tmp_path / "q.onnx")[operator] == count_ops(artifact.path)["Gemm"]
     feeds = held_out.read(0, held_out.n)
     assert measure_centred_cosine(run_graph(tmp_path / "q.onnx", feeds), run_graph(artifact.path, feeds)) >= (
         0.98 if precision == "int4" else 0.998
@@ -644,17 +642,9 @@ def test_nncf(digits, tmp_path, name):
 def test_outliers_are_smoothed_where_nobody_sees_a_transformer(tmp_path):
     pytest.importorskip("nncf")
     rng = np.random.default_rng(0)
-    weights = {"w": rng.normal(size=(64, 32)), "v": rng.normal(size=(32, 8))}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], name="a"),
-        helper.make_node("Relu", ["a"], ["b"], name="b"),
-        helper.make_node("MatMul", ["b", "v"], ["y"], name="y"),
-    ]
-    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", size])] for n, size in (("x", 64), ("y", 8))]
-    tensors = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "g", *ends, tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    weights = {name: rng.normal(size=size).astype(np.float32) for name, size in (("w", (64, 32)), ("v", (32, 8)))}
+    nodes = "a = MatMul (x, w) b = Relu (a) y = MatMul (b, v)"
+    artifact = write_nodes(tmp_path, nodes, weights, ["batch", 64], ["batch", 8])
     x = rng.normal(size=(64, 64)).astype(np.float32)
     x[:, 0] *= 100
     np.savez(tmp_path / "x.npz", x=x)
