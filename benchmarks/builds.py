@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import enginebench
 from enginebench.report.markdown import format_sections
-from enginebench.report.run.sections import make_builds, state_builds
+from enginebench.report.run.sections import format_builds, make_builds
 from enginebench.report.table import Section
 from enginebench.runs import campaign
 
@@ -72,7 +72,7 @@ def show(bench: enginebench.Bench, seconds: float) -> None:
     medians = row.builds.medians_ms if row.builds else ()
     for i, (build, median_ms) in enumerate(zip(result.builds, medians, strict=False), start=1):
         print(f"build {i}: {median_ms:.4f} ms, made in {build.build_s:.1f} s, {(build.fingerprint or 'no hash')[:12]}")
-    print("\n".join(state_builds([row])))
+    print("\n".join(format_builds([row])))
     print(
         f"built beside: {row.built_beside}; validity: {row.validity}; {result.engine_version}; {seconds:.0f} s in all"
     )

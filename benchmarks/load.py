@@ -26,7 +26,7 @@ from enginebench.core.errors import EngineBenchError  # noqa: E402
 from enginebench.core.names import parse_engine, parse_precision  # noqa: E402
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec  # noqa: E402
 from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson  # noqa: E402
-from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row  # noqa: E402
+from enginebench.features.load.document import LoadDocument, LoadSettings, format_row  # noqa: E402
 from enginebench.features.load.jobs import ServeJob  # noqa: E402
 from enginebench.features.load.probe import Plan  # noqa: E402
 from enginebench.features.load.rates import Bench, Prober, name_row  # noqa: E402
@@ -234,13 +234,13 @@ def show_rows(document: LoadDocument) -> None:
     for row in document.rows:
         found = row.capacity
         if found is None or row.offline_per_s is None:
-            print(f"{describe_row(row)}: {row.reason}", flush=True)
+            print(f"{format_row(row)}: {row.reason}", flush=True)
             continue
         doubts = {c.code for point in document.points if point.row == row.id for c in point.caveats}
         doubt = f", suspect: {', '.join(sorted(doubts))}" if found.suspect else ""
         share = f"{found.passes_qps / row.offline_per_s:.0%} of it" if found.passes_qps else "none of it"
         print(
-            f"{describe_row(row)}: p{found.percentile:g} <= {found.limit_ms:g} ms passes at {show(found.passes_qps)}, "
+            f"{format_row(row)}: p{found.percentile:g} <= {found.limit_ms:g} ms passes at {show(found.passes_qps)}, "
             f"fails at {show(found.fails_qps)} ({found.ended}{doubt}, {len(found.probes)} probes); at once "
             f"{row.offline_per_s:.1f}/s, {share}",
             flush=True,

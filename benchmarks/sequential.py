@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, OutputDrift, Result
 from enginebench.core.store import read_result
-from enginebench.stats.compare import Comparison, compare_apart, find_level, keep_median, list_open
+from enginebench.stats.compare import Comparison, compare_apart, find_level, list_open, reduce_to_median
 from enginebench.stats.intervals import measure_spread
 from enginebench.stats.ranking import list_asked
 from enginebench.stats.standing import compare_rows, find_setting
@@ -228,7 +228,7 @@ def replay(rng: np.random.Generator, orders: int = ORDERS) -> Counter[str]:
 def make_brief(row: Result) -> Result:
     """The row with one sample for each trial, its median."""
     ordered = sorted(row.measurements, key=lambda m: m.repetition)
-    return replace(row, look=None, measurements=tuple(keep_median(m) for m in ordered))
+    return replace(row, look=None, measurements=tuple(reduce_to_median(m) for m in ordered))
 
 
 def shuffle(row: Result, order: Sequence[int]) -> Iterator[Measurement]:

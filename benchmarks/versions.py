@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import enginebench
 from enginebench.engines.registry import find_entry
-from enginebench.features.versions.upgrade import state_changes
+from enginebench.features.versions.upgrade import format_changes
 from enginebench.report.numbers import format_range, format_significant, format_small
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
@@ -76,7 +76,7 @@ def show_table(options: argparse.Namespace) -> int:
             document = enginebench.diff(runs, between=",".join(names))
             for row in document.rows:
                 print(describe(row, engine), flush=True)
-            told += state_changes(document)
+            told += format_changes(document)
     print(f"\n{datetime.now(UTC):%Y-%m-%d}, {enginebench.doctor().machine.cpu_model}\n")
     print("\n".join(told))
     return 0

@@ -108,10 +108,10 @@ def load_module(artifact: Artifact) -> Any:
 
 def make_sources(options: argparse.Namespace, folder: Path) -> list[Artifact]:
     if options.model.endswith(".onnx"):
-        from enginebench.models.onnx.inputs import settle_inputs
+        from enginebench.models.onnx.inputs import complete_inputs
         from enginebench.models.onnx.source import read_onnx
 
-        return [settle_inputs(read_onnx(Path(options.model)), None)]
+        return [complete_inputs(read_onnx(Path(options.model)), None)]
     from enginebench.models.torch.export import export_onnx
     from enginebench.models.torch.source import make_torch_artifact
 

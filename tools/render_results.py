@@ -75,11 +75,11 @@ def render_repeats(paths: list[Path]) -> str:
             name = escape(f"{documents[0].model}, batch {row.batch}{copies}: {row.engine} {row.precision}")
             other = known[row.id]
             ratio = f"{other.p50_ms.value / row.p50_ms.value:.3f}" if row.p50_ms and other.p50_ms else ""
-            lines.append(f"| {name} | {show_median(row)} | {show_median(other)} | {ratio} |")
+            lines.append(f"| {name} | {format_median(row)} | {format_median(other)} | {ratio} |")
     return "\n".join(lines)
 
 
-def show_median(row: Row) -> str:
+def format_median(row: Row) -> str:
     """In ms, `~` where it was disturbed; the status of a row that has none."""
     if row.p50_ms is None:
         return row.status

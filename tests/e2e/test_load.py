@@ -19,7 +19,7 @@ from enginebench.core.records import Artifact, BlockReading, Capacity, EngineSpe
 from enginebench.core.store import encode, read_record
 from enginebench.features.load import probe
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
-from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
+from enginebench.features.load.document import LoadDocument, LoadSettings, format_row
 from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
 from enginebench.features.load.verb import check_settings, load_target, read_load, write_load
@@ -334,7 +334,7 @@ def test_where_a_batch_is_minutes_of_compiling_few_are_made(engine, device, comp
     row = name_row(EngineSpec(backend=engine, device=device), streams=3, max_batch=32, max_wait_ms=0.0)
     job = make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job
     assert row.compiled_for == job.compiled_for == compiled
-    assert ("compiled for 1, 8, 16, 32" in describe_row(row)) == bool(compiled)
+    assert ("compiled for 1, 8, 16, 32" in format_row(row)) == bool(compiled)
 
 
 def test_requests_are_joined_only_where_the_batch_is_open(tmp_path: Path) -> None:

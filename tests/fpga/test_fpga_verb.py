@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from enginebench.features.fpga import verb as workflow
 from enginebench.features.fpga.synth import Placement, Synthesis
-from enginebench.features.fpga.verb import command, describe_synthesis
+from enginebench.features.fpga.verb import command, format_synthesis
 
 
 def run(*args):
@@ -59,5 +59,5 @@ def test_synth_passes_on_what_was_asked(monkeypatch, tmp_path):
 
 def test_synth_says_what_does_not_fit():
     failed = Placement(seed=1, fits=False, fmax_mhz=None, reason="no DSPs left", log="x")
-    text = describe_synthesis(make_synthesis(fits=False, fmax_mhz=None, fmax_best_mhz=None, placements=(failed,)))
+    text = format_synthesis(make_synthesis(fits=False, fmax_mhz=None, fmax_best_mhz=None, placements=(failed,)))
     assert "does not fit: no DSPs left" in text

@@ -10,14 +10,7 @@ from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
 from enginebench.features.fpga import synth
 from enginebench.features.fpga.compiled import convert_rtlil
 from enginebench.features.fpga.gateware.device import Device
-from enginebench.features.fpga.synth import (
-    count_cells,
-    explain_misfit,
-    find_part,
-    read_fmax,
-    read_utilization,
-    synthesize,
-)
+from enginebench.features.fpga.synth import count_cells, find_misfit, find_part, read_fmax, read_utilization, synthesize
 from enginebench.features.fpga.toolchain import convert_verilog, run_tool
 from networks import make_network
 
@@ -96,7 +89,7 @@ def test_other_failures_are_errors(monkeypatch, tmp_path, synthesized):
     ],
 )
 def test_reasons_of_nextpnr(line, reason):
-    assert (explain_misfit(f"Info: x\n{line}\n") is not None) == reason
+    assert (find_misfit(f"Info: x\n{line}\n") is not None) == reason
 
 
 def test_report_without_a_clock_is_named(tmp_path):

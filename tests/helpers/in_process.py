@@ -87,7 +87,7 @@ class InProcess:
         try:
             self._family.before(job)
             with mock.patch.dict(os.environ, self._environment):
-                return settle_here(job).perform(on_note, self._keep)
+                return unpin_job(job).perform(on_note, self._keep)
         except EngineBenchError:
             raise
         except Exception as error:  # as a child answers
@@ -109,7 +109,7 @@ class InProcessWork(Generic[Answer]):
         return self._child.perform(self._job)
 
 
-def settle_here(job: Job[Answer]) -> Job[Answer]:
+def unpin_job(job: Job[Answer]) -> Job[Answer]:
     """The same job without binding this process to a core; of `fake`, on the CPU, which it needs."""
     if isinstance(job, MeasureJob):
         job = replace(job, pin=False)

@@ -8,7 +8,7 @@ import numpy as np
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Result, Validity
 from enginebench.features.tune.space import Arm, Setting
-from enginebench.features.tune.track import Lap
+from enginebench.features.tune.track import Trial
 from enginebench.stats.compare import Comparison
 
 # An engine with three knobs, and one with a single one; the default of every knob comes first.
@@ -36,11 +36,11 @@ class Clock:
 
 
 class Scripted:
-    """Laps of known cost; `laps` is what is stored, and outlives an interrupted search."""
+    """Trials of known cost; `laps` is what is stored, and outlives an interrupted search."""
 
     def __init__(self, clock: Clock | None = None, *, sd: float = 0.001, lap_s: float = 1.0) -> None:
         self.clock, self.sd, self.lap_s = clock or Clock(), sd, lap_s
-        self.laps: dict[tuple[str, int, bool], Lap] = {}
+        self.trials: dict[tuple[str, int, bool], Trial] = {}
         self.order: list[tuple[str, int, bool]] = []
         self.shaky: set[str] = set()
         self.refusals: dict[str, str] = {}
@@ -67,33 +67,33 @@ class Scripted:
         return {setting.name: self.refusals.get(setting.name) for setting in settings}
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
-        return (setting.name, round_number, final) in self.laps
+        return (setting.name, round_number, final) in self.trials
 
-    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
         return (self._run(setting, round_number, final) for setting in group)
 
-    def _run(self, setting: Setting, round_number: int, final: bool) -> Lap:
+    def _run(self, setting: Setting, round_number: int, final: bool) -> Trial:
         key = (setting.name, round_number, final)
-        if key not in self.laps:
+        if key not in self.trials:
             self.before(setting, round_number, final)
             self.within(setting.name)
             self.clock.now_s += self.lap_s
             self.order.append(key)
-            self.laps[key] = self._measure(setting, key)
-        return self.laps[key]
+            self.trials[key] = self._measure(setting, key)
+        return self.trials[key]
 
-    def _measure(self, setting: Setting, key: tuple[str, int, bool]) -> Lap:
+    def _measure(self, setting: Setting, key: tuple[str, int, bool]) -> Trial:
         cost = self.find_cost(setting)
         if cost is None:
-            return Lap(reason="the process was killed by SIGSEGV")
+            return Trial(reason="the process was killed by SIGSEGV")
         rng = np.random.default_rng([*map(ord, setting.name), key[1], key[2]])
-        return Lap(cost=cost * math.exp(self.sd * rng.standard_normal()))
+        return Trial(cost=cost * math.exp(self.sd * rng.standard_normal()))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return None
 
     def count_laps(self, setting: Setting) -> int:
-        return sum(name == setting.name and not final for name, _, final in self.laps)
+        return sum(name == setting.name and not final for name, _, final in self.trials)
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
         """Who is called `shaky` was disturbed."""

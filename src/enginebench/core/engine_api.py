@@ -154,20 +154,20 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> Non
     """Checks that `feeds` are exactly the inputs of `specs`, in dtype and shape; FeedError names every fault."""
     import numpy as np
 
-    problems = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]
+    faults = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]
     for spec in specs:
         array = feeds.get(spec.name)
         if array is None:
-            problems.append(f"missing input {spec.name!r}")
+            faults.append(f"missing input {spec.name!r}")
         elif not isinstance(array, np.ndarray):
-            problems.append(f"input {spec.name!r} is a {type(array).__name__}, not a NumPy array")
+            faults.append(f"input {spec.name!r} is a {type(array).__name__}, not a NumPy array")
         elif not has_dtype(array.dtype, spec.dtype):
-            problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
+            faults.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
         elif not fits_shape(spec.shape, array.shape):
-            problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(spec.shape)}")
-    if problems:
-        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
-        raise FeedError(f"{'; '.join(problems)}. Expected {expected}")
+            faults.append(f"input {spec.name!r} has shape {format_shape(array.shape)}, not {format_shape(spec.shape)}")
+    if faults:
+        expected = ", ".join(f"{s.name}: {s.dtype}[{format_shape(s.shape)}]" for s in specs)
+        raise FeedError(f"{'; '.join(faults)}. Expected {expected}")
 
 
 def are_alike(views: Mapping[str, Array], feeds: Mapping[str, Any]) -> bool:
@@ -213,7 +213,7 @@ def fits_shape(expected: Sequence[int | str], found: Sequence[int]) -> bool:
     )
 
 
-def show_shape(shape: Sequence[int | str]) -> str:
+def format_shape(shape: Sequence[int | str]) -> str:
     """`1x3x224x224`."""
     return "x".join(str(axis) for axis in shape) or "scalar"
 

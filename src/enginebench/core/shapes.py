@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from enginebench.core.engine_api import concrete_shape as concrete_shape
 from enginebench.core.engine_api import find_batch_axes as find_batch_axes
 from enginebench.core.engine_api import fits_shape as fits_shape
+from enginebench.core.engine_api import format_shape as format_shape
 from enginebench.core.engine_api import list_sizes
-from enginebench.core.engine_api import show_shape as show_shape
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
@@ -124,11 +124,11 @@ def match_axes(
     places = find_batch_axes(specs) if batches is None else batches
     lengths: dict[str, int] = {}
     for name, shape in shapes.items():
-        text = f"--input-shape {name}:{show_shape(shape)}"
+        text = f"--input-shape {name}:{format_shape(shape)}"
         if name not in known:
             raise UsageError(f"{text}: no such input; the inputs are {', '.join(known)}")
         if not fits_shape(known[name], shape):
-            raise UsageError(f"{text}: the model takes {show_shape(known[name])}")
+            raise UsageError(f"{text}: the model takes {format_shape(known[name])}")
         for place, (axis, length) in enumerate(zip(known[name], shape, strict=True)):
             if place == places[name] or not isinstance(axis, str):
                 continue
@@ -147,9 +147,9 @@ def fix_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]
     )
 
 
-def show_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def format_input_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The shapes that were timed: `1x3x224x224` of one input, `ids 1x128, mask 1x128` of more."""
-    told = [show_shape(shape) for shape in shapes.values()]
+    told = [format_shape(shape) for shape in shapes.values()]
     if len(told) == 1:
         return told[0]
     more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""

@@ -22,7 +22,7 @@ from ..core.engine_api import (
     check_state,
     concrete_shape,
     fits_shape,
-    show_shape,
+    format_shape,
 )
 from .openvino_settings import CAPABILITIES, find_hint, list_settings
 
@@ -114,13 +114,13 @@ def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
         "EXECUTION_DEVICES": "CPU",
     }
     for key, wanted in expected.items():
-        if wanted is not None and (found := show_property(compiled.get_property(key))) != wanted:
+        if wanted is not None and (found := format_property(compiled.get_property(key))) != wanted:
             advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
             raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
     return compiled
 
 
-def show_property(value: Any) -> str:
+def format_property(value: Any) -> str:
     """A property of the plugin as the text by which it is set."""
     if isinstance(value, openvino.Type):
         return str(value.to_string())
@@ -147,9 +147,9 @@ def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
         found = arrays[spec.name].shape
         if not fits_shape(("batch", *spec.shape[1:]) if first and spec.shape else spec.shape, found):
             raise ArtifactError(
-                f"OpenVINO computes output {spec.name!r} as {show_shape(found)}, and the graph declares "
-                f"{show_shape(spec.shape)}: it reads an operator in another way. Use another engine (ort), or correct "
-                "the shape that the graph declares"
+                f"OpenVINO computes output {spec.name!r} as {format_shape(found)}, and the graph declares "
+                f"{format_shape(spec.shape)}: it reads an operator in another way. Use another engine (ort), or "
+                "correct the shape that the graph declares"
             )
 
 

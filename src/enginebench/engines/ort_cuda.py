@@ -24,10 +24,10 @@ from ..core.engine_api import (
     UsageError,
     check_feeds,
     find_batch_axes,
+    format_shape,
     make_answer,
     name_axes,
     read_index,
-    show_shape,
 )
 from . import cuda
 from .ort import make_plain_options
@@ -285,4 +285,4 @@ class OrtCudaEngine(cuda.DeviceEngine):
 
 def _name_shapes(feeds: Feeds) -> str:
     """`image 256x3x224x224`."""
-    return ", ".join(f"{name} {show_shape(array.shape)}" for name, array in feeds.items())
+    return ", ".join(f"{name} {format_shape(array.shape)}" for name, array in feeds.items())

@@ -72,7 +72,7 @@ class Operator(NamedTuple):
     kernel: str = ""  # of a GPU that did it, where that is not its name already
 
 
-def settle_moves(run: Sequence[Operator]) -> list[Operator]:
+def relabel_moves(run: Sequence[Operator]) -> list[Operator]:
     """The run with bytes that are only moved under "other", unless something in it computes in INT8.
 
     In a quantized network they are its values; in any other one they are pictures, masks and the like.
@@ -83,7 +83,7 @@ def settle_moves(run: Sequence[Operator]) -> list[Operator]:
     return [o._replace(dtype=BYTES) if only else o for o, only in zip(run, moved, strict=True)]
 
 
-def settle_weights(run: Sequence[Operator], artifact: Artifact) -> list[Operator]:
+def relabel_weights(run: Sequence[Operator], artifact: Artifact) -> list[Operator]:
     """The run with the kernels of weight-only graphs under the precision of the weights.
 
     They take and give floats, and the records give no type to weights that were packed.

@@ -14,7 +14,7 @@ from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseE
 from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
-from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
+from enginebench.core.shapes import find_batch_axes, fits_shape, format_shape
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
 
@@ -113,7 +113,7 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
     """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
     arrays, axes = name_only(arrays, specs), find_batch_axes(specs)
     if problems := list_problems(arrays, specs, axes):
-        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
+        expected = ", ".join(f"{s.name}: {s.dtype}[{format_shape(s.shape)}]" for s in specs)
         raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
     lengths = {name: arrays[name].shape[axis] for name, axis in axes.items() if axis is not None}
     counts = set(lengths.values())
@@ -147,10 +147,10 @@ def list_problems(
         if 0 in array.shape and fits_shape(free, array.shape):
             empty = "a batch" if array.shape.index(0) == axes[spec.name] else "an axis"
             problems.append(
-                f"input {spec.name!r} has shape {show_shape(array.shape)}: {empty} of 0 has nothing to compute"
+                f"input {spec.name!r} has shape {format_shape(array.shape)}: {empty} of 0 has nothing to compute"
             )
         elif not fits_shape(free, array.shape):
-            problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(free)}")
+            problems.append(f"input {spec.name!r} has shape {format_shape(array.shape)}, not {format_shape(free)}")
     return problems
 
 

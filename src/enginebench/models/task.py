@@ -18,7 +18,7 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, Normalize, TensorSpec
-from enginebench.core.shapes import concrete_shape, show_shape
+from enginebench.core.shapes import concrete_shape, format_shape
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
@@ -87,7 +87,7 @@ def choose_preprocess(model: str, input_size: int | None, inputs: Sequence[Tenso
     colours = len(shape) == 4 and (channels_last or shape[1] == 3)
     if colours and sides[0] == sides[1] and inputs[0].dtype.startswith(("float", "uint8")):
         return preprocess_imagenet(sides[0], layout="HWC" if channels_last else "CHW").fit(inputs)
-    told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs) or "what only its engine knows"
+    told = ", ".join(f"{s.name} {s.dtype}[{format_shape(s.shape)}]" for s in inputs) or "what only its engine knows"
     raise UsageError(
         f"{model} takes {told}; images are prepared for one input of floats or uint8, 3 x SIDE x SIDE. For others give "
         "run prepared arrays, --inputs F.npz, with --targets for the labels"
@@ -128,7 +128,7 @@ def know_normalize(given: Normalize, model: str, weights: str = "default") -> No
 
 def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = None) -> Artifact:
     """The artifact with bytes for its picture; what opens or writes it puts the normalization first."""
-    told = ", ".join(f"{spec.name} {spec.dtype}[{show_shape(spec.shape)}]" for spec in artifact.inputs)
+    told = ", ".join(f"{spec.name} {spec.dtype}[{format_shape(spec.shape)}]" for spec in artifact.inputs)
     pictures = [spec for spec in artifact.inputs if known.input in ("", spec.name)]
     channels, shape = len(known.mean), pictures[0].shape if pictures else ()
     axes = [axis for axis in (1, 3) if len(shape) == 4 and shape[axis] == channels]

@@ -39,7 +39,7 @@ def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> Benc
     if base:
         compared = cand.drift is not None and cand.drift.reference == base.id
         against = describe_row(weigh(_drop_own_drift(base), base, margin=margin, is_reference=compared))
-        (comparison,) = diff_results([base], [cand], margin, neighbours=True, fed_alike=True).rows
+        (comparison,) = diff_results([base], [cand], margin, neighbours=True, same_inputs=True).rows
     row = describe_row(weigh(_drop_own_drift(cand), base or cand, margin=margin))
     return BenchDocument(
         model=cand.model,
@@ -60,7 +60,7 @@ def _drop_own_drift(result: Result) -> Result:
 def list_bench(document: BenchDocument) -> list[Section]:
     """The verdict where there are two rows, the table, the percentiles that were asked for, the warnings."""
     run = list_rows(document)
-    texts = [state_verdict(document.comparison)] if document.comparison else []
+    texts = [format_conclusion(document.comparison)] if document.comparison else []
     for name, found in document.row.percentiles_ms.items():
         sure = "" if found.supported else f", too few samples ({found.n})"
         texts.append(f"p{name}: {format_range(found, ' ms')}{sure}")
@@ -80,7 +80,7 @@ def list_rows(document: BenchDocument) -> RunDocument:
     return RunDocument(model=document.model, machine=None, spec={}, rows=rows, fastest=None, recommended=None)
 
 
-def state_verdict(comparison: Comparison) -> str:
+def format_conclusion(comparison: Comparison) -> str:
     """The verdict in plain words, with ratio, interval and what would help."""
     told = dict.fromkeys((*comparison.reasons, *comparison.failures))
     notes = "; ".join(note for note in told if note not in _SAID)

@@ -63,7 +63,7 @@ def list_drift(document: DriftDocument) -> list[Section]:
         for label, values in shown.items()
     ]
     table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
-    texts = [state_verdict(document), *document.exceeded, *map(format_caveat, document.caveats)]
+    texts = [format_conclusion(document), *document.exceeded, *map(format_caveat, document.caveats)]
     title = f"{sides}, {count_of(document.n, 'samples')}{asked}"
     return [Section(title=title, parts=(*make_notes(texts), table))]
 
@@ -79,7 +79,7 @@ FIGURES = {
 }  # fmt: skip
 
 
-def state_verdict(document: DriftDocument) -> str:
+def format_conclusion(document: DriftDocument) -> str:
     limits = _list_limits(document.limits)
     if document.undecided:
         limits = ", ".join(filter(None, (limits, f"without decisions {_list_limits(document.undecided)}")))

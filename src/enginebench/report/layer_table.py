@@ -34,12 +34,12 @@ def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Sect
         share = format_share(document.unmapped_share)
         lines.append(("unmapped: no node of the graph", "-", "-", unmapped_ms, share, "-"))
     columns = list_texts(["layer", "type", "precision"], ["ms", "share", *(["of peak"] if limited else [])])
-    texts = [*describe_times(document, topk), *document.notes, *map(format_caveat, document.caveats)]
+    texts = [*format_times(document, topk), *document.notes, *map(format_caveat, document.caveats)]
     groups = list_groups("precision", document.by_precision)
     return [Section(title=engine, parts=(make_table(columns, lines), groups, *make_notes(texts)))]
 
 
-def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
+def format_times(document: EngineProfileDocument, topk: int) -> list[str]:
     """Sentences: how many layers in how many runs, and their sum against a run without the profiler."""
     hidden = len(document.layers) - topk
     shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""

@@ -38,7 +38,7 @@ def format_time(utc: str) -> str:
     return f"{utc[:16].replace('T', ' ')} UTC" if utc else ""
 
 
-def show_figure(value: float | None, missing: str = "") -> str:
+def format_digits(value: float | None, missing: str = "") -> str:
     """Three digits, or what stands for a figure that there is not."""
     return missing if value is None else format_significant(value)
 

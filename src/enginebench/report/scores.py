@@ -32,7 +32,7 @@ def describe_score(score: Score) -> str:
     return f"{name_metric(score.metric)} {format_figure(score.value.value, score)} ({interval}){worse}"
 
 
-def describe_delta(score: Score) -> str | None:
+def format_delta(score: Score) -> str | None:
     """What changed against the reference: "difference -0.22 points (-1.10 to +0.66); McNemar's p 0.5"."""
     delta = score.delta
     if delta is None:
@@ -85,12 +85,12 @@ def list_accuracy(document: AccuracyDocument) -> list[Section]:
     lines = [describe_score(score) for score in document.scores]
     for score, before in zip(document.scores, document.reference_scores, strict=False):
         lines.append(f"reference {document.reference}: {describe_score(before)}")
-        lines += filter(None, [describe_delta(score)])
+        lines += filter(None, [format_delta(score)])
     if document.reference is not None and document.reference_nonfinite:
-        lines.append(tell_nonfinite(document.reference, document.reference_nonfinite, document.n))
+        lines.append(format_nonfinite(document.reference, document.reference_nonfinite, document.n))
     notes = make_notes([*lines, *document.failures, *map(format_caveat, document.caveats)])
     return [Section(title=title, parts=tuple(notes))]
 
 
-def tell_nonfinite(side: str, nonfinite: int, n: int) -> str:
+def format_nonfinite(side: str, nonfinite: int, n: int) -> str:
     return f"{side}: the replies to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"

@@ -53,14 +53,14 @@ def _list_one(document: StagesDocument) -> Section:
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))
     whole = "from file to label: p50 {} ms, p99 {} ms".format(*times)
-    texts = [*describe_rates(document), *map(format_caveat, document.caveats)]
+    texts = [*format_rates(document), *map(format_caveat, document.caveats)]
     names = name_stages(document)
     stages = [replace(stage, name=names.get(stage.name, stage.name)) for stage in document.stages]
     table = make_table(_COLUMNS, stages, file="stages")
     return Section(title=title, parts=(*make_notes([whole]), table, *make_notes(texts)))
 
 
-def describe_rates(document: StagesDocument) -> list[str]:
+def format_rates(document: StagesDocument) -> list[str]:
     """Sentences: one after another, overlapped, what each side could do alone, and the copies by the device's clock."""
     sizes = document.image_bytes
     bounds = document.bounds_per_s

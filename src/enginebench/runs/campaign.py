@@ -134,7 +134,7 @@ class Campaign:
         for find in (self._folder.outputs_path, self._folder.answers_path):
             if (kept := find(prepared.id)).exists():
                 write_atomic(find(row.id), kept.read_bytes())
-        self._keep(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
+        self._save(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
 
     def finish(self, ids: Mapping[str, str]) -> None:
         """Takes rows, by id and the id under which they were built and compared, as measured often enough."""
@@ -144,7 +144,7 @@ class Campaign:
                 if drift is not None:
                     here = ids.get(drift.reference)
                     drift = replace(drift, reference=here or drift.reference, elsewhere=here is None)
-                self._keep(replace(result, status="ok", measure=measure, drift=drift))
+                self._save(replace(result, status="ok", measure=measure, drift=drift))
 
     def restore(self, *, with_failed: bool = False) -> None:
         """Restores the rows that an earlier, interrupted run stored."""
@@ -202,7 +202,7 @@ class Campaign:
                 waiting += [row] * (count_builds(row) - max(1, len(known.builds)))
         for group in self._group(waiting):
             for run in split_runs(group, self._machine):
-                self._build_beside(run)
+                self._build_together(run)
         self._compare_outputs()
         self._score_answers()
 
@@ -220,7 +220,7 @@ class Campaign:
         for row in self._rows.values():
             known = self.results.get(row.id)
             if row.skip is not None:
-                self._keep(self._skip(row, row.skip))
+                self._save(self._skip(row, row.skip))
             elif known is None or (known.status not in ("failed", "skipped") and self._lost_answers(known)):
                 waiting.append(row)
             else:
@@ -250,9 +250,9 @@ class Campaign:
             for child in children.values():
                 child.wait_until_ready(deadline)
             for run in split_runs(rows, self._machine):
-                self._prepare_beside(run, children)
+                self._prepare_together(run, children)
 
-    def _prepare_beside(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
+    def _prepare_together(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
         """Builds and checks rows at the same time, and has their records made one after another.
 
         What a child says is told when its row has its turn, so that the log is the same each time. A row that fails
@@ -275,15 +275,15 @@ class Campaign:
             if isinstance(found, EngineBenchError) and not isinstance(found, UsageError | DependencyError | TimedOut):
                 self._prepare_alone(row)
             else:
-                self._settle(row, found, beside=min(len(rows), self._workers) - 1)
+                self._save_prepared(row, found, peers=min(len(rows), self._workers) - 1)
 
     def _prepare_alone(self, row: PlannedRow) -> None:
-        self._settle(row, attempt(lambda: self._run_prepare(row, self._describe_prepare(row))))
+        self._save_prepared(row, attempt(lambda: self._run_prepare(row, self._describe_prepare(row))))
 
-    def _build_beside(self, rows: Sequence[PlannedRow]) -> None:
+    def _build_together(self, rows: Sequence[PlannedRow]) -> None:
         """Makes one build more of each row, from nothing, at the same time; what fails is tried again alone."""
         rows = [row for row in rows if self.results[row.id].status == "partial"]
-        beside = min(len(rows), self._workers) - 1
+        peers = min(len(rows), self._workers) - 1
         builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
         again = []
         with ExitStack() as stack:
@@ -301,14 +301,14 @@ class Campaign:
                     if len(rows) > 1 and not isinstance(error, TimedOut):
                         again.append(row)
                         continue
-                    self._keep(self._failed(known, f"while build {build + 1} of {count_builds(row)} was made", error))
+                    self._save(self._failed(known, f"while build {build + 1} of {count_builds(row)} was made", error))
                 else:
                     outputs.unlink(missing_ok=True)
-                    most = max(beside, known.built_beside)
-                    self._keep(replace(known, builds=(*known.builds, found), built_beside=most))
+                    most = max(peers, known.built_beside)
+                    self._save(replace(known, builds=(*known.builds, found), built_beside=most))
                 self._reporter.advance()
         for row in again:
-            self._build_beside([row])
+            self._build_together([row])
 
     @contextmanager
     def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareAnswer]]:
@@ -367,20 +367,20 @@ class Campaign:
         place.mkdir(parents=True, exist_ok=True)
         return str(place.absolute())
 
-    def _settle(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, beside: int = 0) -> None:
+    def _save_prepared(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, peers: int = 0) -> None:
         """Keeps the row as it was built and checked, or with the reason why it was not."""
         begun = self.results.get(row.id) or self._begin(row, status="partial")
         if isinstance(found, DependencyError | UsageError):
-            self._keep(self._skip(row, str(found)))
+            self._save(self._skip(row, str(found)))
             self._refused = found if isinstance(found, UsageError) else self._refused
         elif isinstance(found, EngineBenchError):
-            self._keep(self._failed(begun, "while it was built and checked", found))
+            self._save(self._failed(begun, "while it was built and checked", found))
         else:
             self._prepared.add(row.id)
-            self._keep(self._describe_prepared(row, begun, found, beside))
+            self._save(self._describe_prepared(row, begun, found, peers))
         self._reporter.advance()
 
-    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
+    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, peers: int) -> Result:
         made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
         if answer.artifact.kind == "aoti":  # it was compiled here
             allow_code(f"{NATIVE_CODE} {answer.artifact.sha256}")
@@ -391,7 +391,7 @@ class Campaign:
             artifacts=(*row.chain, *filter(None, made)),
             engine_version=answer.engine_version,
             build_s=answer.build_s,
-            built_beside=beside,
+            built_beside=peers,
             size_bytes=answer.size_bytes,
             drift=answer.drift or begun.drift,
         )
@@ -438,7 +438,7 @@ class Campaign:
         for row_id, result in list(self.results.items()):
             path = self._folder.outputs_path(row_id)
             if has_answered(result) and holds_arrays(path):
-                self._keep_if_new(self._with_drift(result, path, references))
+                self._save_if_new(self._with_drift(result, path, references))
                 if all(row_id != reference for reference, _ in references.values()):
                     reduce_answers(path)
         self._prepared.clear()
@@ -454,7 +454,7 @@ class Campaign:
             key = row.asked_as, *find_size(row.engine)
             alike = [r for r in self._rows.values() if (r.asked_as, *find_size(r.engine)) == key]
             plain = [r for r in alike if r.requested_precision in (None, "fp32")]
-            judged = any(has_answered(self.results[r.id]) for r in plain) or any(r.fed_as or r.graph for r in alike)
+            judged = any(has_answered(self.results[r.id]) for r in plain) or any(r.inputs_of or r.graph for r in alike)
             if key in found or judged or row in plain:
                 continue
             judge = make_plain(row)
@@ -490,7 +490,7 @@ class Campaign:
         opened = {name for side in (base, result) for name in list_open_outputs(side)}
         wanted, answers = cut_common(*fill_lengths(reference, outputs, opened))
         # The two sides may be different models, and nobody claimed that they are alike.
-        if row.fed_as is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
+        if row.inputs_of is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
             return replace(result, drift=refuse_drift(reference_id, unlike))
         between = base.requested_precision, result.requested_precision, self._task
         undecided = limits_undecided(*between) if self._limits is None else None
@@ -536,7 +536,7 @@ class Campaign:
                     raise
                 self._reporter.say(f"{label(result)} has no score: {error}")
                 scored = add_doubts(replace(result, scores=()), make_caveat("no_score", reason=str(error)))
-            self._keep_if_new(scored)
+            self._save_if_new(scored)
 
     def _measure_turns(self, turns: Sequence[Turn]) -> None:
         """A few turns at a time: children can import before their turn."""
@@ -562,7 +562,7 @@ class Campaign:
             still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials, self._rules))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
-                    self._keep(replace(result, status="ok", look=trials))
+                    self._save(replace(result, status="ok", look=trials))
 
     def _take_turns(self, turns: Sequence[Turn]) -> None:
         """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
@@ -580,7 +580,7 @@ class Campaign:
             for turn in turns:
                 result = self.results[turn.row.id]
                 if result.status == "partial":  # it may have failed in an earlier turn
-                    self._keep(self._repeat(turn, result, ahead.get(turn.order)))
+                    self._save(self._repeat(turn, result, ahead.get(turn.order)))
                     self._reporter.advance()
         self._timed_s += [(time.monotonic() - start) / len(turns) for _ in turns]
 
@@ -589,7 +589,7 @@ class Campaign:
 
     def _repeat(self, turn: Turn, result: Result, waiting: Child | None) -> Result:
         row, repetition = turn.row, turn.repetition
-        self._reporter.step(" · ".join([label(row), *self._tell_so_far(row, repetition)]))
+        self._reporter.step(" · ".join([label(row), *self._format_progress(row, repetition)]))
         build = repetition % len(result.builds) if result.builds else None
         job = MeasureJob(
             model=row.asked_as,
@@ -625,7 +625,7 @@ class Campaign:
         )
         return judge_proof(measured, answer.proof) if answer.proof else measured
 
-    def _tell_so_far(self, row: PlannedRow, repetition: int) -> Iterator[str]:
+    def _format_progress(self, row: PlannedRow, repetition: int) -> Iterator[str]:
         """`trial 4 of 10`, `2.29 ms so far (7.2x)`: beside the first row of its setting, `at most 40 s left`."""
         yield f"trial {repetition + 1}{f' of {row.measure.processes}' if row.measure.processes < ENDLESS else ''}"
         if own := self._medians.get(row.id):
@@ -639,14 +639,14 @@ class Campaign:
         if self._timed_s and row.measure.processes < ENDLESS:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
-    def _keep(self, result: Result) -> None:
+    def _save(self, result: Result) -> None:
         self.results[result.id] = result
         self.results = {row_id: self.results[row_id] for row_id in self._rows if row_id in self.results}
         self._folder.write_result(result)
 
-    def _keep_if_new(self, result: Result) -> None:
+    def _save_if_new(self, result: Result) -> None:
         if result != self.results[result.id]:
-            self._keep(result)
+            self._save(result)
 
 
 def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:

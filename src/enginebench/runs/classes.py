@@ -10,7 +10,7 @@ from enginebench.core.protocols import Array
 from enginebench.core.text import clean_text, count_of
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.zoo import find_labels
-from enginebench.report.run.head import show_name
+from enginebench.report.run.head import format_name
 from enginebench.report.run.rows import RunDocument
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.folder import RunFolder, RunRecord
@@ -25,7 +25,7 @@ def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocume
     if not labels or not document.headlines or any(source.weights == "random" for source in sources):
         return
     ids = [*(row.id for row in document.rows if row.is_reference), document.headlines[0].id][-2:]
-    shown = {row.id: show_name(row) for row_id in ids for row in document.rows if row.id == row_id}
+    shown = {row.id: format_name(row) for row_id in ids for row in document.rows if row.id == row_id}
     try:
         names = open_data(
             choose_data(request) or "fake", model=request.model, inputs=sources[-1].inputs, n=PICTURES,

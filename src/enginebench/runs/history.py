@@ -15,7 +15,7 @@ from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
-from enginebench.core.shapes import show_shapes
+from enginebench.core.shapes import format_input_shapes
 from enginebench.core.store import find_cache, read_result, write_atomic
 from enginebench.report.charts import render_png
 from enginebench.report.history import (
@@ -133,7 +133,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         started_utc=started or datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds"),
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
-        shapes=show_shapes(result.shapes) if result.shapes else "",
+        shapes=format_input_shapes(result.shapes) if result.shapes else "",
         validity=judge(kept)[0],
         clock=kept[0].clock if kept else None,
         n=len(pooled),

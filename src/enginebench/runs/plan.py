@@ -72,13 +72,13 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     skip: str | None = None
     # The model whose inputs this row is fed, and with whose rows its answers are compared: in a comparison, that of the
     # reference side. None: its own.
-    fed_as: str | None = None
+    inputs_of: str | None = None
     graph: str | None = None  # that a finished plan was built from, where it is there
 
     @property
     def asked_as(self) -> str:
         """The model whose inputs the row gets: rows of the same one answer the same inputs."""
-        return self.fed_as or self.model
+        return self.inputs_of or self.model
 
 
 def plan_rows(
@@ -100,13 +100,13 @@ def plan_rows(
             answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
             row = _plan_row(scoped, spec, sources, answer, problems or {})
             rows.setdefault(row.id, row)
-            if request.any_engine and explain_never(spec, sources):
+            if request.any_engine and find_obstacle(spec, sources):
                 never.add(row.id)
     run = {row.requested_precision for row in rows.values() if row.id not in never}  # of the others, each says why
     return [row for row in rows.values() if row.id not in never or row.requested_precision not in run]
 
 
-def explain_never(spec: EngineSpec, sources: Sequence[Artifact]) -> str | None:
+def find_obstacle(spec: EngineSpec, sources: Sequence[Artifact]) -> str | None:
     """Why the engine can never run this model in this precision, whatever a user installs or changes; None: it may."""
     kind = takes(spec.backend)
     other = kind == "torch" and bool(sources) and sources[0].kind != "torch"

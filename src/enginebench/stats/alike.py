@@ -131,7 +131,7 @@ def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
     return not all(keeps_limits(output, choose_limits(output, loose)) for output in drift.outputs)
 
 
-def keep_comparisons(results: Sequence[Result]) -> list[Result]:
+def check_comparisons(results: Sequence[Result]) -> list[Result]:
     """The rows without the drift that compares them with nothing, and with the doubt that theirs is of a part.
 
     A drift compares a row with its reference, which is another row of this run, of the same batch, or was in the race

@@ -64,7 +64,7 @@ def describe_builds(result: Result) -> BuildEffect | None:
         shown=between is not None and (between.low or 0.0) > 0,
         max_abs_diff=max((b.max_abs_diff for b in result.builds if b.max_abs_diff is not None), default=None),
         medians_ms=tuple(math.exp(fmean(group)) / 1e6 for group in logs),
-        best=tell_best(logs, [build.build_s for build in result.builds]),
+        best=find_best_build(logs, [build.build_s for build in result.builds]),
     )
 
 
@@ -111,7 +111,7 @@ def estimate_between(groups: Sequence[Sequence[float]]) -> tuple[Estimate | None
     return estimate, math.sqrt(within)
 
 
-def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]) -> BestBuild | None:
+def find_best_build(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]) -> BestBuild | None:
     """What the best of these builds gains over a typical one, told by the processes that did not choose it.
 
     Each half of a build's processes chooses in turn, and the other half tells: a build that was merely lucky while it

@@ -267,20 +267,20 @@ def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours
     the same. Else it may have changed by the margin.
     """
     before, after = _list_settings(base), _list_settings(cand)
-    reasons = _tell_apart(before, after, [name for name in before if "" not in (before[name], after[name])])
+    reasons = _list_differences(before, after, [name for name in before if "" not in (before[name], after[name])])
     _, times, why_not = choose_clock(base.measurements, cand.measurements)
     if times is None:
         reasons.append(why_not)
     if base.machine and cand.machine:
         before, after = _list_hardware(base.machine), _list_hardware(cand.machine)
         # Of neighbours what no machine changes while it runs: another one's row may have been put into their folder.
-        reasons += _tell_apart(before, after, ("arch", "cpu model", "cores physical") if neighbours else before)
+        reasons += _list_differences(before, after, ("arch", "cpu model", "cores physical") if neighbours else before)
     if not neighbours and (moved := _compare_references(base, cand, margin)):
         reasons.append(moved)
     return reasons
 
 
-def _tell_apart(base: Mapping[str, object], cand: Mapping[str, object], names: Iterable[str]) -> list[str]:
+def _list_differences(base: Mapping[str, object], cand: Mapping[str, object], names: Iterable[str]) -> list[str]:
     return [f"{name}: {base[name]} against {cand[name]}" for name in names if base[name] != cand[name]]
 
 
@@ -357,7 +357,7 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collect
     part in nothing: what was shown with it stays.
     """
     brief = [  # the first trials of each, as their medians alone
-        replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
+        replace(row, measurements=tuple(reduce_to_median(m) for m in row.measurements if m.repetition < trials))
         for row in rows
         if row.look is None or row.look >= trials
     ]
@@ -386,7 +386,7 @@ def can_change(spread: Spread, trials: int, margin: float) -> bool:
     return mean + moved - wide > m or max(0.0, mean - moved) + narrow < m
 
 
-def keep_median(measurement: Measurement) -> Measurement:
+def reduce_to_median(measurement: Measurement) -> Measurement:
     """The measurement with one sample, its median: all that comparisons look at."""
     kept = {name: getattr(measurement, name) for name in ("latency_ns", "device_ns")}
     return replace(measurement, **{name: [median(values)] if values else values for name, values in kept.items()})

@@ -77,7 +77,7 @@ def diff_results(
     margin: float = MARGIN,
     *,
     neighbours: bool = False,
-    fed_alike: bool = False,
+    same_inputs: bool = False,
     allow_not_comparable: bool = False,
     metric: str | None = None,
     max_metric_drop: float | None = None,
@@ -91,12 +91,12 @@ def diff_results(
     Args:
         neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
-        fed_alike: both sides were given the same inputs and the candidate was held against the base, so that their
+        same_inputs: both sides were given the same inputs and the candidate was held against the base, so that their
             answers count, too. Otherwise nobody compared them.
     """
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
     limit.check((*base, *cand))
-    pairs = ((b, c, _diff_pair(b, c, margin, neighbours, fed_alike)) for b, c in pair_results(base, cand))
+    pairs = ((b, c, _diff_pair(b, c, margin, neighbours, same_inputs)) for b, c in pair_results(base, cand))
     rows = tuple(_gate(row, b, c, allow_not_comparable, limit) for b, c, row in pairs)
     failed = any(row.failures for row in rows) or (all(row.skipped for row in rows) and not allow_not_comparable)
     return _conclude(rows, failed, margin, max_metric_drop)
@@ -168,13 +168,13 @@ def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) ->
     before, now = limit.find(base, cand)
     like = before is not None and now is not None and before.value.n == now.value.n
     if before and now and like and loses_too_much(before, now, limit.max_drop):
-        lost.append(tell_loss(before, now, limit.max_drop))
+        lost.append(format_loss(before, now, limit.max_drop))
     if before is not None and now is None and cand.status == "ok":
         lost.append(f"the base has a score by {name_metric(before.metric)}, the candidate has none")
     return (*lost, *_find_lost_agreement(base, cand), *_find_changed_precision(base, cand))
 
 
-def tell_loss(before: Score, now: Score, max_drop: float | None) -> str:
+def format_loss(before: Score, now: Score, max_drop: float | None) -> str:
     """What was lost of a metric, and how much of it might have been."""
     name, loss, allowed = name_metric(before.metric), measure_loss(before, now), find_drop(before, max_drop)
     if before.share:
@@ -238,7 +238,7 @@ def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[R
     return [(partners.get(id(c)), c) for c in cand] + [(b, None) for b in left[0]]
 
 
-def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbours: bool, fed_alike: bool) -> DiffRow:
+def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbours: bool, same_inputs: bool) -> DiffRow:
     """The verdict by the times; where both sides were fed alike, it can pass a gate only where they answer alike.
 
     A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.
@@ -263,7 +263,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     differ = [f"the models differ: {base.model} against {cand.model}"] if base.model != cand.model else []
     found = replace(found, reasons=(*found.reasons, *differ))
     row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(found))
-    if fed_alike:
+    if same_inputs:
         agree, why = judge_answers(base, cand)
         if agree:
             return replace(row, outputs_agree=True)

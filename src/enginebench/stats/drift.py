@@ -238,7 +238,7 @@ def _measure_outputs(
             others = {name: (reference[name], candidate[name]) for name in reference if name not in read}
             return (
                 _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
-                *(_measure_beside(n, *o, how, reference[read[1]].shape, boxes, found) for n, o in others.items()),
+                *(_measure_with_boxes(n, *o, how, reference[read[1]].shape, boxes, found) for n, o in others.items()),
             )
     return tuple(_measure_output(name, reference[name], candidate[name], how) for name in reference)
 
@@ -262,7 +262,7 @@ def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: M
     )
 
 
-def _measure_beside(
+def _measure_with_boxes(
     name: str, ref: Array, cand: Array, how: _How, each: tuple[int, ...], boxes: tuple[Boxes, Boxes], found: Matches
 ) -> OutputDrift:
     """An output beside the boxes; one with an entry for each of them, such as masks, is compared between partners.
@@ -625,7 +625,7 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def tell_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:
+def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:
     """`snr 38.2 below 60`, `max_abs 0.5 above 0.1`: the limits that an output does not keep, by the figure's name."""
     found = [(*_find_figure(output, name), name, limit) for name, limit in limits.items()]
     return {

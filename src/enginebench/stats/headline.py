@@ -168,7 +168,7 @@ def make_headline(
         tied_with=tuple(one.result.id for one in tied),
         equivalent=equivalent,
         tie_reason=unknown,
-        choice=_explain_choice(row, tied, is_today),
+        choice=_format_choice(row, tied, is_today),
         outputs=outputs,
         outputs_reason=outputs_reason,
         keeps_p99=keeps_p99,
@@ -209,7 +209,7 @@ def _always_beats(row: Standing, other: Standing) -> bool:
     return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else 1) < min(sides[1])
 
 
-def _explain_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
+def _format_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
     if is_today or not tied:
         return ("what you have",) if tied else ()
     if all(_always_beats(row, one) for one in tied):
@@ -244,7 +244,7 @@ def _explain_ratio(found: Comparison | None) -> str:
     return found.ratio_reason if found.ratio_validity else "; ".join(found.reasons)
 
 
-def describe_change(row: Standing) -> str:
+def format_change(row: Standing) -> str:
     """`changes 12 of 1000 predictions` where these are too many, else by what the outputs differ."""
     if drift := row.result.drift:
         flips = max((output.flips for output in drift.outputs if output.flips), default=0)

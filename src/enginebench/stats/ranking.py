@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
-from enginebench.stats.alike import find_references, keep_comparisons, list_invented
-from enginebench.stats.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
+from enginebench.stats.alike import check_comparisons, find_references, list_invented
+from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
 from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
@@ -67,7 +67,7 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     and among rows without a significant difference what the user has, or whose outputs are the surest.
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
-    kept = keep_comparisons(results)
+    kept = check_comparisons(results)
     settings: dict[tuple[object, ...], list[Result]] = {}
     for result in kept:
         settings.setdefault(find_setting(result), []).append(result)
@@ -144,7 +144,7 @@ def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
         return None
     may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))
     rejected = [row for row in ranked if row.result.id not in keeps]
-    reasons = {row.result.id: _explain_rejection(row, chosen, row.result.id in may, metric) for row in rejected}
+    reasons = {row.result.id: _format_rejection(row, chosen, row.result.id in may, metric) for row in rejected}
     scored, keeps_p99 = name_metric(metric) if accurate and metric else "", bool(kept) or not chosen
     given = (rules.baseline_engine, rules.margin)
     headline = make_headline(group, named, reasons, *given, scored=scored, keeps_p99=keeps_p99)
@@ -156,14 +156,14 @@ def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
     )
 
 
-def _explain_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, metric: str | None) -> str:
+def _format_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, metric: str | None) -> str:
     if agrees:
         return f"has a p99 of {row.summary.p99.value:.3g} ms, beyond the limit" if row.summary else ""
     score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
     if metric and kept:
         alike = score is not None and score.value.n == kept.value.n
         return f"loses too much of {name_metric(metric)}" if alike else "was not scored on as many samples"
-    return describe_change(row) if row.outputs == "changed" else row.outputs_reason
+    return format_change(row) if row.outputs == "changed" else row.outputs_reason
 
 
 def _refer(row: Standing, equal: Collection[str]) -> Ref:

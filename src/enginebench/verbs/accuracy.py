@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
-from enginebench.models.precision.calibration_data import explain_unlabelled
+from enginebench.models.precision.calibration_data import find_label_fault
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
-from enginebench.report.scores import AccuracyDocument, list_accuracy, tell_nonfinite
+from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import Labelled
 from enginebench.runs.child.other_jobs import AnswerJob, LabelledAnswer
@@ -21,7 +21,7 @@ from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.stats.diff import tell_loss
+from enginebench.stats.diff import format_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
 from enginebench.verbs.given import open_progress, read_metrics, share, take_side, to_text
 
@@ -145,9 +145,9 @@ def measure_side_accuracy(
         scores = score_file(opened, place / "side" / ANSWERS, before)
         reference_scores = score_file(opened, before, None) if before is not None else ()
     lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
-    failures = [tell_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
+    failures = [format_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
     if answer.nonfinite:
-        failures.append(tell_nonfinite(side, answer.nonfinite, answer.n))
+        failures.append(format_nonfinite(side, answer.nonfinite, answer.n))
     top1 = find_score(scores, "top1")
     few = make_caveat("partly_compared.data", data=data or str(request.source.inputs), n=answer.n, asked=n or 0)
     return AccuracyDocument(
@@ -197,7 +197,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
     if data is None or Path(data).is_file():
         what = "--inputs" if data is None else f"--data {data!r}"
         raise UsageError(f"{what} has no labels; give them, one for each sample, with --targets F")
-    if data != "digits" and (fault := explain_unlabelled(Path(data), None)):
+    if data != "digits" and (fault := find_label_fault(Path(data), None)):
         raise UsageError(f"--data {data!r} has no labels: {fault}. Without labels, drift compares two sides")
 
 

@@ -176,7 +176,7 @@ def command(
     if not shown["as_json"]:
         click.echo(f"\nStored in {root}", err=True)
     if shown["junit"] or shown["summary"]:  # also of a side that failed
-        verdict = diff_results(results[:1], results[1:], options["margin"], neighbours=True, fed_alike=True)
+        verdict = diff_results(results[:1], results[1:], options["margin"], neighbours=True, same_inputs=True)
         write_verdict(verdict, shown, gate=options["gate"])
     done.check(gate=options["gate"])
 
@@ -339,7 +339,7 @@ def bench_sides(
             if (mine := rows[0].engine.batch) != (theirs := base.engine.batch):
                 advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
                 raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
-            rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
+            rows = [replace(row, inputs_of=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         limit_s, task = request.timeout_s, request.task
         campaign = Campaign(

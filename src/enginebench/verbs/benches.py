@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
-from enginebench.report.bench import BenchDocument, describe_bench, list_bench, list_rows, state_verdict
+from enginebench.report.bench import BenchDocument, describe_bench, format_conclusion, list_bench, list_rows
 from enginebench.report.page import format_fragment
 from enginebench.report.run.rows import Row
 from enginebench.report.terminal import format_text
@@ -52,7 +52,7 @@ class Bench:
     @property
     def answer(self) -> str:
         """The verdict in a sentence; of a single row, nothing."""
-        return state_verdict(self.comparison) if self.comparison else ""
+        return format_conclusion(self.comparison) if self.comparison else ""
 
     def to_pandas(self) -> pandas.DataFrame:
         """The columns of `table.csv` as a pandas DataFrame, the rows' ids as its index.

@@ -404,7 +404,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     # A builder that times kernels: a run beside it would spoil its choice, and it would spoil the run's times.
     busy = (spec.device,) if find_entry(spec.backend).tunes else ()
     with open_folder(name_folder(out)) as folder, lock_devices(busy, on_wait=reporter.say):
-        spec = keep_calibration(spec, artifact, folder)
+        spec = store_calibration(spec, artifact, folder)
         answer = run_child(
             BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
             timeout_s=options["timeout"],
@@ -479,7 +479,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     return data.caveats
 
 
-def keep_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> EngineSpec:
+def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> EngineSpec:
     """The spec with the entries to calibrate on as a file of `folder`, and a cache beside it unless one is named.
 
     Both are named by what they hold: a cache of other entries or of another graph is never read.

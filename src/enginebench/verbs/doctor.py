@@ -149,7 +149,7 @@ def _print_document(console: Console, document: DoctorDocument) -> None:
         _print_pair(console, *fact)
     console.print()
     for engine in document.engines:
-        _print_pair(console, engine.engine, describe_state(engine))
+        _print_pair(console, engine.engine, format_state(engine))
         facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
         for name in filter(facts.get, facts):
             _print_pair(console, "", f"{name}: {facts[name]}")
@@ -180,7 +180,7 @@ def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
         yield "warning", format_caveat(caveat)
 
 
-def describe_state(engine: Availability) -> str:
+def format_state(engine: Availability) -> str:
     """`ready` with version and devices; `not ready`: installed, but this machine cannot run it; else `missing`."""
     if engine.available:
         return f"ready   {engine.version or ''} {' '.join(engine.devices)}".rstrip()

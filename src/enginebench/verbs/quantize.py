@@ -148,7 +148,7 @@ def quantize_file(
     path: Path, out: Path, asked: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
 ) -> QuantizeDocument:
     """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
-    from enginebench.models.onnx.inputs import settle_inputs
+    from enginebench.models.onnx.inputs import complete_inputs
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.exclusion import read_exclusion
     from enginebench.models.precision.graph import count_quantizers, load_whole_graph
@@ -174,7 +174,7 @@ def quantize_file(
         raise UsageError(f"{own}: leave out --calib, --inputs and --calib-cache, or quantize the FP32 graph")
     if needs == "data" or (to == "fp16" and calib is None and calib_cache is None):
         # What its inputs are like where nobody gives one, as `calibrate` makes them up.
-        artifact = replace(artifact, inputs=settle_inputs(artifact).inputs)
+        artifact = replace(artifact, inputs=complete_inputs(artifact).inputs)
     if inputs is None:
         ranges, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
     else:

@@ -144,7 +144,7 @@ class RunPrinted(opts.Wide, opts.Trusting, total=False):
 def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options: Unpack[RunOptions]) -> None:
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = given.choose_root(options["out"], model)
-    with keep_partial(root) as seen, ask(model, options, root) as (request, reporter):
+    with print_partial(root) as seen, ask(model, options, root) as (request, reporter):
         told, resume, wait = COMMAND.get(), options["resume"], options["wait"]
         record, results = run_model(
             request, root, reporter=reporter, resume=resume, wait=wait, command=told, on_results=seen
@@ -226,7 +226,7 @@ def make_request(model: str, options: RunOptions, **how: Any) -> RunRequest:
 
 
 @contextmanager
-def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
+def print_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
     """Yields a holder for results, and shows what it holds if the block ends in an error or an interrupt."""
     from rich.console import Console
 

@@ -17,7 +17,7 @@ from asked import make_measure_job
 from enginebench.core.errors import ChildFailed, ModelError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, TensorSpec
 from enginebench.runs.child import isolate
-from enginebench.runs.child.isolate import describe_exit, run_child
+from enginebench.runs.child.isolate import format_exit, run_child
 from enginebench.runs.child.jobs import MeasureJob, ProbeJob, SourceJob
 from enginebench.runs.child.places import Place
 from processes import environment
@@ -151,7 +151,7 @@ def wait_for_end(family: list[psutil.Process]) -> bool:
 
 
 def test_a_signal_without_a_name_is_put_into_words() -> None:
-    assert describe_exit(-33) == "the process was killed by signal 33"
+    assert format_exit(-33) == "the process was killed by signal 33"
 
 
 def test_a_child_imports_nothing_that_its_parent_needs_alone(tmp_path: Path) -> None:

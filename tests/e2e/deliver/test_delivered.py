@@ -18,7 +18,7 @@ from bundles import ask, name
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
-from enginebench.features.deliver.verb import DeliverDocument, deliver_row, describe_delivery
+from enginebench.features.deliver.verb import DeliverDocument, deliver_row, format_delivery
 from enginebench.features.deliver.writing import copy_model, find_instructions
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
@@ -69,7 +69,7 @@ def test_the_check_passes_and_bench_points_to_the_row(delivered: dict[str, Path]
 
 def test_the_command_to_try_can_be_pasted() -> None:
     document = DeliverDocument(bundle="my models/it's a bundle", row="a", files=(), checked=True)
-    *_, last = describe_delivery(document)
+    *_, last = format_delivery(document)
     assert shlex.split(last.partition(": ")[2]) == ["python", "my models/it's a bundle/predict.py", "--check"]
 
 

@@ -32,7 +32,7 @@ from enginebench.engines.proof import (
     count_watched_runs,
     name_precision,
     prove_precision,
-    settle_moves,
+    relabel_moves,
     share_times,
     split_runs,
 )
@@ -250,8 +250,8 @@ def test_a_part_of_a_name_is_no_precision(name: str) -> None:
 @pytest.mark.parametrize("kind", ["Concat", "Shape", "Subgraph"])  # the last two of a network that takes bytes
 def test_moved_bytes_are_int8_in_a_quantized_network_only(kind: str) -> None:
     moved, product, kept = Operator("u8", 1, "c", kind), Operator("I8", 1, "p", "Convolution"), Operator("f32", 1)
-    assert share_times(settle_moves([moved, product, kept])) == pytest.approx({"int8": 2 / 3, "fp32": 1 / 3})
-    assert share_times(settle_moves([moved, kept, kept])) == pytest.approx({"other": 1 / 3, "fp32": 2 / 3})
+    assert share_times(relabel_moves([moved, product, kept])) == pytest.approx({"int8": 2 / 3, "fp32": 1 / 3})
+    assert share_times(relabel_moves([moved, kept, kept])) == pytest.approx({"other": 1 / 3, "fp32": 2 / 3})
 
 
 TIMES = st.floats(1e-3, 1e6)
@@ -267,7 +267,7 @@ STRANGE = st.builds(
 
 @given(st.lists(KNOWN, max_size=8), st.lists(STRANGE, min_size=1, max_size=8))
 def test_what_nobody_knows_raises_no_precision(known: list[Operator], strange: list[Operator]) -> None:
-    before, after = (share_times(settle_moves(run)) for run in (known, [*known, *strange]))
+    before, after = (share_times(relabel_moves(run)) for run in (known, [*known, *strange]))
     assert sum(after.values()) == pytest.approx(1)
     assert after["unknown"] == pytest.approx(sum(o.time_ns for o in strange) / sum(o.time_ns for o in known + strange))
     assert all(share <= before[name] for name, share in after.items() if name != "unknown")

@@ -12,7 +12,7 @@ from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
 from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos, write_photos
-from enginebench.models.precision.calibration_data import explain_unlabelled, open_data
+from enginebench.models.precision.calibration_data import find_label_fault, open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.classes import format_columns
@@ -72,8 +72,8 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     """Of a model of the user's own that is known once its graph is there, and of a built-in one at once."""
     for name in ("spring", "summer"):
         draw(tmp_path / name / "a.png")
-    assert "2 class folders, the model 1000" in str(explain_unlabelled(tmp_path, 1000))
-    assert explain_unlabelled(tmp_path, 2) is None
+    assert "2 class folders, the model 1000" in str(find_label_fault(tmp_path, 1000))
+    assert find_label_fault(tmp_path, 2) is None
     own = replace(REQUEST, model="mine.onnx", data=str(tmp_path))
     judged = choose_judged(own)
     assert judged is not None and judged.labelled.unlabelled is None and judged.metrics

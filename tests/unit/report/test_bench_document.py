@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 import samples
 from enginebench.core.records import Drift, Result
-from enginebench.report.bench import BenchDocument, describe_bench, list_bench, state_verdict
+from enginebench.report.bench import BenchDocument, describe_bench, format_conclusion, list_bench
 from enginebench.report.run.diff import list_diff
 from enginebench.report.terminal import format_text
 from enginebench.stats.diff import DiffRow, diff_results
@@ -46,7 +46,7 @@ def test_the_times_decide_where_the_answers_agree(median_ms: float, verdict: str
     assert row.verdict == verdict and row.outputs_agree is True
     assert row.failures == (("slower",) if verdict == "slower" else ())
     assert document.comparison is not None
-    assert state_verdict(document.comparison).endswith("; the outputs agree within the limits.")
+    assert format_conclusion(document.comparison).endswith("; the outputs agree within the limits.")
 
 
 def test_sides_of_one_name_are_told_apart_and_a_ratio_has_one_interval() -> None:
@@ -56,7 +56,7 @@ def test_sides_of_one_name_are_told_apart_and_a_ratio_has_one_interval() -> None
     text = " ".join(format_text(list_bench(document)).split())
     assert row.verdict == "not_shown" and text.count(" to ") == 1, text
     assert "main.onnx against resnet18" in text and "pytorch (against) fp32" in text
-    found = diff_results(sides[:1], sides[1:], neighbours=True, fed_alike=True)
+    found = diff_results(sides[:1], sides[1:], neighbours=True, same_inputs=True)
     assert list_diff(found)[0].title == "inconclusive (margin 2.0%)"
 
 
@@ -71,12 +71,12 @@ def test_no_verdict_that_passes_stands_on_other_answers(median_ms: float, verdic
         "logits: centred_cosine is 0.25, the limit is 0.9999"
     )
     assert document.comparison is not None and document.row.outputs_agree is False
-    assert state_verdict(document.comparison).count(row.failures[0]) == 1
+    assert format_conclusion(document.comparison).count(row.failures[0]) == 1
 
 
 def test_what_differs_is_not_allowed_as_not_comparable() -> None:
     sides = make_sides(10.0, make_drift(**WRONG))
-    found = diff_results(sides[:1], sides[1:], neighbours=True, fed_alike=True, allow_not_comparable=True)
+    found = diff_results(sides[:1], sides[1:], neighbours=True, same_inputs=True, allow_not_comparable=True)
     assert found.gate_failed
 
 

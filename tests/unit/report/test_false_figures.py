@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, EngineSpec, Result
-from enginebench.report.run.diff import explain_diff_row
+from enginebench.report.run.diff import format_reasons
 from enginebench.report.run.head import format_head
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
@@ -92,4 +92,4 @@ def test_outputs_that_are_no_longer_compared_fail_the_gate() -> None:
         (row,) = diff_results([base], [replace(cand, drift=drift)], neighbours=True).rows
         assert row.failures == ("the base's outputs were compared with a reference, the candidate's were not",)
     (row,) = diff_results([base], [replace(cand, drift=replace(AGREE, reference=cand.id))], neighbours=True).rows
-    assert "compared with its own alone" in explain_diff_row(row)
+    assert "compared with its own alone" in format_reasons(row)

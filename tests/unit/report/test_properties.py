@@ -12,7 +12,7 @@ from enginebench.core.records import Result
 from enginebench.report.bench import describe_bench
 from enginebench.report.csv_table import format_csv
 from enginebench.report.run.columns import list_fields
-from enginebench.report.run.diff import explain_diff_row, format_junit
+from enginebench.report.run.diff import format_junit, format_reasons
 from enginebench.report.run.head import format_head, name_rows
 from enginebench.report.run.rows import Row, RunDocument, describe_run
 from enginebench.report.run.sections import find_largest, list_batches, list_sections
@@ -198,7 +198,7 @@ def test_a_comparison_passes_only_what_it_compared(base: list[Result], cand: lis
         if row.verdict in ("faster", "equivalent", "slower"):
             assert old and new and old.status == new.status == "ok"
             if all(m.clock == "modelled" for m in (*old.measurements, *new.measurements)):
-                assert "modelled" in explain_diff_row(row)
+                assert "modelled" in format_reasons(row)
         if old and new and passed:
             if old.drift and old.drift.passed and old.drift.n:
                 held = old.drift.reference != old.id  # against another row: of itself alone nothing was shown
@@ -207,13 +207,11 @@ def test_a_comparison_passes_only_what_it_compared(base: list[Result], cand: lis
                     new.drift is None
                     or new.drift.reference != new.id
                     or old.drift.reference == old.id
-                    or ("its own alone" in explain_diff_row(row))
+                    or ("its own alone" in format_reasons(row))
                 )
             if old.scores:
                 assert new.scores
-                assert new.scores[0].value.n == old.scores[0].value.n or "top-1 was not compared" in explain_diff_row(
-                    row
-                )
+                assert new.scores[0].value.n == old.scores[0].value.n or "top-1 was not compared" in format_reasons(row)
 
 
 def _is_reference(result: Result, results: Sequence[Result]) -> bool:

@@ -36,7 +36,7 @@ from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.request import name_default_engines
 from enginebench.runs.scoring import Judged, open_metrics
-from enginebench.stats.alike import judge_outputs, keep_comparisons
+from enginebench.stats.alike import check_comparisons, judge_outputs
 from in_process import Children
 from reporters import Silent
 from samples import make_result
@@ -202,7 +202,7 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed
     drifts = [r.drift for r in results if r.drift]
     assert [(d.elsewhere, d.passed) for d in drifts] == [(True, True), (True, False)]
     assert {d.reference for d in drifts} == {rows[0].id.replace("bf16", "fp32") + "-reference"}
-    assert [r.drift for r in keep_comparisons(results)] == drifts
+    assert [r.drift for r in check_comparisons(results)] == drifts
     assert [r.drift for r in bed.resume(*rows).run()] == drifts and not bed.children.of(PrepareJob)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
-from enginebench.stats.alike import keep_comparisons
+from enginebench.stats.alike import check_comparisons
 from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
     SNR_CEILING_DB,
@@ -557,14 +557,14 @@ def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
     candidate = np.where(np.arange(40) < changed, reference + 1, reference)
     drift = measure_drift({"out": reference}, {"out": candidate}, INT8, reference_id="pytorch-fp32-b1")
     base, cand = make_result(), make_result("ort", "int8", drift=drift)
-    assert keep_comparisons([base, cand])[1].drift is not None
+    assert check_comparisons([base, cand])[1].drift is not None
     assert judge_answers(base, cand)[0] is agrees
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
     drift = measure_drift({"out": np.arange(40.0)}, {"out": np.arange(40.0)}, INT8, reference_id="pytorch-fp32-b1-race")
-    (kept,) = keep_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
+    (kept,) = check_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
     assert (kept.drift is not None) is elsewhere
 
 

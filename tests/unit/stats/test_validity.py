@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
-from enginebench.report.bench import describe_bench, state_verdict
+from enginebench.report.bench import describe_bench, format_conclusion
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import describe_run
 from enginebench.stats.compare import compare
@@ -393,15 +393,15 @@ def test_a_gate_goes_by_the_ratio_and_not_by_single_times() -> None:
     drift = replace(make_drift(1e-6), reference="base", limits=default_limits("fp32"))
     base = replace(make_result(), id="base", measurements=tuple(make_side(1.0, marked=0.8)), drift=None)
     slower = replace(base, id="cand", measurements=tuple(make_side(1.3, marked=0.8, seed=1)), drift=drift)
-    (row,) = diff_results([base], [slower], neighbours=True, fed_alike=True).rows
+    (row,) = diff_results([base], [slower], neighbours=True, same_inputs=True).rows
     assert (row.verdict, row.ratio_validity) == ("slower", "medium") and "slower" in row.failures
     comparison = describe_bench([base, slower]).comparison
     assert comparison is not None and comparison.verdict == "slower" and comparison.ratio_validity == "medium"
     starved = replace(slower, measurements=tuple(make_side(0.9, slowed=[80.0] * TRIALS, marked=1.0, burst=0.2, seed=1)))
-    (row,) = diff_results([base], [starved], neighbours=True, fed_alike=True).rows
+    (row,) = diff_results([base], [starved], neighbours=True, same_inputs=True).rows
     assert (row.verdict, row.ratio, row.ratio_validity) == ("not_comparable", None, "not_given")
     comparison = describe_bench([base, starved]).comparison
-    assert comparison is not None and "far more than" in state_verdict(comparison)
+    assert comparison is not None and "far more than" in format_conclusion(comparison)
 
 
 def test_two_models_that_vary_are_not_held_against_each_other() -> None:

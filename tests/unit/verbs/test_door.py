@@ -14,7 +14,7 @@ import enginebench
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Availability
 from enginebench.door import VERBS, main, program
-from enginebench.verbs.doctor import describe_state
+from enginebench.verbs.doctor import format_state
 from processes import Cli, environment
 
 HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_convert", "numpy", "rich", "nncf")
@@ -107,7 +107,7 @@ def test_help_lists_every_verb_below_its_group() -> None:
     ],
 )
 def test_doctor_tells_what_cannot_run_here_from_what_is_missing(engine: Availability, state: str) -> None:
-    assert describe_state(engine) == state
+    assert format_state(engine) == state
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def command(run: str, out: str, shown: Printed, **options: Unpack[DeliverOptions
 
 
 def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
-    for line in describe_delivery(document):
+    for line in format_delivery(document):
         click.echo(line, err=err)
 
 
@@ -122,7 +122,7 @@ def deliver_also(root: Path, out: PathLike) -> None:
     print_delivery(deliver(root, out, progress=True), err=True)
 
 
-def describe_delivery(document: DeliverDocument) -> Iterator[str]:
+def format_delivery(document: DeliverDocument) -> Iterator[str]:
     checked = "its outputs are as measured" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
     yield from (f"  {clean_text(note)}" for note in document.notes)

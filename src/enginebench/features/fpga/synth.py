@@ -123,7 +123,7 @@ def place(part: Part, folder: Path, seed: int) -> tuple[Placement, dict[str, Any
     except BackendUnavailable as error:
         log = str(error)
         write_atomic(folder / log_name, log.encode())
-        reason = explain_misfit(log)
+        reason = find_misfit(log)
         if reason is None:
             raise
         return Placement(seed=seed, fits=False, fmax_mhz=None, reason=reason, log=log_name), {}
@@ -133,7 +133,7 @@ def place(part: Part, folder: Path, seed: int) -> tuple[Placement, dict[str, Any
     return Placement(seed=seed, fits=True, fmax_mhz=fmax, reason=None, log=log_name), document
 
 
-def explain_misfit(log: str) -> str | None:
+def find_misfit(log: str) -> str | None:
     """The line in which nextpnr says that the design is too large, or None if it failed otherwise."""
     lines = (line for line in log.splitlines() if "ERROR" in line and MISFIT.search(line))
     return next((line.split("ERROR:")[-1].strip() for line in lines), None)

@@ -74,7 +74,7 @@ def _simulate(model: str | None, shown: Simulation) -> None:
         cache_dir=Path(shown["cache"]) if shown["cache"] else None,
         say=lambda text: click.echo(text, err=True),
     )
-    door.show(document, shown, lambda document, _: click.echo("\n".join(describe_simulation(document))))
+    door.show(document, shown, lambda document, _: click.echo("\n".join(format_simulation(document))))
 
 
 @door.command(None, "[MODEL]", shown=VerilogFile, name="verilog")
@@ -99,7 +99,7 @@ def _synth(model: str | None, shown: Placement) -> None:
     how: dict[str, Any] = {name: dict(shown)[name] for name in ("part", "lanes", "divisor", "multiplier_bits", "seeds")}
     out = shown["out"] or "results/fpga-{part}-{lanes}-{multiplier_bits}".format(**how)
     document = synthesize_model(model, **how, out_dir=Path(out))
-    door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
+    door.show(document, shown, lambda document, _: click.echo("\n".join(format_synthesis(document))))
 
 
 command = door.group(
@@ -116,7 +116,7 @@ command = door.group(
 )
 
 
-def describe_simulation(document: SimulateDocument) -> list[str]:
+def format_simulation(document: SimulateDocument) -> list[str]:
     ratio = document.cycles_per_inference / document.ideal_cycles
     lines = [
         f"{document.n} inferences on {document.lanes} lanes: {document.mismatches} numbers differ from the reference",
@@ -137,7 +137,7 @@ def describe_simulation(document: SimulateDocument) -> list[str]:
     return lines + list(document.notes)
 
 
-def describe_synthesis(document: Synthesis) -> list[str]:
+def format_synthesis(document: Synthesis) -> list[str]:
     return [
         f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
         f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs",

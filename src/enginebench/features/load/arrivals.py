@@ -148,7 +148,7 @@ def wait_until_ready(board: Board, servers: int) -> None:
     board.head[START] = time.perf_counter_ns() + HEAD_START_NS
 
 
-def open_bell(descriptor: int) -> Callable[[], bool]:
+def open_wakeup(descriptor: int) -> Callable[[], bool]:
     """What wakes the engine through a pipe; it never waits, and is False once nobody listens."""
     os.set_blocking(descriptor, False)
 
@@ -172,11 +172,11 @@ class BoardSource:
     """
 
     def __init__(
-        self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock, share: tuple[int, int] = (0, 1)
+        self, board: Board, wakeup: int, kinds: Sequence[Hashable], clock: Clock, share: tuple[int, int] = (0, 1)
     ) -> None:
-        self._board, self._bell, self._kinds, self._clock = board, bell, kinds, clock
+        self._board, self._wakeup, self._kinds, self._clock = board, wakeup, kinds, clock
         self._share = share
-        os.set_blocking(bell, False)
+        os.set_blocking(wakeup, False)
         self._taken = 0
 
     def begin(self) -> int:
@@ -200,9 +200,9 @@ class BoardSource:
 
     def wait(self, until_ns: int | None) -> None:
         timeout = None if until_ns is None else max(0.0, (until_ns - self._clock()) / 1e9)
-        if select.select([self._bell], [], [], timeout)[0]:
+        if select.select([self._wakeup], [], [], timeout)[0]:
             with suppress(BlockingIOError):
-                os.read(self._bell, 1 << 16)
+                os.read(self._wakeup, 1 << 16)
 
     @property
     def exhausted(self) -> bool:

@@ -26,7 +26,7 @@ from enginebench.features.load.arrivals import (
     BoardSink,
     BoardSource,
     ClosedLoop,
-    open_bell,
+    open_wakeup,
     release_all,
     wait_until_ready,
 )
@@ -72,7 +72,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         if job.query:
             work = run(ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s)))
         else:
-            source = BoardSource(board, job.bell, kinds, CLOCK, job.share)
+            source = BoardSource(board, job.wakeup, kinds, CLOCK, job.share)
             start = source.begin()
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         seen = gpu.end() if gpu else None  # before the energy is asked for
@@ -162,8 +162,8 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     spin = job.spin and not take_precedence()
     board = Board(job.board)
     rest_collector()
-    wait_until_ready(board, len(job.bells))
-    rings = [open_bell(bell) for bell in job.bells]
+    wait_until_ready(board, len(job.wakeups))
+    rings = [open_wakeup(wakeup) for wakeup in job.wakeups]
     return ArriveAnswer(released=release_all(board, lambda: all(ring() for ring in rings), spin))
 
 

@@ -77,7 +77,7 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
     started_utc: str = ""
 
 
-def describe_row(row: LoadRow) -> str:
+def format_row(row: LoadRow) -> str:
     """The configuration in words: `ort fp32, 2 streams of 1 thread, batches up to 4`."""
     spec, streams = row.engine, count_of(row.streams, "streams")
     engine = format_engine(spec)

@@ -27,7 +27,7 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     out_dir: str
     share: tuple[int, int] = (0, 1)  # (i, n): of n servers this is the one numbered i, which takes every n-th request
     board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
-    bell: int = -1
+    wakeup: int = -1
     streams: int = 1
     max_batch: int = 1
     compiled_for: tuple[int, ...] = ()  # batches; (): as many as an engine with fixed ones needs
@@ -55,7 +55,7 @@ class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
     """Release the requests of a board when they are due; its memory and the bells, one a server, are descriptors."""
 
     board: int
-    bells: tuple[int, ...]
+    wakeups: tuple[int, ...]
     cpus: tuple[int, ...] = ()
     spin: bool = True
 

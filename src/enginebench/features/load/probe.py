@@ -63,18 +63,18 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
         board, pipes = create_board(memory, offsets, samples), [os.pipe() for _ in range(count)]
         for descriptor in (end for pipe in pipes for end in pipe):
             stack.callback(os.close, descriptor)
-        bells = tuple(ring for _, ring in pipes)
-        arrive = ArriveJob(board=memory, bells=bells, cpus=own_cpus, spin=alone)
+        wakeups = tuple(ring for _, ring in pipes)
+        arrive = ArriveJob(board=memory, wakeups=wakeups, cpus=own_cpus, spin=alone)
         environment = child_environment(plan.job.engine.threads)
         engines = [stack.enter_context(Child(environment, pass_fds=(memory, hear))) for hear, _ in pipes]
-        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, *bells)))
+        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, *wakeups)))
 
         def serve() -> ServeAnswer:
             serving = []
             for i, (engine, (hear, _)) in enumerate(zip(engines, pipes, strict=True)):
                 spec = replace(plan.job.engine, device=plan.devices[i]) if plan.devices else plan.job.engine
                 cpus = engine_cpus[i::count] or engine_cpus
-                job = replace(plan.job, engine=spec, board=memory, bell=hear, cpus=cpus, share=(i, count))
+                job = replace(plan.job, engine=spec, board=memory, wakeup=hear, cpus=cpus, share=(i, count))
                 serving.append(engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin()))
             arriving = generator.start(arrive, timeout_s=timeout_s)
             wait_until_sure(serving, helpers=[arriving, *serving])

@@ -28,7 +28,7 @@ from enginebench.features.load.arrivals import (
     schedule_constant,
     schedule_poisson,
 )
-from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, describe_row
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, format_row
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
 from enginebench.models.samples import find_samples, list_samples
@@ -216,7 +216,7 @@ class Prober:
             found.append(known[0])
             return known[0]
         waiting[:] = [point for point in waiting if point.row != plan.row]
-        self._reporter.step(f"{describe_row(self.rows[plan.row])}: {told}")
+        self._reporter.step(f"{format_row(self.rows[plan.row])}: {told}")
         start_s = self._clock()
         try:
             point = probe()
@@ -303,7 +303,7 @@ class Prober:
         searches: dict[str, CapacitySearch] = {}
         try:
             for bench in benches:
-                with self.keep_failure(bench):
+                with self.catch_failure(bench):
                     searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
             going = [bench for bench in benches if bench.row.id in searches]
             while going:
@@ -321,13 +321,13 @@ class Prober:
         return (self._spent_s < end_s or not search.probes) and self._ask(search, bench)
 
     def _try(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
-        with self.keep_failure(bench):
+        with self.catch_failure(bench):
             if self._go_on(search, bench, end_s):
                 return True
         return False
 
     @contextmanager
-    def keep_failure(self, bench: Bench) -> Iterator[None]:
+    def catch_failure(self, bench: Bench) -> Iterator[None]:
         """What ends the block is the reason of this configuration, and does not end the others."""
         try:
             yield

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from enginebench.core.names import slug
 from enginebench.core.records import Capacity
-from enginebench.features.load.document import LoadDocument, describe_row
+from enginebench.features.load.document import LoadDocument, format_row
 from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_time, format_verdict, show_figure
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
@@ -35,11 +35,11 @@ def _show_figure(point: LoadPoint, name: str) -> str:
     """A percentile that falls among requests that never ended is a dash; of too few requests it has a mark."""
     value = getattr(point, name)
     few = name in RANKS and value is not None and point.offered < strict_min_samples(RANKS[name], 0)
-    return show_figure(value, "-") + "?" * few
+    return format_digits(value, "-") + "?" * few
 
 
 COLUMNS = (
-    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + show_figure(_take_rate(point), "-"),
+    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + format_digits(_take_rate(point), "-"),
            lambda point: _take_rate(point), align="decimal"),
     Column("done", lambda p: f"{p.completed}" if p.completed == p.offered else f"{p.completed}/{p.offered}",
            lambda point: point.completed, align="right", spare=3),
@@ -59,18 +59,18 @@ COLUMNS = (
 
 
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
-    answers = [f"{describe_row(row)}: {describe_capacity(row.capacity)}" for row in document.rows if row.capacity]
-    answers += describe_verdicts(document)
+    answers = [f"{format_row(row)}: {format_capacity(row.capacity)}" for row in document.rows if row.capacity]
+    answers += format_verdicts(document)
     for row in document.rows if not answers else ():  # of each configuration what the highest rate came to
         if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
             one = max(points, key=lambda point: _take_rate(point) or 0.0)
-            rate = show_figure(_take_rate(one))
-            answers.append(f"{describe_row(row)}: p99 {_show_figure(one, 'p99_ms')} ms at {rate} requests a second")
-    answers += _describe_stages(document)
+            rate = format_digits(_take_rate(one))
+            answers.append(f"{format_row(row)}: p99 {_show_figure(one, 'p99_ms')} ms at {rate} requests a second")
+    answers += _format_stages(document)
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
     facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
-    warnings = make_notes(describe_doubts(document), "list")
+    warnings = make_notes(format_warnings(document), "list")
     return [
         Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(answers))),
         *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
@@ -79,7 +79,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     ]
 
 
-def _describe_stages(document: LoadDocument) -> Iterator[str]:
+def _format_stages(document: LoadDocument) -> Iterator[str]:
     """Which part of each configuration limits, at the highest rate that its limit allows, and what to change."""
     for row in document.rows:
         highest = row.capacity.passes_qps if row.capacity else None
@@ -92,14 +92,14 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             share = point.stages[name]
             servers = 1 if name == "generator" else len(row.devices) or 1
             each = choose_unit([ms := 1e3 * share * servers / (point.achieved_per_s or rate or float("inf"))])
-            cost = f"{show_figure(ms * UNITS_PER_MS[each], '-')} {each} a request"
+            cost = f"{format_digits(ms * UNITS_PER_MS[each], '-')} {each} a request"
             busy = f"{name} is the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
             if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
-                fill = f"in batches of {show_figure(point.batch, '-')} on average, at most {row.max_batch}"
+                fill = f"in batches of {format_digits(point.batch, '-')} on average, at most {row.max_batch}"
                 busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."
             if share < LIMITING_SHARE:
                 busy = f"no bottleneck: no part is busy for half of the time ({name} {share:.0%}, {others})."
-            yield f"{describe_row(row)}: at {show_figure(rate, '-')} requests a second {busy}"
+            yield f"{format_row(row)}: at {format_digits(rate, '-')} requests a second {busy}"
 
 
 # A part that is at work for less than half of the time is not what a service waits for.
@@ -123,29 +123,33 @@ def _list_rows(document: LoadDocument) -> Iterator[Section]:
         reason = f"{'Ended early' if points else 'Not measured'}: {row.reason}"
         notes = make_notes([reason]) if row.reason else []
         tables = [make_table(COLUMNS, points, file=row.id)] if points else []
-        yield Section(title=describe_row(row), name=slug(row.id), parts=(*notes, *tables))
+        yield Section(title=format_row(row), name=slug(row.id), parts=(*notes, *tables))
 
 
 def _take_rate(point: LoadPoint) -> float | None:
     return point.qps if point.qps is not None else point.achieved_per_s
 
 
-def describe_capacity(capacity: Capacity) -> str:
+def format_capacity(capacity: Capacity) -> str:
     what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
     why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
         why += "; probes that it rests on were disturbed: see the warnings"
     if capacity.passes_qps is None:
-        lowest = f"; it fails at {show_figure(capacity.fails_qps, '-')} requests a second" if capacity.fails_qps else ""
+        lowest = (
+            f"; it fails at {format_digits(capacity.fails_qps, '-')} requests a second" if capacity.fails_qps else ""
+        )
         return f"no rate that was tried meets {what}{lowest}{why}."
-    fails = f"fails at {show_figure(capacity.fails_qps, '-')}" if capacity.fails_qps else "no rate that was tried fails"
+    fails = (
+        f"fails at {format_digits(capacity.fails_qps, '-')}" if capacity.fails_qps else "no rate that was tried fails"
+    )
     votes = [probe.passed for probe in capacity.probes if probe.qps == capacity.passes_qps]
     often = "" if all(votes) else f" (in {sum(votes)} of {len(votes)} probes)"
-    return f"passes at {show_figure(capacity.passes_qps, '-')} requests a second{often}, {fails}: {what}{why}."
+    return f"passes at {format_digits(capacity.passes_qps, '-')} requests a second{often}, {fails}: {what}{why}."
 
 
-def describe_verdicts(document: LoadDocument) -> Iterator[str]:
-    names = {row.id: describe_row(row) for row in document.rows}
+def format_verdicts(document: LoadDocument) -> Iterator[str]:
+    names = {row.id: format_row(row) for row in document.rows}
     for verdict in document.verdicts:
         ratio = verdict.ratio
         between = f" ({ratio.low:.3f} to {ratio.high:.3f})" if ratio and ratio.low and ratio.high else ""
@@ -156,9 +160,9 @@ def describe_verdicts(document: LoadDocument) -> Iterator[str]:
         yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
 
 
-def describe_doubts(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
+def format_warnings(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
     """(who has it, the sentence) of every doubt; those that differ in their numbers alone are one."""
-    every = {row.id: (describe_row(row), "") for row in document.rows}
+    every = {row.id: (format_row(row), "") for row in document.rows}
     noted = [(point.row, point.caveats) for point in document.points]
     for having, text, _ in gather_notes(noted):
         points = sum(row in having for row, _ in noted)
@@ -174,7 +178,7 @@ KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}
 
 def draw_load(document: LoadDocument) -> list[Chart]:
     """Every picture for which there are points; none without the scenario `server`."""
-    names = {row.id: describe_row(row) for row in document.rows}
+    names = {row.id: format_row(row) for row in document.rows}
     points = [(names[point.row], point) for point in document.points if point.qps is not None and point.completed]
     if not points:
         return []
@@ -207,7 +211,7 @@ def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[An
     base = read_rows(list(list_latencies(points))).encode(x=x, color=colour)
     layers = [base.mark_line(point=True).encode(y=y, strokeDash=dash)]
     bands = [
-        {"from": row.capacity.passes_qps, "to": row.capacity.fails_qps, "row": describe_row(row)}
+        {"from": row.capacity.passes_qps, "to": row.capacity.fails_qps, "row": format_row(row)}
         for row in document.rows
         if row.capacity and row.capacity.passes_qps and row.capacity.fails_qps
     ]

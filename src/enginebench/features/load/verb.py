@@ -207,7 +207,7 @@ class Loading:
             self._prober.find_capacities(benches)
         else:
             for bench in benches:
-                with self._prober.keep_failure(bench):
+                with self._prober.catch_failure(bench):
                     self._prober.probe(bench)
             self._prober.raise_failure(benches)
         return self.describe()

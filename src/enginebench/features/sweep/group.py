@@ -25,7 +25,7 @@ from enginebench.features.sweep.records import (
     SweepRecord,
     name_answer,
 )
-from enginebench.features.sweep.spec import show_model
+from enginebench.features.sweep.spec import format_model
 from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
@@ -160,7 +160,7 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
     """Searches for each batch of a group, and stores the answer; one that is in the store already stays.
 
     A search that fails costs itself: its reason stands where its answer would. One that was lost with its machine
-    begins anew, since its rows are of one sitting.
+    begins anew, since its rows are of one session.
     """
     group = job.group
     assert group.tune_budget_s is not None
@@ -170,7 +170,7 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
             continue
         threads = group.request.threads
         request = replace(group.request, batches=(batch,), wanted=(), threads=threads or default_threads())
-        blank = Tuned(model=show_model(group.model), machine_kind=group.machine.kind, batch=batch)
+        blank = Tuned(model=format_model(group.model), machine_kind=group.machine.kind, batch=batch)
         with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
             root = Path(scratch) / "tune"
             try:

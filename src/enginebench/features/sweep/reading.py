@@ -34,7 +34,7 @@ from enginebench.features.sweep.records import (
     SweepRecord,
     name_answer,
 )
-from enginebench.features.sweep.spec import Group, list_groups, show_model, spell_cell, want
+from enginebench.features.sweep.spec import Group, format_model, list_groups, spell_cell, want
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document
 from enginebench.runs.folder import RunRecord, Wanted, check_model
 from enginebench.runs.plan import meets_precision
@@ -73,7 +73,7 @@ def read_finished(store: Store, group: Group) -> Finished | None:
     except ParseError as error:
         raise ParseError(error.path, error.where, error.found, error.expected, WRITTEN_ANEW) from error
     for cell in done.cells if done else ():
-        found, expected = f"{cell.model} on {cell.machine_kind}", f"{show_model(group.model)} on {group.machine.kind}"
+        found, expected = f"{cell.model} on {cell.machine_kind}", f"{format_model(group.model)} on {group.machine.kind}"
         if found != expected:
             raise ParseError(f"{store.url}/{name}", "$.cells", found, expected, WRITTEN_ANEW)
     return done
@@ -124,7 +124,7 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
     met = {id(row) for _, row in chosen if row}
     others = [
         SweepCell(
-            model=show_model(group.model),
+            model=format_model(group.model),
             machine_kind=group.machine.kind,
             engine=format_engine(result.engine),
             precision=format_precision(result.requested_precision, result.engine.recipe),
@@ -222,7 +222,7 @@ def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Inte
             continue
         found = compare_apart(shared.measurements, alone.measurements)
         yield Interference(
-            model=show_model(group.model),
+            model=format_model(group.model),
             machine_kind=group.machine.kind,
             row=shared.id,
             ratio=found.ratio,

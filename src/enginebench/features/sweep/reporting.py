@@ -15,7 +15,7 @@ from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, price
 from enginebench.features.sweep.reading import holds_sweep, read_sweep
-from enginebench.features.sweep.sections import COLUMNS, group_cells, list_rest, list_sweep, rank_cell, state_answer
+from enginebench.features.sweep.sections import COLUMNS, format_answer, group_cells, list_rest, list_sweep, rank_cell
 from enginebench.features.sweep.store import FolderStore, open_store
 from enginebench.report.csv_table import format_csv
 from enginebench.report.numbers import format_range, format_significant
@@ -46,7 +46,7 @@ def format_sweep_page(document: SweepDocument) -> str:
     ]
     counts = {id(one): len(cells) for one, cells in zip(best, groups.values(), strict=True)}
     number = Column("rows", lambda cell: str(counts[id(cell)]), lambda cell: counts[id(cell)], align="right")
-    head = Section(title=state_answer(document), parts=tuple(make_notes([_ABOUT])))
+    head = Section(title=format_answer(document), parts=tuple(make_notes([_ABOUT])))
     return _assemble("Sweep", head, [*COLUMNS, number], best, links, list_rest(document))
 
 

@@ -109,7 +109,7 @@ class Schedule:
         while self._running:
             for job, outcome in self._fleet.wait():
                 self._running -= 1
-                self._settle(job, outcome)
+                self._finish_job(job, outcome)
 
     def _describe_sources(self, key: str, requests: Sequence[RunRequest]) -> SourcesJob:
         """The job that makes a model's graphs; a model that is a file goes along, for machines that do not have it."""
@@ -130,7 +130,7 @@ class Schedule:
         self._running += 1
         self._fleet.start(job)
 
-    def _settle(self, job: Job, outcome: Outcome) -> None:
+    def _finish_job(self, job: Job, outcome: Outcome) -> None:
         name = job.key if isinstance(job, SourcesJob) else job.group.id
         if isinstance(outcome, str):
             self._reporter.say(f"{name} was lost: {outcome}")

@@ -10,12 +10,12 @@ from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.features.sweep.records import SweepPlan
 from enginebench.report.numbers import (
+    format_digits,
     format_range,
     format_ratio,
     format_significant,
     format_time,
     format_verdict,
-    show_figure,
 )
 from enginebench.report.run.remarks import gather_notes
 from enginebench.report.scores import format_figure
@@ -53,13 +53,13 @@ COLUMNS = (
     _figure("p99 ms", "p99_ms", 3),
     Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
            lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
-    Column("outputs", lambda cell: _show_outputs(cell.row), wide=True),
-    Column("requests/s", lambda cell: show_figure(_take_capacity(cell)), lambda cell: _take_capacity(cell),
+    Column("outputs", lambda cell: _format_outputs(cell.row), wide=True),
+    Column("requests/s", lambda cell: format_digits(_take_capacity(cell)), lambda cell: _take_capacity(cell),
            align="decimal", wide=True, when=lambda cells: any(map(_take_capacity, cells))),
-    Column("cost per million", lambda cell: show_figure(cell.row and cell.row.cost_per_million),
+    Column("cost per million", lambda cell: format_digits(cell.row and cell.row.cost_per_million),
            lambda cell: cell.row and cell.row.cost_per_million, align="decimal", wide=True,
            when=lambda cells: any(cell.row and cell.row.cost_per_million is not None for cell in cells)),
-    Column("energy mJ", lambda cell: show_figure(cell.row and cell.row.energy_mj),
+    Column("energy mJ", lambda cell: format_digits(cell.row and cell.row.energy_mj),
            lambda cell: cell.row and cell.row.energy_mj, align="decimal", wide=True,
            when=lambda cells: any(cell.row and cell.row.energy_mj is not None for cell in cells)),
 )  # fmt: skip
@@ -73,14 +73,14 @@ def list_sweep(document: SweepDocument) -> list[Section]:
         if len(measured) > MOST_SHOWN
         else ""
     )
-    warnings = make_notes([*describe_doubts([cell.row for cell in measured if cell.row])], "list")
+    warnings = make_notes([*format_warnings([cell.row for cell in measured if cell.row])], "list")
     return [
-        Section(title=state_answer(document), parts=(table, *make_notes([more] if more else []), *warnings)),
+        Section(title=format_answer(document), parts=(table, *make_notes([more] if more else []), *warnings)),
         *list_rest(document),
     ]
 
 
-def state_answer(document: SweepDocument) -> str:
+def format_answer(document: SweepDocument) -> str:
     """Which engine is the fastest most often, how much was measured, on what, and when."""
     kinds = len({cell.machine_kind for cell in document.cells})
     text = (
@@ -109,7 +109,7 @@ def list_rest(document: SweepDocument) -> list[Section]:
     machines = []
     for one in document.machines:
         device = ", ".join(one.gpus) or one.cpu_model
-        shown = str(one.rows), show_figure(one.reference_ms), show_figure(one.price_per_hour)
+        shown = str(one.rows), format_digits(one.reference_ms), format_digits(one.price_per_hour)
         machines.append((one.machine_kind, one.id, device, *shown))
     figures = ("rows", "kernel ms", hour)
     columns = list_texts(("machine", "environment", "processor"), figures, ("environment", *figures))
@@ -119,7 +119,7 @@ def list_rest(document: SweepDocument) -> list[Section]:
         f"{format_ratio(found.ratio) if found.ratio else found.verdict} of its time alone"
         for found in document.interference
     ]
-    tuned = [describe_tuned(one) + (f"; see {one.page}" if one.page else "") for one in document.tuned]
+    tuned = [format_tuned(one) + (f"; see {one.page}" if one.page else "") for one in document.tuned]
     reasons = Counter(cell.reason for cell in document.failed).most_common(50)
     failed = [f"{count} without figures: {reason}" for reason, count in reasons]
     failed += [f"not read: {text}" for text in document.unread[:50]]
@@ -145,7 +145,7 @@ def rank_cell(cell: SweepCell) -> tuple[bool, bool, bool, float]:
     return False, row.outputs_agree is False, row.validity != "valid", row.p50_ms.value / cell.batch
 
 
-def describe_tuned(tuned: Tuned) -> str:
+def format_tuned(tuned: Tuned) -> str:
     """What a search over settings came to, as one sentence."""
     where = f"tuned on {tuned.machine_kind}: {tuned.model.rpartition('/')[2]}, batch {tuned.batch}"
     if tuned.reason:
@@ -163,7 +163,7 @@ def describe_tuned(tuned: Tuned) -> str:
     return f"{where}: the best default, {tuned.default}, was not beaten{anew}"
 
 
-def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
+def format_warnings(rows: Sequence[SweepRow]) -> Iterator[str]:
     """What a `?` stands for, then every warning with the number of its rows, the commonest first."""
     if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
         yield "? a single trial, or too few samples for this percentile"
@@ -172,7 +172,7 @@ def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
         yield f"{'all' if len(having) == len(rows) else f'{len(having)} of {len(rows)}'}: {text}"
 
 
-def _show_outputs(row: SweepRow | None) -> str:
+def _format_outputs(row: SweepRow | None) -> str:
     """The deciding score, else whether the outputs are the same."""
     if row is None or row.status != "ok":
         return ""
@@ -188,7 +188,7 @@ def list_plan(plan: SweepPlan) -> list[Section]:
     cells = [(c.model.rpartition("/")[2], *map(str, astuple(c)[1:])) for c in plan.cells]
     columns = list_texts(("model", "machine", "engine", "precision"), ("batch", "scope"), ("scope",))
     more = f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else ""
-    work = [(*map(str, astuple(kind)[:-1]), show_duration(kind.at_most_s)) for kind in plan.kinds]
+    work = [(*map(str, astuple(kind)[:-1]), format_duration(kind.at_most_s)) for kind in plan.kinds]
     titles = ("models", "rows", "processes", "at most")
     text = (
         f"Time of one machine of the kind: all timed calls at their limit, and {plan.start_s:.1f} s for the start of a "
@@ -200,7 +200,7 @@ def list_plan(plan: SweepPlan) -> list[Section]:
     ]
 
 
-def show_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

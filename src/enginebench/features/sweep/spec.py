@@ -174,7 +174,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     if "tune" in spec.steps and set(spec.scopes) != {"compute"}:
         raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
     machines = spec.machine or (MachineEntry(kind=HERE),)
-    _check_once("model", [show_model(model.name) for model in spec.model])
+    _check_once("model", [format_model(model.name) for model in spec.model])
     _check_once("machine", [machine.kind for machine in machines])
     for machine in machines:
         if not slug(machine.kind) or machine.kind.startswith("-"):
@@ -213,14 +213,14 @@ def spell_engine(text: str) -> str:
     return format_options(*read_engine(text))
 
 
-def show_model(name: str) -> str:
+def format_model(name: str) -> str:
     """A model as tables name it: a file by its name alone."""
     return Path(name).name if Path(name).suffix in (".onnx", ".pt2") else name
 
 
 def spell_cell(cell: Cell) -> dict[str, Any]:
     own = msgspec.structs.asdict(cell)
-    return {"machine_kind": own.pop("machine"), **own, "model": show_model(cell.model)}
+    return {"machine_kind": own.pop("machine"), **own, "model": format_model(cell.model)}
 
 
 def _check_once(what: str, names: list[str]) -> None:

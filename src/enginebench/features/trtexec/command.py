@@ -77,14 +77,14 @@ def compose_build(
     tool: Trtexec, onnx: str, plan: str, settings: BuildSettings, layers: str | None = None, extra: tuple[str, ...] = ()
 ) -> list[str]:
     argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]
-    argv += _state_precision(tool, settings)
+    argv += _list_precision(tool, settings)
     for index, profile in enumerate(settings.profiles):
         if len(settings.profiles) > 1:
             tool.require("profile", f"{len(settings.profiles)} profiles")
             argv += [f"--profile={index}"]
         shapes = {"min": profile.smallest, "opt": profile.best, "max": profile.largest}
         argv += [f"--{kind}Shapes={format_shapes(found)}" for kind, found in shapes.items()]
-    argv += _state_plan_kind(tool, settings)
+    argv += _list_plan_kind(tool, settings)
     argv += [f"--staticPlugins={path}" for path in settings.plugins]
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
     argv += [f"--exportLayerInfo={layers}"] if layers else []
@@ -94,8 +94,8 @@ def compose_build(
 
 def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str]:
     argv = [tool.path or "trtexec", f"--loadEngine={plan}"]
-    argv += _state_inputs(tool, settings)
-    argv += state_switches(tool, settings)
+    argv += _list_inputs(tool, settings)
+    argv += list_switches(tool, settings)
     argv += [f"--warmUp={settings.warmup_ms}", f"--duration={settings.duration_s:g}"]
     argv += [f"--iterations={settings.iterations}", f"--percentile={','.join(f'{p:g}' for p in settings.percentiles)}"]
     argv += [f"--staticPlugins={path}" for path in settings.plugins]
@@ -108,7 +108,7 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
     return [*argv, *check_extra(tool, settings.extra, argv)]
 
 
-def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
+def list_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
     """CUDA graph, transfers, spin-wait and streams so that every version measures the same thing.
 
     Up to 10 the first three are off, off-able and on-able by `--useCudaGraph`, `--noDataTransfers`, `--useSpinWait`;
@@ -147,7 +147,7 @@ def _name_option(argument: str) -> str:
     return argument.removeprefix("--").partition("=")[0] if argument.startswith("--") else ""
 
 
-def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+def _list_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     if settings.weak_typing:
         if tool.typed_by_graph:
             tool.require("fp16", "--weak-typing")
@@ -169,7 +169,7 @@ def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
         yield "--noTF32"
 
 
-def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+def _list_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     stated = {
         # Without a suffix the unit is MiB. "512MiB" would be read as 512 bytes: the last letter counts.
         f"--memPoolSize=workspace:{settings.workspace_mb}": settings.workspace_mb is not None,
@@ -193,7 +193,7 @@ def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
         yield f"--{flag}"
 
 
-def _state_inputs(tool: Trtexec, settings: RunSettings) -> Iterator[str]:
+def _list_inputs(tool: Trtexec, settings: RunSettings) -> Iterator[str]:
     if settings.implicit_batch is not None:
         tool.require("batch", "a plan with an implicit batch")
         yield f"--batch={settings.implicit_batch}"

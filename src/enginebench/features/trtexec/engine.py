@@ -30,7 +30,7 @@ from enginebench.core.records import (
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
 from enginebench.engines.abilities import PROCESS, Composed, Reader
-from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     adapt_cache,
@@ -128,7 +128,7 @@ class TrtexecBackend(PlanBackend):
         known = {"onnx_sha256": artifact.sha256, "tensorrt": tool.version_text, "gpu": describe_gpu(settings.device)}
         record = PlanRecord(**known, flags=tuple(flags), engine=NAME)
         build = partial(self._build, artifact, tool, settings, options)
-        return keep_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
+        return ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
         """The command that `build` would run, with the plan at `plan`."""

@@ -139,8 +139,8 @@ def sniff_kind(path: Path) -> Kind | None:
         return next((kind for kind, mark in _MARKS if mark.search(head)), None) or guess_kind(name)
     if name.endswith(_ERRORS):
         # A line of the driver has neither banner nor prefix, so the log beside it tells whose it is.
-        beside = [path.with_name(_SUFFIX.sub("", path.name) + ending) for ending in _LOGS]
-        known = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in beside)
+        siblings = [path.with_name(_SUFFIX.sub("", path.name) + ending) for ending in _LOGS]
+        known = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in siblings)
         return "stderr" if known else None
     return "log" if _LOG_MARK.search(head.replace(b"\x00", b"")) else None
 
@@ -249,8 +249,8 @@ def read_compute_ms(path: Path) -> float:
 
 def find_profile(layers: Path) -> Path | None:
     """The profile that lies beside a layer file: "a.profile.json" for "a.layers.json" or "a.graph.json"."""
-    beside = (layers.with_name(layers.name.replace(word, "profile")) for word in ("layers", "layer", "graph"))
-    return next((path for path in beside if path != layers and path.is_file()), None)
+    siblings = (layers.with_name(layers.name.replace(word, "profile")) for word in ("layers", "layer", "graph"))
+    return next((path for path in siblings if path != layers and path.is_file()), None)
 
 
 def read_case_drift(case: TrtexecCase) -> TrtexecCase:

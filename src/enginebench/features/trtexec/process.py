@@ -145,7 +145,7 @@ def find_devices(path: str) -> tuple[tuple[str, ...], str | None]:
     advice = find_advice(found) or find_advice(outcome.text)
     if "Selected Device" in outcome.text and not (advice and advice.kind is BackendUnavailable):
         return tuple(f"cuda:{index}" for index in _DEVICE.findall(outcome.text)) or ("cuda:0",), None
-    reason = f"{found or 'trtexec printed no error'} ({describe_end(outcome)})"
+    reason = f"{found or 'trtexec printed no error'} ({format_end(outcome)})"
     return (), ". ".join([reason, *([advice.advice] if advice else [])])
 
 
@@ -158,7 +158,7 @@ def explain_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -
     found = find_first_error(outcome.text)
     advice = find_advice(found) or find_advice("\n".join(list_errors(outcome.text)))
     error = (advice.kind if advice else None) or kind
-    parts = [f"{what}: {found or 'trtexec printed no error'} ({describe_end(outcome)})"]
+    parts = [f"{what}: {found or 'trtexec printed no error'} ({format_end(outcome)})"]
     parts += [advice.advice] if advice else []
     return error(". ".join([*parts, f"Full log: {outcome.log}"]))
 
@@ -184,7 +184,7 @@ def find_advice(text: str | None) -> Advice | None:
     return next((a for a in ADVICE if text and re.search(a.pattern, text, re.IGNORECASE)), None)
 
 
-def describe_end(outcome: Outcome) -> str:
+def format_end(outcome: Outcome) -> str:
     code = outcome.exit_code
     if code < 0:
         names = {each.value: each.name for each in signal.Signals}

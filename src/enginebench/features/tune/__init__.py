@@ -6,6 +6,6 @@ FEATURE = Feature(
     verbs=(Verb("tune", "Find", "Search engine settings for the fastest with the same outputs.", "verb"),),
     functions={"tune": "verb:tune"},
     jobs={"sensitivity": "jobs:SensitivityJob"},
-    offers={"tune_run": "sitting:tune_run"},
+    offers={"tune_run": "session:tune_run"},
     documents={"enginebench.tune/1": "records:TuneDocument", "enginebench.mixed/2": "mixed:MixedDocument"},
 )

@@ -101,7 +101,7 @@ class MixedProposer:
 
     def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
         costs = {one.setting.name: one.cost for one in tried}
-        return tuple(describe_layering(one, list_kept(one, costs)) for one in self.document.layerings)
+        return tuple(format_layering(one, list_kept(one, costs)) for one in self.document.layerings)
 
     def write_best(self, tried: Sequence[Tried]) -> Path | None:
         """Writes `exclude.txt`, the list of the fastest graph that raced, and says where; None if none did."""
@@ -116,7 +116,7 @@ class MixedProposer:
     def _list_graphs(self) -> list[MixedGraph]:
         return [graph for layering in self.document.layerings for graph in layering.graphs]
 
-    def _keep(self, layering: Layering) -> Layering:
+    def _save(self, layering: Layering) -> Layering:
         others = tuple(one for one in self.document.layerings if one.setting != layering.setting)
         self.document = replace(self.document, layerings=(*others, layering))
         write_atomic(self._folder.root / MIXED_FILE, encode(self.document, indent=2))
@@ -137,13 +137,13 @@ class MixedProposer:
             if reason is None and (base.source is None or full.source is None):
                 reason = "there is no graph"
             if reason is not None:
-                return self._keep(replace(layering, reason=reason))
+                return self._save(replace(layering, reason=reason))
             harms = self._measure_harms(label, base, full)
         except EngineBenchError as error:
             self._reporter.say(f"{label}: no precision by layer: {error}")
-            return self._keep(replace(layering, reason=str(error)))
+            return self._save(replace(layering, reason=str(error)))
         groups = sorted(harms.groups, key=lambda one: -1.0 if one.noise is None else one.noise, reverse=True)
-        return self._keep(replace(layering, groups=tuple(groups), samples=harms.samples))
+        return self._save(replace(layering, groups=tuple(groups), samples=harms.samples))
 
     def _measure_harms(self, label: str, base: PlannedRow, full: PlannedRow) -> SensitivityAnswer:
         assert base.source is not None and full.source is not None
@@ -193,7 +193,7 @@ class MixedProposer:
         self._rows.graphs[name] = made
         _write_list(self._folder.root / LISTS / f"{name}.txt", f"{layering.engine} {layering.precision}", excluded)
         graph = MixedGraph(name=name, artifact=self._folder.relative(made), excluded=excluded, groups=count)
-        return self._keep(replace(layering, graphs=(*layering.graphs, graph))), graph
+        return self._save(replace(layering, graphs=(*layering.graphs, graph))), graph
 
 
 def _write_list(path: Path, label: str, excluded: Sequence[str]) -> Path:
@@ -209,7 +209,7 @@ def list_kept(layering: Layering, costs: Mapping[str, float | None]) -> dict[int
     return {count: costs[name] is not None for name, count in names.items() if name in costs}
 
 
-def describe_layering(layering: Layering, kept: Mapping[int, bool]) -> str:
+def format_layering(layering: Layering, kept: Mapping[int, bool]) -> str:
     """Which layers stay in FP32, and how much each harms the outputs by itself in 8 bits."""
     label = f"{layering.engine} {layering.precision}"
     if layering.reason is not None:

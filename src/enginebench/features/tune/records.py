@@ -60,14 +60,14 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     generations: tuple[Generation, ...] = ()
     finalists: tuple[Setting, ...] = ()  # the challenger first; none: the final has not begun
     spent_s: float = 0.0
-    lap_s: tuple[float, ...] = ()  # seconds of each lap
+    lap_s: tuple[float, ...] = ()  # seconds of each trial
     build_s: dict[str, float] = {}  # the longest of each engine, beside others
     untried: tuple[str, ...] = ()  # that were to be tried, had there been time
     finished: bool = False
 
 
 class Budget:
-    """The seconds of a search, over all its sittings."""
+    """The seconds of a search, over all its sessions."""
 
     def __init__(self, total_s: float, spent_s: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._total_s, self._before_s, self._clock = total_s, spent_s, clock
@@ -143,7 +143,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     speed: float | None
     processes: int
     quality: float | None  # by `quality_of` of the document
-    validity: Validity = "valid"  # of its laps in the race
+    validity: Validity = "valid"  # of its trials in the race
     graph: str = ""  # of mixed precision: its name; "": the model as a whole
 
 

@@ -15,7 +15,7 @@ from enginebench.features.tune.proposals import Proposer, Tried, order_first
 from enginebench.features.tune.race import ALONE, FAR, LOOKS, Final, Race
 from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budget, Dropped, Generation, SearchRecord
 from enginebench.features.tune.space import Arm, Setting
-from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
+from enginebench.features.tune.track import RACE_TIME_S, Track, Trial
 from enginebench.runs.progress import Reporter
 from enginebench.stats.compare import MIN_REPETITIONS, Comparison
 
@@ -82,7 +82,7 @@ class Search:
             generation = self._propose()
             if not generation.settings:
                 break
-            self._keep(replace(self.record, generations=(*self.record.generations, generation)))
+            self._save(replace(self.record, generations=(*self.record.generations, generation)))
             known = len(self._tried)
             self._go_through(len(self.record.generations) - 1)
             if len(self._tried) == known:
@@ -103,28 +103,28 @@ class Search:
         self._reporter.say("nothing is left to propose, or to build in time")
         return Generation(settings=(), first_round=self._next_round)
 
-    def _keep(self, record: SearchRecord) -> None:
+    def _save(self, record: SearchRecord) -> None:
         self.record = replace(record, spent_s=self._budget.spent_s)
         self._store(self.record)
 
-    def _has_time(self, laps: int = 0, build_s: float = 0.0) -> bool:
-        """Whether the race may go on: there is more time than so many laps, a build and the final need."""
-        return self._find_spare(laps) > build_s
+    def _has_time(self, trials: int = 0, build_s: float = 0.0) -> bool:
+        """Whether the race may go on: there is more time than so many trials, a build and the final need."""
+        return self._find_spare(trials) > build_s
 
-    def _find_spare(self, laps: int) -> float:
-        """Seconds that are left beside so many laps and the final."""
+    def _find_spare(self, trials: int) -> float:
+        """Seconds that are left beside so many trials and the final."""
         rounds = ALONE if self.leader in self.defaults else 2 * MIN_REPETITIONS  # a default has itself alone to beat
         final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
-        return self._budget.left_s - final_s - laps * self._lap_s
+        return self._budget.left_s - final_s - trials * self._trial_s
 
     @property
-    def _lap_s(self) -> float:
+    def _trial_s(self) -> float:
         known = self.record.lap_s
         return sum(known) / len(known) if known else GUESS_S
 
     @property
     def _final_lap_s(self) -> float:
-        return self._lap_s + max(0.0, self.record.request.run.measure.time_limit_s - RACE_TIME_S)
+        return self._trial_s + max(0.0, self.record.request.run.measure.time_limit_s - RACE_TIME_S)
 
     def _go_through(self, index: int) -> None:
         admitted = sorted(self._check(index), key=lambda setting: setting not in self._known[:1])
@@ -133,24 +133,24 @@ class Search:
         race = Race(list(settings), generation=index + 1, first=self.record.generations[index].first_round)
         try:
             while not race.over:
-                laps = self._run_round(settings, turns := race.list_turns(), race.next_round, partly=not race.rounds)
-                if laps is None:
+                trials = self._run_round(settings, turns := race.list_turns(), race.next_round, partly=not race.rounds)
+                if trials is None:
                     break
                 for name in turns:
-                    if name not in laps or laps[name].cost is None:
-                        race.fail(name, laps[name].reason if name in laps else NO_TIME)
-                if race.alive and race.alive[0] in laps:  # else all failed, and who was dropped as far slower is back
-                    race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
+                    if name not in trials or trials[name].cost is None:
+                        race.fail(name, trials[name].reason if name in trials else NO_TIME)
+                if race.alive and race.alive[0] in trials:  # else all failed, and who was dropped as far slower is back
+                    race.add_round({name: trials[name].cost or 0.0 for name in race.alive})
         finally:
-            self._settle(race, settings)
+            self._take_over(race, settings)
 
     def _check(self, index: int) -> list[Setting]:
         """The settings of a generation that may race. Those that could not race in time are taken off it."""
         generation, admitted, start = self.record.generations[index], list[Setting](), 0
         for chunk in self._split(generation.settings):
             new = start >= generation.checked
-            laps = LOOKS[0] * (len(admitted) + len(chunk))
-            if new and admitted and not self._has_time(laps, self._expect_build(chunk)):
+            trials = LOOKS[0] * (len(admitted) + len(chunk))
+            if new and admitted and not self._has_time(trials, self._expect_build(chunk)):
                 untried = tuple(one.name for one in generation.settings[start:])
                 self.record = replace(self.record, untried=(*self.record.untried, *untried))
                 self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
@@ -197,12 +197,12 @@ class Search:
         slow = [one for one in chunk if one.engine in self._slow]  # the time of a chunk is theirs
         for engine in {one.engine for one in slow or chunk}:
             longest_s = max(self._budget.spent_s - before_s, self.record.build_s.get(engine, 0.0))
-            self._keep(replace(self.record, build_s={**self.record.build_s, engine: longest_s}))
+            self._save(replace(self.record, build_s={**self.record.build_s, engine: longest_s}))
         return refusals
 
     def _change(self, index: int, generation: Generation) -> None:
         before, after = self.record.generations[:index], self.record.generations[index + 1 :]
-        self._keep(replace(self.record, generations=(*before, generation, *after)))
+        self._save(replace(self.record, generations=(*before, generation, *after)))
 
     def _lose(self, setting: Setting, dropped: Dropped) -> None:
         self.lost.append(dropped)
@@ -218,9 +218,9 @@ class Search:
         *,
         final: bool = False,
         partly: bool = False,
-    ) -> dict[str, Lap] | None:
-        """A lap of each; if the time ran out before all had run None, or `partly` those that had."""
-        laps: dict[str, Lap] = {}
+    ) -> dict[str, Trial] | None:
+        """A trial of each; if the time ran out before all had run None, or `partly` those that had."""
+        trials: dict[str, Trial] = {}
         at_once = AT_ONCE if self.record.request.goal == "latency" else 1
         for start in range(0, len(names), at_once):
             group = names[start : start + at_once]
@@ -229,20 +229,20 @@ class Search:
             needed_s = round_s * len(new) / len(settings) / (1 if number else 2)  # a first round is worth a try
             go_on = self._budget.left_s > needed_s if final else self._has_time(len(new))
             if new and not go_on:
-                return laps if partly and laps else None
+                return trials if partly and trials else None
             before_s = self._budget.spent_s
             found = self.track.run([settings[name] for name in group], number, final=final)
-            for name, laps[name] in zip(group, found, strict=True):
+            for name, trials[name] in zip(group, found, strict=True):
                 self.processes += 1
                 if settings[name] in new:
-                    self._keep(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
+                    self._save(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
                     before_s = self._budget.spent_s
-            if self._budget.left_s <= 0 and any(laps[one.name].cost is None for one in new):  # ended with the budget
-                ran = {name: lap for name, lap in laps.items() if lap.cost is not None}
+            if self._budget.left_s <= 0 and any(trials[one.name].cost is None for one in new):  # ended with the budget
+                ran = {name: trial for name, trial in trials.items() if trial.cost is not None}
                 return ran if partly and ran else None
-        return laps
+        return trials
 
-    def _settle(self, race: Race, settings: dict[str, Setting]) -> None:
+    def _take_over(self, race: Race, settings: dict[str, Setting]) -> None:
         """Takes over what a race has shown, even one that did not end."""
         self._next_round = max(self._next_round, race.next_round)
         leads = race.measure_leads() or dict.fromkeys(race.alive[:1], 1.0)
@@ -271,7 +271,7 @@ class Search:
                 "before a setting was built; give minutes with --time-budget, such as 5m"
             )
         finalists = self.record.finalists or (self.leader, *self._list_defaults())
-        self._keep(replace(self.record, finalists=finalists))
+        self._save(replace(self.record, finalists=finalists))
         settings = {setting.name: setting for setting in dict.fromkeys(finalists)}
         length = self.record.request.run.measure.processes
 
@@ -279,11 +279,11 @@ class Search:
             return self.track.trust(settings[base], settings[candidate], found)
 
         self.final = final = Final(finalists[0].name, [s.name for s in finalists[1:]], length=length, trust=trust)
-        while not final.over and (laps := self._run_round(settings, final.alive, final.rounds, final=True)) is not None:
-            for name, lap in laps.items():
-                if lap.cost is None:
-                    final.fail(name, lap.reason)
-            final.add_round({name: laps[name].cost or 0.0 for name in final.alive})
+        while not final.over and (ran := self._run_round(settings, final.alive, final.rounds, final=True)) is not None:
+            for name, trial in ran.items():
+                if trial.cost is None:
+                    final.fail(name, trial.reason)
+            final.add_round({name: ran[name].cost or 0.0 for name in final.alive})
         if final.winner is None:
             failed = self._budget.left_s > 0 and "; ".join(dict.fromkeys(final.failed.values()))
             if failed or not self.track.count_laps(finalists[0]):
@@ -292,7 +292,7 @@ class Search:
             self.final = None  # the time is over; the race has an answer
             return
         self.final_rows = self.track.close(list(settings.values()))
-        self._keep(replace(self.record, finished=final.over))
+        self._save(replace(self.record, finished=final.over))
 
     def _list_defaults(self) -> list[Setting]:
         """The fastest default of every engine, but those far slower than the best; where time is short that alone."""

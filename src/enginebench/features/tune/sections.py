@@ -66,7 +66,7 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     facts = [f"goal: {document.goal}", machine, format_time(document.started_utc)]
     batch = document.winner.batch if document.winner and document.goal == "latency" else 1
     warnings = make_notes(list_warnings(document), "list")
-    answer = make_notes([*state_answer(document)])
+    answer = make_notes([*format_answer(document)])
     challenger = document.challenger and document.challenger.candidate
 
     columns = (
@@ -104,7 +104,7 @@ def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
     return [Section(title=title, name="dropped", parts=(table,))] if lines else []
 
 
-def state_answer(document: TuneDocument) -> Iterator[str]:
+def format_answer(document: TuneDocument) -> Iterator[str]:
     winner, default = document.winner, document.default
     if winner is None:
         yield "No setting was measured."
@@ -118,7 +118,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         ratio = format_range(document.ratio, "x")
         yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
         if document.verdict == "not_shown":
-            yield f"It is faster in any case; by how much is not settled{_explain_open(document)}."
+            yield f"It is faster in any case; by how much is not settled{_format_open(document)}."
     else:
         ran = [one for one in document.candidates if one.processes]
         why = "The default was not beaten"
@@ -128,7 +128,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         if document.challenger is not None and document.ratio is not None and document.verdict is not None:
             yield (
                 f"The winner of the race, {document.challenger.candidate}, was {format_range(document.ratio, 'x')} as "
-                f"fast when it was re-measured: {format_verdict(document.verdict)}{_explain_open(document)}."
+                f"fast when it was re-measured: {format_verdict(document.verdict)}{_format_open(document)}."
             )
     yield from document.notes
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
@@ -140,7 +140,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
     )
 
 
-def _explain_open(document: TuneDocument) -> str:
+def _format_open(document: TuneDocument) -> str:
     """Why there is no verdict on the challenger against the best default, in brackets; "" if there is one."""
     default = document.default.candidate if document.default else None
     why = next((row.reason for row in document.final if row.candidate == default), None)

@@ -126,17 +126,17 @@ def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[s
     made = ModelProto()
     made.CopyFrom(prepared)
     chosen = set(names)
-    graft = _Graft(made, quantized, chosen)
+    copier = _PairCopier(made, quantized, chosen)
     for node in made.graph.node:
         if node.name in chosen:
-            graft.quantize_inputs(node)
+            copier.quantize_inputs(node)
     for node in [n for n in made.graph.node if n.name in chosen]:
-        graft.quantize_outputs(node)
-    graft.finish()
+        copier.quantize_outputs(node)
+    copier.finish()
     return made
 
 
-class _Graft:
+class _PairCopier:
     """Takes pairs out of a quantized graph into another one."""
 
     def __init__(self, made: ModelProto, quantized: ModelProto, chosen: set[str]) -> None:

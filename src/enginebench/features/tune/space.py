@@ -13,7 +13,7 @@ from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import choose_graph_recipe, explain_never
+from enginebench.runs.plan import choose_graph_recipe, find_obstacle
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -135,7 +135,7 @@ def list_arms(
         device = find_device(engine, request.device)
         own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
         asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
-        if why := explain_never(asked_for, sources):
+        if why := find_obstacle(asked_for, sources):
             never[f"{engine} {precision}"] = why
             continue
         options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options

@@ -23,7 +23,7 @@ from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
 from enginebench.stats.alike import judge_outputs, list_invented
 from enginebench.stats.compare import Comparison
-from enginebench.stats.drift import keeps_limits, tell_broken
+from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import trust_ratio
@@ -148,7 +148,7 @@ def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score:
 
 def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
     """The limits that an output does not keep, and the figure that was held against each."""
-    broken = [(output, tell_broken(output, limits)) for output in drift.outputs]
+    broken = [(output, format_broken(output, limits)) for output in drift.outputs]
     several = len(drift.outputs) > 1
     told = [f"{o.name}: {text}" if several else text for o, texts in broken for text in texts.values()]
     if any("centred_cosine" in texts for _, texts in broken):
@@ -163,7 +163,7 @@ RACE_TIME_S = 1.0
 RACE = "race"
 
 
-class Lap(Struct, frozen=True, kw_only=True):
+class Trial(Struct, frozen=True, kw_only=True):
     cost: float | None = None
     reason: str = ""
 
@@ -175,19 +175,19 @@ class Track(Protocol):
         """Name of each setting -> why it may not race; None if it may."""
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
-        """Whether this lap was run before."""
+        """Whether this trial was run before."""
 
-    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
         """A fresh process of each, timed one after another; they may import side by side."""
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting as it stands; None before it was built."""
 
     def count_laps(self, setting: Setting) -> int:
-        """Laps of the race that a setting has run."""
+        """Trials of the race that a setting has run."""
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
-        """(verdict, warnings) on the laps that a setting has run."""
+        """(verdict, warnings) on the trials that a setting has run."""
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         """What a comparison of two finalists is worth."""
@@ -197,7 +197,7 @@ class Track(Protocol):
 
 
 class TimedTrack:
-    """The track of the goal `latency`: each lap is a process of a campaign; its cost is the median time."""
+    """The track of the goal `latency`: each trial is a process of a campaign; its cost is the median time."""
 
     def __init__(self, request: SearchRequest, rows: Rows, campaign: Campaign) -> None:
         self._request, self._rows, self._campaign = request, rows, campaign
@@ -226,12 +226,12 @@ class TimedTrack:
         result = self.find_result(setting, final=final)
         return result is not None and any(m.repetition == round_number for m in result.measurements)
 
-    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
         for setting in group if final else ():
             self._enter_final(setting)
         results, names = self._campaign.results, [self._plan(setting, final=final).id for setting in group]
         self._campaign.measure([name for name in names if results[name].status == "partial"], round_number)
-        return [measure_lap(self._campaign.results[name], round_number) for name in names]
+        return [measure_trial(self._campaign.results[name], round_number) for name in names]
 
     def count_laps(self, setting: Setting) -> int:
         result = self.find_result(setting)
@@ -276,11 +276,11 @@ class TimedTrack:
         return tuple(names.values())
 
 
-def measure_lap(result: Result, round_number: int) -> Lap:
+def measure_trial(result: Result, round_number: int) -> Trial:
     """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
     timed = next((m for m in result.measurements if m.repetition == round_number), None)
     if timed is None:
-        return Lap(reason=result.reason or result.status)
+        return Trial(reason=result.reason or result.status)
     if timed.clock == "host":
-        return Lap(cost=median(timed.latency_ns) / result.engine.batch)
-    return Lap(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")
+        return Trial(cost=median(timed.latency_ns) / result.engine.batch)
+    return Trial(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")

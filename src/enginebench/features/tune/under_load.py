@@ -1,4 +1,4 @@
-"""The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
+"""The track of the goals `throughput` and `capacity`: each trial puts a setting under load, in a process of its own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from enginebench.core.records import Capacity, Caveat, Result, Validity
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
-from enginebench.features.tune.track import Lap, TimedTrack
+from enginebench.features.tune.track import TimedTrack, Trial
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.progress import Reporter
 from enginebench.stats.capacity import find_middle
@@ -27,22 +27,22 @@ NS = 1e9
 RACE = {"duration_s": 1.0, "resolution": 1.1, "strict": False}
 
 
-class StoredLap(Struct, frozen=True, kw_only=True):
+class StoredTrial(Struct, frozen=True, kw_only=True):
     candidate: str
     round: int
     final: bool
-    lap: Lap
+    lap: Trial
     capacity: Capacity | None = None
     achieved_per_s: float | None = None
     validity: Validity = "valid"
     caveats: tuple[Caveat, ...] = ()
 
 
-class Laps(Struct, frozen=True, kw_only=True):
+class Trials(Struct, frozen=True, kw_only=True):
     """`laps.json`: everything that was found under load, in the order of time."""
 
     schema: str = "enginebench.laps/1"
-    laps: tuple[StoredLap, ...] = ()
+    laps: tuple[StoredTrial, ...] = ()
 
 
 class LoadTrack:
@@ -51,9 +51,9 @@ class LoadTrack:
     def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
         self._request, self._timed, self._folder = request, timed, folder
         self._reporter = reporter
-        self.find_limit: Callable[[], float] = lambda: request.child_s  # seconds that a lap may take
+        self.find_limit: Callable[[], float] = lambda: request.child_s  # seconds that a trial may take
         self._path = folder.root / LAPS_FILE
-        self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
+        self._laps = list(read_record(self._path, Trials).laps) if self._path.exists() else []
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         bases = {setting.name: make_base(setting) for setting in settings}
@@ -74,28 +74,28 @@ class LoadTrack:
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return self._find(setting, round_number, final) is not None
 
-    def _find(self, setting: Setting, round_number: int, final: bool) -> StoredLap | None:
+    def _find(self, setting: Setting, round_number: int, final: bool) -> StoredTrial | None:
         wanted = (setting.name, round_number, final)
         return next((lap for lap in self._laps if (lap.candidate, lap.round, lap.final) == wanted), None)
 
-    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
         """One engine and one generator in fresh processes, or a search with several of them."""
         return (self._run(setting, round_number, final) for setting in group)
 
-    def _run(self, setting: Setting, round_number: int, final: bool) -> Lap:
+    def _run(self, setting: Setting, round_number: int, final: bool) -> Trial:
         if (known := self._find(setting, round_number, final)) is not None:
             return known.lap
         try:
             found = self._probe(setting, round_number, final)
         except EngineBenchError as error:
-            found = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap(reason=str(error)))
+            found = StoredTrial(candidate=setting.name, round=round_number, final=final, lap=Trial(reason=str(error)))
         self._laps.append(found)
-        write_atomic(self._path, encode(Laps(laps=tuple(self._laps))))
+        write_atomic(self._path, encode(Trials(laps=tuple(self._laps))))
         return found.lap
 
-    def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
-        request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
-        limit_s = self.find_limit()  # a lap is a whole search, and it must not cost the others theirs
+    def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredTrial:
+        request, lap = self._request, StoredTrial(candidate=setting.name, round=round_number, final=final, lap=Trial())
+        limit_s = self.find_limit()  # a trial is a whole search, and it must not cost the others theirs
         settings: dict[str, Any] = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s}
         settings |= {"max_wait_ms": setting.max_wait_ms, **({} if final else RACE)}
         found = find("offers", "load_row")(
@@ -109,7 +109,7 @@ class LoadTrack:
         )
         lap = replace(lap, validity=found.validity, caveats=found.caveats)
         if (capacity := found.capacity) is None:
-            return replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "no responses"))
+            return replace(lap, achieved_per_s=found.per_s, lap=make_trial(found.per_s, "no responses"))
         why_not = f"no rate that meets {capacity.limit_ms:g} ms was found within {limit_s:g} s"
         if capacity.ended != "budget":
             lowest = min((probe.qps for probe in capacity.probes), default=0.0)
@@ -117,7 +117,7 @@ class LoadTrack:
                 f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
                 "enginebench load --find-capacity looks lower"
             )
-        return replace(lap, capacity=capacity, lap=describe_rate(find_middle(capacity), why_not))
+        return replace(lap, capacity=capacity, lap=make_trial(find_middle(capacity), why_not))
 
     def count_laps(self, setting: Setting) -> int:
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
@@ -154,6 +154,6 @@ def make_base(setting: Setting) -> Setting:
     return replace(setting, streams=1, max_batch=1, max_wait_ms=0.0)
 
 
-def describe_rate(rate: float | None, why_not: str) -> Lap:
-    """The lap of so many requests a second: its cost is the time from one to the next, in ns."""
-    return Lap(cost=NS / rate) if rate else Lap(reason=why_not)
+def make_trial(rate: float | None, why_not: str) -> Trial:
+    """The trial of so many requests a second: its cost is the time from one to the next, in ns."""
+    return Trial(cost=NS / rate) if rate else Trial(reason=why_not)

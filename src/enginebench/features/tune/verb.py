@@ -16,7 +16,7 @@ from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
 from enginebench.features.tune.sections import list_tune
-from enginebench.features.tune.sitting import tune_model
+from enginebench.features.tune.session import tune_model
 from enginebench.features.tune.space import Goal
 from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume

@@ -9,7 +9,7 @@ FEATURE = Feature(
     ),
     offers={
         "diff_between": "upgrade:diff_environments",
-        "diff_notes": "upgrade:state_changes",
+        "diff_notes": "upgrade:format_changes",
         "join_layers": "upgrade:join_layers",
     },
     functions={

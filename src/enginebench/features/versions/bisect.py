@@ -12,7 +12,7 @@ from enginebench.core.errors import EngineBenchError, MeasurementError, UsageErr
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import cut_range, install_environment, list_versions
-from enginebench.features.versions.upgrade import describe_change, state_change
+from enginebench.features.versions.upgrade import describe_change, format_change
 from enginebench.options import Opt, PathLike, fill, verb
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
@@ -92,8 +92,8 @@ def bisect(
                     for v in (v for v in (versions[0], version) if f"{package}-{v}" not in list_environments()):
                         install_environment(f"{package}-{v}", [f"{package}=={v}"], reporter=reporter)
                     old, new = bench_sides(now, replace(side, engine=base), root / f"{version}-{n}", reporter=reporter)
-                    (row,) = diff_results([old], [new], margin, neighbours=True, fed_alike=True).rows
-                    changed[version] = (*find_losses(old, new), *state_change(describe_change(new.model, old, new)))
+                    (row,) = diff_results([old], [new], margin, neighbours=True, same_inputs=True).rows
+                    changed[version] = (*find_losses(old, new), *format_change(describe_change(new.model, old, new)))
                 except EngineBenchError as error:
                     if version == versions[-1] or isinstance(error, UsageError):
                         raise

@@ -58,7 +58,7 @@ def diff_environments(
                 [answered] if answered else [],
                 margin,
                 neighbours=True,
-                fed_alike=True,
+                same_inputs=True,
                 allow_not_comparable=allow_not_comparable,
                 metric=metric if has_metric else None,
                 max_metric_drop=max_metric_drop,
@@ -166,7 +166,7 @@ def _find_peak(result: Result) -> float | None:
     return max((m.peak_memory_bytes for m in result.measurements if m.peak_memory_bytes), default=None)
 
 
-def state_changes(document: DiffDocument) -> list[str]:
+def format_changes(document: DiffDocument) -> list[str]:
     """A sentence on the versions of all rows, then one or two on each row; none where nothing was upgraded."""
     changes = [(row.id, row.change) for row in document.rows if row.change is not None]
     versions = dict.fromkeys(
@@ -174,19 +174,19 @@ def state_changes(document: DiffDocument) -> list[str]:
         for _, change in changes
     )
     told = [f"Versions: {text}." for text in versions if text]
-    return told + [f"{name}: {'; '.join(state_change(change))}." for name, change in changes]
+    return told + [f"{name}: {'; '.join(format_change(change))}." for name, change in changes]
 
 
-def state_change(change: Change) -> list[str]:
+def format_change(change: Change) -> list[str]:
     """What is otherwise in one row: its outputs, its figures, its layers."""
     answers = "outputs not compared"
     if change.max_abs_diff is not None:
         over = count_of(change.samples, "samples")
         answers = f"outputs differ by at most {format_small(change.max_abs_diff)} over {over}"
-    return [answers, *_state_figures(change), *_state_layers(change.layers)]
+    return [answers, *_format_figures(change), *_format_layers(change.layers)]
 
 
-def _state_figures(change: Change) -> Iterator[str]:
+def _format_figures(change: Change) -> Iterator[str]:
     for name, pair, factor, unit in (
         ("memory", change.peak_memory_bytes, 1e-6, "MB"),
         ("build", change.build_s, 1.0, "s"),
@@ -198,7 +198,7 @@ def _state_figures(change: Change) -> Iterator[str]:
             yield f"{name} {after} {unit}" if before == after else f"{name} {before} -> {after} {unit}{share}"
 
 
-def _state_layers(layers: Sequence[LayerDelta]) -> Iterator[str]:
+def _format_layers(layers: Sequence[LayerDelta]) -> Iterator[str]:
     named = []
     for delta in [delta for delta in layers[:SHOWN] if delta.delta_ms]:
         side = delta.candidate or delta.base

@@ -64,7 +64,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
         return all(np.isfinite(a).all() for a in self.outputs.values() if a.dtype.kind == "f")
 
 
-def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
+def complete_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
     """The artifact with what its inputs are like where nobody gives one; a caveat says each length that is chosen."""
     model = load_graph(Path(artifact.path))
     reader = _Reader(model)

@@ -354,16 +354,16 @@ def load_external_data(model: ModelProto, path: Path) -> None:
     """
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)
-        beside = path.parent / location
+        sibling = path.parent / location
         try:
-            with beside.open("rb") as file:
+            with sibling.open("rb") as file:
                 file.seek(offset)
                 data = file.read(length)
         except OSError as error:
-            raise ArtifactError(f"{beside} cannot be read: {error.strerror}. Check its permissions") from error
+            raise ArtifactError(f"{sibling} cannot be read: {error.strerror}. Check its permissions") from error
         if len(data) < length:
             end = offset + len(data)
-            raise ArtifactError(f"{beside} ends at byte {end}; expected {offset + length}. Copy it again")
+            raise ArtifactError(f"{sibling} ends at byte {end}; expected {offset + length}. Copy it again")
         tensor.raw_data = data
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]

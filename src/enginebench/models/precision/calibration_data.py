@@ -248,7 +248,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
     return array
 
 
-def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
+def find_label_fault(folder: Path, classes: int | None) -> str | None:
     """Why the pictures of a folder have no labels; None if they have."""
     files = list_images(folder)
     named = any((folder / name).is_file() for name in CLASS_INDEX_NAMES)

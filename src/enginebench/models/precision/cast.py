@@ -195,7 +195,7 @@ class _Caster:
                     other = name in ending and kind != ends
                     values[name] = _Value(self._make_name(name, kind) if other else name, kind)
                     node.output[i] = values[name].name
-                    _tell_type(node, kind)
+                    _rewrite_type(node, kind)
             graph.node.append(node)
         for value in graph.output:
             if value.name in values and value.name in floats:
@@ -268,7 +268,7 @@ class _Caster:
         return name
 
 
-def _tell_type(node: NodeProto, kind: int) -> None:
+def _rewrite_type(node: NodeProto, kind: int) -> None:
     """Rewrites what a node says about the type of what it makes, if it does: constants in it, `to`, `dtype`."""
     if kind == FP32:
         return

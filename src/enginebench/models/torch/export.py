@@ -20,7 +20,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape, takes_whole
+from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, format_shape, takes_whole
 from enginebench.core.text import first_line
 
 try:
@@ -146,7 +146,7 @@ def name_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) 
             if name not in known:
                 raise UsageError(f"{text}: no such input; the inputs are {', '.join(known)}")
             if not 0 <= axis < len(known[name]):
-                raise UsageError(f"{text}: {name} has the shape {show_shape(known[name])}; axes count from 0")
+                raise UsageError(f"{text}: {name} has the shape {format_shape(known[name])}; axes count from 0")
             if batched[name] == axis:
                 raise UsageError(f"{text}: that is the batch; `run` and --dynamic-batch make it dynamic")
             symbol = names.setdefault(known[name][axis], re.sub(r"\W", "_", f"{name}_{axis}"))
@@ -219,7 +219,7 @@ def _write_graph(
     except OSError:
         raise
     except Exception as error:  # the exporter has a dozen kinds, most of them private
-        text = explain_export_error(error, artifact.model, bool(opened))
+        text = format_export_error(error, artifact.model, bool(opened))
         raise (FixesBatch if FIXED in text else ModelError)(text) from error
 
 
@@ -295,7 +295,7 @@ def quiet_exporter() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fuses)
 
 
-def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
+def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
     """One sentence for a failed export; names the operator where one has no translation, and the line that calls it."""
     text = "\n".join(str(link) for link in list_causes(error))
     place = find_line(error)

@@ -121,7 +121,7 @@ def flatten(
 
 
 @contextmanager
-def keep_buffers(module: nn.Module) -> Iterator[list[str]]:
+def restore_buffers(module: nn.Module) -> Iterator[list[str]]:
     """Whatever is called inside of the block, the buffers hold again what they held before it; which had changed."""
     before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     changed: list[str] = []
@@ -140,7 +140,7 @@ def find_state(module: Flat, examples: tuple[torch.Tensor, ...]) -> tuple[str, .
     """The buffers that a call changes; they hold again what they held before it."""
     if not any(True for _ in module.module.buffers()):
         return ()
-    with keep_buffers(module.module) as changed, torch.no_grad():
+    with restore_buffers(module.module) as changed, torch.no_grad():
         module(*(example.clone() for example in examples))
     return tuple(changed)
 

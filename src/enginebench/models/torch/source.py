@@ -17,7 +17,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import slug
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, TensorSpec, Weights
-from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes, show_shape
+from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shape, format_shapes
 from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
 
 try:
@@ -40,7 +40,7 @@ from enginebench.models.torch.architectures import (
     set_batch,
     stands_in_list,
 )
-from enginebench.models.torch.flat import Flat, find_state, keep_buffers, take_bytes
+from enginebench.models.torch.flat import Flat, find_state, restore_buffers, take_bytes
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.torch.weights import (
     DownloadFailed,
@@ -111,13 +111,13 @@ def make_torch_artifact(
             module, own = build_module(ref, input_size)
     examples = take_given(module, given, model, own) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
-    doubts = list(_keep_state(module, examples))
+    doubts = list(_reset_state(module, examples))
     if isinstance(module, Flat) and module.came_training:  # its layers behave otherwise there
         doubts.append(make_caveat("eval_mode", layers=", ".join(module.came_training)))
     draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
         shapes = {spec.name: concrete_shape(spec, 1) for spec in draft.inputs}
-        told = ", ".join(f"{name} {show_shape(shape)}" for name, shape in shapes.items())
+        told = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
         doubts.append(make_caveat("chosen_shapes.made", shapes=told, option=format_shapes(shapes)))
     filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
     if has_stand_in():
@@ -136,7 +136,7 @@ def make_torch_artifact(
     )
 
 
-def _keep_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[Caveat, ...]:
+def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[Caveat, ...]:
     """Lets every call of a module with a state begin with the same one, and says so."""
     try:
         state = find_state(module, examples) if isinstance(module, Flat) else ()
@@ -149,7 +149,7 @@ def _keep_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[
 
 
 def read_state_names(caveats: Sequence[Caveat]) -> tuple[str, ...]:
-    """The buffers that `_keep_state` found."""
+    """The buffers that `_reset_state` found."""
     found = [str(c.figures["buffers"]) for c in caveats if c.template == "state_restored"]
     return tuple(found[0].split(", ")) if found else ()
 
@@ -287,7 +287,7 @@ def _holds_batch(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
 def _run(module: nn.Module, examples: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     """The answers; None where the module does not run on such examples."""
     try:
-        with keep_buffers(module), torch.inference_mode():
+        with restore_buffers(module), torch.inference_mode():
             return _list_tensors(module(*(example.clone() for example in examples)))
     except Exception:  # user code, or shapes that the layers refuse
         return None

@@ -145,7 +145,7 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
         "samples",
         medians,
         "Latency distributions",
-        f"all calls up to p99.9; orange: the median of each trial{_say_thinned(medians)}",
+        f"all calls up to p99.9; orange: the median of each trial{_format_thinned(medians)}",
         same_height=False,
     )
     return _make("latency_hist", spec, samples=[*bars, *medians])
@@ -169,7 +169,7 @@ def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
     thick = lines.mark_line(strokeWidth=2.2, interpolate="step-before")
     hover = lines.transform_calculate(share="format(100 - 100 / pow(10, datum.rarity), '.4~g') + ' %'")
     hover = hover.mark_point(opacity=0, size=60).encode(tooltip=tooltip)
-    each_one = f"; thin: each trial{_say_thinned(thin)}" if thin else ""
+    each_one = f"; thin: each trial{_format_thinned(thin)}" if thin else ""
     subtitle = f"thick: all calls, nearest rank{each_one}"
     spec = finish(alt.layer(each, thick, hover), "Percentiles up to p99.9", subtitle, height=360)
     return _make("percentiles", spec, curves=curves, thin=thin)
@@ -180,7 +180,7 @@ def _find_panel(points: Sequence[Point]) -> int:
     return _PANEL if len({point["row"] for point in points}) > 1 else 5 * _PANEL
 
 
-def _say_thinned(points: list[Point]) -> str:
+def _format_thinned(points: list[Point]) -> str:
     lines = len({(p["row"], p.get("line", p.get("repetition"))) for p in points})
     rows = len({p["row"] for p in points})
     return f" (the first {lines // rows} of each configuration)" if rows and lines // rows >= 20 else ""

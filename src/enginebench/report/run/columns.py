@@ -13,10 +13,10 @@ from enginebench.core.shapes import format_shapes
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     choose_unit,
+    format_digits,
     format_ratio,
     format_significant,
     format_small,
-    show_figure,
 )
 from enginebench.report.run.rows import Row, takes_images
 from enginebench.report.scores import format_score
@@ -46,7 +46,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column("axes", lambda row: (row.axes or "").replace("open", "dynamic"),
                when=_varies("axes"), wide=True, spare=8),
-        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + show_figure(times(row, "p50_ms")),
+        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + format_digits(times(row, "p50_ms")),
                lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         *(timed(f"{name} {unit}", field, spare=2 + 6 * wide, wide=wide)
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
@@ -62,7 +62,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
                when=lambda _: found is not None, align="right", spare=3,
                hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed"),
         Column(
-            items, lambda row: show_figure(row.throughput_per_s), attrgetter("throughput_per_s"),
+            items, lambda row: format_digits(row.throughput_per_s), attrgetter("throughput_per_s"),
             align="decimal", wide=not overlap, spare=0 if overlap else 4,
             hint="the batch times the queries per second that ran",
         ),
@@ -99,7 +99,7 @@ def _make_time(title: str, name: str, factor: float, *, wide: bool, spare: int) 
 
     def show(row: Row) -> str:
         estimate: Estimate | None = getattr(row, name)
-        return show_figure(take(row)) + ("?" if hint and estimate and not estimate.supported else "")
+        return format_digits(take(row)) + ("?" if hint and estimate and not estimate.supported else "")
 
     hint = "?: too few samples for this percentile" if name != "mean_ms" else ""
     return Column(title, show, take, align="decimal", wide=wide, spare=spare, hint=hint)
@@ -111,7 +111,7 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
         return None if value is None else value * factor
 
     return Column(
-        title, lambda row: show_figure(take(row)), take, when=_any(name), align="decimal", wide=True, spare=spare
+        title, lambda row: format_digits(take(row)), take, when=_any(name), align="decimal", wide=True, spare=spare
     )
 
 

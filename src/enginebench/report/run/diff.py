@@ -39,7 +39,7 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     rows = document.rows if len(document.rows) > 1 else ()
     ends = takewhile(lambda parts: len(set(parts)) == 1, zip(*(row.id.split("-")[:1:-1] for row in rows), strict=False))
     tail = "".join(f"-{parts[0]}" for parts in [*ends][::-1])
-    whys = {row.id: explain_diff_row(row).split("; ") for row in document.rows}
+    whys = {row.id: format_reasons(row).split("; ") for row in document.rows}
     shared = [text for text in (whys[rows[0].id] if rows else ()) if text and all(text in why for why in whys.values())]
 
     def explain(row: DiffRow) -> str:
@@ -54,7 +54,7 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     return [Section(title=verdict, parts=(make_table(columns, document.rows, file="diff"), *notes))]
 
 
-def explain_diff_row(row: DiffRow) -> str:
+def format_reasons(row: DiffRow) -> str:
     """Why a row has its verdict, what would decide an open one, and by how much a metric changed."""
     why = list(row.reasons)
     if row.metric and row.metric_change and not any(name_metric(row.metric) in text for text in row.failures):
@@ -73,7 +73,7 @@ def format_junit(document: DiffDocument) -> str:
     suite = Element("testsuite", name="enginebench diff")
     for row in document.rows:
         case = SubElement(suite, "testcase", classname="enginebench", name=clean_text(row.id))
-        why = clean_text(explain_diff_row(row))
+        why = clean_text(format_reasons(row))
         if row.failures:
             SubElement(case, "failure", type=row.verdict, message=clean_text("; ".join(row.failures))).text = why
         elif row.verdict in ("not_shown", "not_comparable"):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small, show_figure
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_significant, format_small
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, takes_images
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline
@@ -38,7 +38,7 @@ class HeadLine(Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-def show_name(row: Row, *, brief: bool = False) -> str:
+def format_name(row: Row, *, brief: bool = False) -> str:
     """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
     return show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief) + " (against)" * row.id.endswith(
         "-against"
@@ -47,7 +47,7 @@ def show_name(row: Row, *, brief: bool = False) -> str:
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
-    plain = {row.id: show_name(row, brief=True) for row in rows}
+    plain = {row.id: format_name(row, brief=True) for row in rows}
     plain |= {
         row.id: f"{plain[row.id]}, not {row.requested_precision}"
         for row in rows
@@ -56,7 +56,7 @@ def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     known: dict[str, set[str]] = {}
     for row in rows:
         known.setdefault(plain[row.id], set()).add(row.engine)
-    return {row.id: plain[row.id] if len(known[plain[row.id]]) == 1 else show_name(row) for row in rows}
+    return {row.id: plain[row.id] if len(known[plain[row.id]]) == 1 else format_name(row) for row in rows}
 
 
 def format_head(document: RunDocument) -> list[HeadLine]:
@@ -96,7 +96,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     name, unit = names[row.id], choose_unit([row.p50_ms.value] if row.p50_ms else [])
     figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
     if row.batch > 1 and row.throughput_per_s:
-        rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else show_figure(row.throughput_per_s)
+        rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else format_digits(row.throughput_per_s)
         figure += f", {rate} {'images' if takes_images(row) else 'inputs'}/s"
     figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"

@@ -7,7 +7,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
 from enginebench.report.numbers import format_significant
-from enginebench.report.run.head import TOLD, name_rows, show_name
+from enginebench.report.run.head import TOLD, format_name, name_rows
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Notes
 from enginebench.stats.effective import list_shares
@@ -22,12 +22,12 @@ def list_remarks(document: RunDocument) -> list[str]:
         if row.wider and (ratio := row.ratio_to_wider) and ratio.high is not None and ratio.high < 1:
             where = f", batch {row.batch}," if several else ""
             wider = format_precision(known[row.wider].precision, known[row.wider].recipe)
-            seen = f"{show_name(row)}{where} is slower than the same engine in {wider}"
-            sentences.append(f"{seen} ({format_significant(ratio.value)}x): {_state_cause(row)}.")
+            seen = f"{format_name(row)}{where} is slower than the same engine in {wider}"
+            sentences.append(f"{seen} ({format_significant(ratio.value)}x): {_format_cause(row)}.")
     return sentences
 
 
-def _state_cause(row: Row) -> str:
+def _format_cause(row: Row) -> str:
     """Where the time of a row that gave up precision went, by the runtime's own record."""
     shares = row.effective_precision
     if not shares:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorten_ids
 from enginebench.core.records import Estimate, Machine
-from enginebench.core.shapes import show_shapes
+from enginebench.core.shapes import format_input_shapes
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_ratio, format_significant, format_small, format_time, show_figure
+from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small, format_time
 from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
-from enginebench.report.run.head import format_head, name_rows, show_name
+from enginebench.report.run.head import format_head, format_name, name_rows
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
@@ -90,7 +90,7 @@ def list_facts(document: RunDocument) -> list[str]:
     rows = [row for row in document.rows if row.n] or document.rows
     same = [name for name in _SETTING if not _varies(rows, name)]
     parts = [_name_setting(rows[0], same)] if rows else []
-    timed = dict.fromkeys(show_shapes(row.shapes) for row in rows if row.shapes)
+    timed = dict.fromkeys(format_input_shapes(row.shapes) for row in rows if row.shapes)
     if timed and (given := document.spec.get("normalize")):
         timed = {f"{'; '.join(timed)}, {given.get('input') or ''}".removesuffix(", ") + " in bytes": None}
     parts += ["; ".join(timed)] if timed else []
@@ -185,8 +185,8 @@ def _list_gains(rows: Sequence[Row]) -> list[str]:
 def list_others(document: RunDocument) -> list[Section]:
     """What was not run and why, and what else the rows show."""
     limit = document.spec.get("p99_limit_ms")
-    texts = [*document.notes, *list_remarks(document), *describe_limit(list_batches(document.rows), limit)]
-    notes = make_notes([*_list_missing(document), *texts, *state_builds(document.rows)], "list")
+    texts = [*document.notes, *list_remarks(document), *format_largest(list_batches(document.rows), limit)]
+    notes = make_notes([*_list_missing(document), *texts, *format_builds(document.rows)], "list")
     return [Section(parts=tuple(notes))] if notes else []
 
 
@@ -278,16 +278,16 @@ _COLUMNS = (
     Column("precision", lambda row: format_precision(row.precision, row.recipe)),
     Column("builds", lambda row: str(row.builds.builds), align="right"),
     Column("different", lambda row: str(row.builds.distinct or "-"), align="right"),
-    Column("p50 ms", lambda row: _show_medians(row.builds), align="right"),
-    Column("between builds", lambda row: _show_share(row.builds.between), align="right"),
+    Column("p50 ms", lambda row: _format_medians(row.builds), align="right"),
+    Column("between builds", lambda row: _as_percent(row.builds.between), align="right"),
     Column("within one", lambda row: "-" if row.builds.within is None else f"{row.builds.within:.2%}", align="right"),
     Column(
         "outputs apart",
         lambda row: "-" if row.builds.max_abs_diff is None else format_small(row.builds.max_abs_diff),
         align="right",
     ),
-    Column("best gains", lambda row: _show_share(row.builds.best.gain) if row.builds.best else "-", align="right"),
-    Column("extra builds s", lambda row: show_figure(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
+    Column("best gains", lambda row: _as_percent(row.builds.best.gain) if row.builds.best else "-", align="right"),
+    Column("extra builds s", lambda row: format_digits(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
 )
 
 
@@ -297,9 +297,9 @@ def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
     return [make_table(_COLUMNS, built, file="builds", title="Builds of each engine")] if built else []
 
 
-def state_builds(rows: Sequence[Row]) -> list[str]:
+def format_builds(rows: Sequence[Row]) -> list[str]:
     """What is to be known of the builds of each row, in sentences."""
-    return [sentence for row in rows if row.builds for sentence in _state(show_name(row), row.builds)]
+    return [sentence for row in rows if row.builds for sentence in _state(format_name(row), row.builds)]
 
 
 def _state(name: str, effect: BuildEffect) -> list[str]:
@@ -308,7 +308,7 @@ def _state(name: str, effect: BuildEffect) -> list[str]:
     if effect.between is None or effect.within is None:
         return [f"{name}: {effect.builds} builds, of which too few have two trials: inconclusive."]
     seen = "differ" if effect.shown else "do not differ significantly"
-    told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_show_share(effect.between)} from one to the next"
+    told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_as_percent(effect.between)} from one to the next"
     told = f"{told}, beside {effect.within:.2%} between processes of one build."
     if (best := effect.best) is None:
         return [told]
@@ -317,15 +317,15 @@ def _state(name: str, effect: BuildEffect) -> list[str]:
     seconds = "" if best.cost_s is None else f"; {more} {format_significant(best.cost_s)} s"
     after = f", which it saves within {best.pays_after:,} runs" if best.pays_after and seconds and sure else ""
     gain = "gains" if sure else "did not gain significantly:"
-    return [told, f"The best of {count} {gain} {_show_share(best.gain)} over a typical one{seconds}{after}."]
+    return [told, f"The best of {count} {gain} {_as_percent(best.gain)} over a typical one{seconds}{after}."]
 
 
-def _show_medians(effect: BuildEffect) -> str:
+def _format_medians(effect: BuildEffect) -> str:
     ends = [format_significant(end(effect.medians_ms), 4) for end in (min, max)] if effect.medians_ms else ["-"]
     return " to ".join(dict.fromkeys(ends))
 
 
-def _show_share(estimate: Estimate | None) -> str:
+def _as_percent(estimate: Estimate | None) -> str:
     if estimate is None or estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2%}" if estimate else "-"
     return f"{estimate.value:.2%} ({estimate.low:.2%} to {estimate.high:.2%})"
@@ -369,13 +369,13 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
         Column("engine", lambda row: row.engine),
         Column("precision", _name_precision),
         Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
-        Column("p50 ms", lambda row: "~ " * (row.validity != "valid") + show_figure(_take(row.p50_ms), row.status),
+        Column("p50 ms", lambda row: "~ " * (row.validity != "valid") + format_digits(_take(row.p50_ms), row.status),
                lambda row: _take(row.p50_ms), align="decimal"),
-        Column("p99 ms", lambda row: show_figure(_take(row.p99_ms)) + ("" if is_supported(row) else "?"),
+        Column("p99 ms", lambda row: format_digits(_take(row.p99_ms)) + ("" if is_supported(row) else "?"),
                lambda row: _take(row.p99_ms), align="decimal", hint="?: too few samples for this percentile"),
-        Column("per second", lambda row: show_figure(row.throughput_per_s), lambda row: row.throughput_per_s,
+        Column("per second", lambda row: format_digits(row.throughput_per_s), lambda row: row.throughput_per_s,
                align="decimal"),
-        Column("times smallest", lambda row: show_figure(gain(row)), gain, align="right"),
+        Column("times smallest", lambda row: format_digits(gain(row)), gain, align="right"),
     )  # fmt: skip
     lines = [row for one in series for row in one]
     title = "Latency against throughput by batch"
@@ -391,7 +391,7 @@ def _take(estimate: Estimate | None) -> float | None:
     return estimate.value if estimate else None
 
 
-def describe_limit(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:
+def format_largest(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:
     """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
     if p99_limit_ms is None:
         return []

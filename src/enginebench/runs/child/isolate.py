@@ -253,7 +253,7 @@ class Child:
         if not self._listen(deadline, lambda: self._answer is not None):
             raise self._give_up(timeout_s)
         if self._answer is None:
-            ending = describe_exit(self._child.wait())
+            ending = format_exit(self._child.wait())
             raise self._fail(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
         deadline = min(deadline, time.monotonic() + EXIT_GRACE_S)
         while self.alive and time.monotonic() < deadline:  # its output is drained so that it can end by itself
@@ -383,7 +383,7 @@ def _quote(line: bytes) -> str:
     return f"worker returned an invalid response: {line[:80]!r}"
 
 
-def describe_exit(status: int) -> str:
+def format_exit(status: int) -> str:
     """A child's exit status in words: the signal that killed it, or the code that it ended with."""
     if status >= 0:
         return f"the process ended with exit code {status} and without a response"

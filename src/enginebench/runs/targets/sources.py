@@ -19,7 +19,7 @@ from enginebench.core.text import count_of
 from enginebench.engines.registry import accepts, find_device, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.models.photos import SAMPLE_PHOTOS
-from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
+from enginebench.models.precision.calibration_data import check_source, find_label_fault, list_images
 from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.task import find_own_data
 from enginebench.models.zoo import BUILTIN
@@ -38,7 +38,7 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import (
     EVERY_GRAPH,
     PlannedRow,
-    explain_never,
+    find_obstacle,
     list_engines,
     list_here,
     list_transforms,
@@ -123,7 +123,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: 
     kept = list_engines(request, made.artifacts)
     every = list_engines(replace(request, any_engine=False, any_precision=False), made.artifacts)
     left: dict[str, dict[str, None]] = {}
-    for spec in (one for one in every if one not in kept and not explain_never(one, made.artifacts)):
+    for spec in (one for one in every if one not in kept and not find_obstacle(one, made.artifacts)):
         left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
     notes = [LEFT_OUT_ON_GPUS] if request.any_precision and find_kind(request.device) != "cpu" else []
     for label, engines in left.items():
@@ -272,7 +272,7 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
     if given:
         data = None
     elif data == SAMPLE_PHOTOS or (path is not None and path.is_dir()):
-        why = "photographs without labels" if path is None else _explain_pictures(path, request, sources)
+        why = "photographs without labels" if path is None else _find_label_fault(path, request, sources)
     if why:
         most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
         n = most if path is None else min(most, len(list_images(path)))
@@ -297,13 +297,13 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
     return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked or request.task is not None)
 
 
-def _explain_pictures(folder: Path, request: RunRequest, sources: Sequence[Artifact]) -> str | None:
+def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artifact]) -> str | None:
     """Why a folder of pictures has no right answers; None if it has."""
     if request.targets is None:
         card = BUILTIN.get(request.model)
         shape = next((artifact.outputs[0].shape[1:] for artifact in sources if artifact.outputs), ())
         known = shape[0] if len(shape) == 1 and isinstance(shape[0], int) else None
-        return explain_unlabelled(folder, card.classes if card is not None else known)
+        return find_label_fault(folder, card.classes if card is not None else known)
     if request.task in PICTURE_TASKS:
         return None
     return f"--task {request.task}: images are cropped for the model, and the targets would not fit them"

@@ -71,11 +71,11 @@ def count_top(k: int) -> Count:
             return average(answers.reshape(-1) == labels) if k == 1 else None
         logits = answers.reshape(len(answers), -1) if answers.size == answers.shape[0] * answers.shape[-1] else answers
         if logits.ndim != 2 or 0 in logits.shape:
-            shape = targets.tell_shape(logits)
+            shape = targets.find_shape(logits)
             raise FeedError(f"outputs of shape {shape}; expected [samples, classes], at least one of each")
         n, classes = logits.shape
         if labels.shape != (n,):
-            shape = targets.tell_shape(labels)
+            shape = targets.find_shape(labels)
             raise FeedError(f"labels of shape {shape}; expected {shape[:1]}, one for each sample")
         if labels.min() < 0 or labels.max() >= classes:
             raise FeedError(f"labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}")
@@ -125,7 +125,7 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
     for axis in axes:
         if answers.ndim == len(shape) + 1 and np.delete(answers.shape, axis).tolist() == list(shape):
             return np.where(np.isfinite(answers).all(axis=axis), answers.argmax(axis=axis), -1)
-    told = f"outputs have shape {list(targets.tell_shape(answers))}, targets {list(targets.tell_shape(right))}"
+    told = f"outputs have shape {list(targets.find_shape(answers))}, targets {list(targets.find_shape(right))}"
     raise FeedError(f"{told}; expected the same shape, or one axis more for the classes")
 
 

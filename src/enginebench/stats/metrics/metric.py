@@ -42,7 +42,7 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
             whole=self.whole or count_samples(self.values),
         )
 
-    def tell_shape(self, part: Array) -> tuple[int, ...]:
+    def find_shape(self, part: Array) -> tuple[int, ...]:
         """The shape that answers or targets of all samples have, by those of these: which come together is chance."""
         return (self.whole or len(part), *part.shape[1:])
 

@@ -17,7 +17,7 @@ def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
     """Answers and right answers as [samples, values]."""
     answers, right = read_arrays(outputs, targets)
     if answers.size != right.size:
-        told = (list(targets.tell_shape(part)) for part in (answers, right))
+        told = (list(targets.find_shape(part)) for part in (answers, right))
         raise FeedError("outputs have shape {}, targets {}; expected the same".format(*told))
     n = len(answers)
     return answers.reshape(n, -1).astype(np.float64), right.reshape(n, -1).astype(np.float64)

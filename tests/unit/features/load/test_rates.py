@@ -15,7 +15,7 @@ from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettin
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
-from enginebench.features.load.sections import describe_capacity, list_load
+from enginebench.features.load.sections import format_capacity, list_load
 from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import make_block
 from enginebench.report.terminal import format_text
@@ -100,7 +100,7 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
     found = CapacitySearch(40.0, LIMIT)
     for rate, passed in ((50.0, False), (40.0, True), (40.0, False), (40.0, True)):
         found.add(rate, passed)
-    said = describe_capacity(found.describe(ended_early=False))
+    said = format_capacity(found.describe(ended_early=False))
     assert "passes at 40.0 requests a second (in 2 of 3 probes), fails at 50.0" in said
     engine = EngineSpec(backend="fake", device="cuda:0")
     row = LoadRow(id="r", engine=engine, streams=3, max_batch=64, max_wait_ms=0.0)

@@ -106,7 +106,7 @@ def load(folder: Path, **given: Any) -> LoadDocument:
 
 
 def go_through(world: World, folder: Path, stops: list[tuple[int, str]], **asked: Any) -> LoadDocument:
-    """The document: each sitting but the last ends at one of `stops`, counted in its own probes, if it gets there."""
+    """The document: each session but the last ends at one of `stops`, counted in its own probes, if it gets there."""
     world.measured = 0
     for number, how in stops:
         world.begun, world.stops = 0, {number: how}
@@ -146,7 +146,7 @@ def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: Worl
 
 
 def test_a_row_that_was_lost_is_tried_again_and_the_others_keep_their_points(tmp_path: Path, world: World) -> None:
-    """In the first sitting the second engine cannot be opened any more from its fourth probe on."""
+    """In the first session the second engine cannot be opened any more from its fourth probe on."""
     world.lost = ("latency-us", 3)
     first = load(tmp_path, **CAPACITY)
     assert first.rows[1].reason == "no memory left" and first.rows[0].reason is None

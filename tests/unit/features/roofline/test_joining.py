@@ -10,7 +10,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
-from enginebench.report.layer_table import describe_times
+from enginebench.report.layer_table import format_times
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.profile import describe_profile, explain_remainder
 from trtexec_artifacts import find_real_artifacts
@@ -235,6 +235,6 @@ def test_what_no_layer_explains_is_said_and_an_excess_is_not_hidden() -> None:
 
 def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:
     bound = replace(describe(), caveats=(make_caveat("enqueue_bound.share", share=0.99),))
-    said, told = (" ".join(describe_times(document, 9)) for document in (describe(), bound))
+    said, told = (" ".join(format_times(document, 9)) for document in (describe(), bound))
     assert said.endswith("lie in no layer")
     assert told == f"{said}: the GPU waits for the host"

@@ -10,7 +10,7 @@ import pytest
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.features.sweep import spec as specs
-from enginebench.features.sweep.spec import MOST_CELLS, OPTIONS, list_cells, list_groups, read_spec, show_model
+from enginebench.features.sweep.spec import MOST_CELLS, OPTIONS, format_model, list_cells, list_groups, read_spec
 from enginebench.options import Opt
 from enginebench.runs.folder import RunRequest
 from enginebench.verbs import run
@@ -120,7 +120,7 @@ def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, 
     (tiny_onnx.parent / "sweep.toml").write_text(text)
     spec = read_spec(tiny_onnx.parent / "sweep.toml")
     assert spec.model[0].name == str(tiny_onnx)
-    assert show_model(spec.model[0].name) == "tiny.onnx"
+    assert format_model(spec.model[0].name) == "tiny.onnx"
     assert list_groups(spec)[0].id.startswith("tiny-")
     with zipfile.ZipFile(tiny_onnx, "w") as archive:
         archive.writestr("m/data/aotinductor/model/c.so", "")

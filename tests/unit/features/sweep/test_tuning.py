@@ -11,10 +11,10 @@ from enginebench.core.records import Estimate
 from enginebench.core.store import read_record
 from enginebench.features.sweep.document import SweepDocument, Tuned
 from enginebench.features.sweep.reporting import format_sweep_page
-from enginebench.features.sweep.sections import describe_tuned
+from enginebench.features.sweep.sections import format_tuned
 from enginebench.features.sweep.spec import SweepSpec, read_spec
 from enginebench.features.sweep.verb import plan_sweep, run_sweep
-from enginebench.features.tune import sitting
+from enginebench.features.tune import session
 from enginebench.features.tune.records import TuneDocument
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import MeasureJob
@@ -38,7 +38,7 @@ name = "one.onnx"
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of the final take longer to draw than all else together."""
-    monkeypatch.setattr(sitting, "write_reports", lambda *_, **__: Written(paths=()))
+    monkeypatch.setattr(session, "write_reports", lambda *_, **__: Written(paths=()))
 
 
 def read(folder: Path, text: str = SPEC) -> SweepSpec:
@@ -62,7 +62,7 @@ def test_a_group_is_tuned_where_it_was_measured_and_once(tmp_path: Path, childre
     assert search.finished and search.winner is not None and search.winner.candidate == tuned.winner
     assert (tuned.beaten, tuned.ratio, tuned.processes) == (search.beaten, search.ratio, search.processes)
     assert (store / tuned.page).read_bytes().startswith(b"<!doctype html>")
-    assert describe_tuned(tuned) in format_sweep_page(document).replace("&#39;", "'")
+    assert format_tuned(tuned) in format_sweep_page(document).replace("&#39;", "'")
     for done in store.glob("groups/*/done.json"):
         done.unlink()
     count = len(children.of(MeasureJob))
@@ -76,7 +76,7 @@ def test_a_search_that_fails_costs_itself(tmp_path: Path) -> None:
     document = sweep(read(tmp_path, text), tmp_path / "store")
     assert not document.failed and [cell.row.status for cell in document.cells if cell.row] == ["ok"]
     (tuned,) = document.tuned
-    assert tuned.reason and not tuned.winner and "no response: " in describe_tuned(tuned)
+    assert tuned.reason and not tuned.winner and "no response: " in format_tuned(tuned)
 
 
 def test_the_time_of_searches_is_planned(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_the_time_of_searches_is_planned(tmp_path: Path) -> None:
 
 def test_what_was_not_beaten_is_said_as_such() -> None:
     found = Tuned(model="m", machine_kind="box", batch=4, winner="ort", default="ort", challenger="x", finished=True)
-    assert describe_tuned(found) == "tuned on box: m, batch 4: the best default, ort, was not beaten"
+    assert format_tuned(found) == "tuned on box: m, batch 4: the best default, ort, was not beaten"
     ratio = Estimate(value=1.3, low=1.2, high=1.4, level=0.95, n=5, method="t")
     cut = replace(found, finished=False, ratio=ratio, verdict="not_shown")
-    assert "x was 1.30x (1.20 to 1.40) as fast when it was re-measured: inconclusive. Raise" in describe_tuned(cut)
-    assert describe_tuned(replace(found, finished=False)).endswith("x led the race. Raise tune_budget_s")
-    beaten = describe_tuned(replace(cut, finished=True, beaten=True, winner="x"))
+    assert "x was 1.30x (1.20 to 1.40) as fast when it was re-measured: inconclusive. Raise" in format_tuned(cut)
+    assert format_tuned(replace(found, finished=False)).endswith("x led the race. Raise tune_budget_s")
+    beaten = format_tuned(replace(cut, finished=True, beaten=True, winner="x"))
     assert beaten == "tuned on box: m, batch 4: x is 1.30x (1.20 to 1.40) as fast as the best default, ort"
     assert msgspec.json.decode(msgspec.json.encode(found), type=Tuned) == found
 

@@ -24,13 +24,7 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_shapes,
 )
 from enginebench.engines.registry import find_installed
-from enginebench.features.trtexec.command import (
-    RunSettings,
-    check_extra,
-    compose_build,
-    compose_measure,
-    state_switches,
-)
+from enginebench.features.trtexec.command import RunSettings, check_extra, compose_build, compose_measure, list_switches
 from enginebench.features.trtexec.engine import plan_timing
 from enginebench.features.trtexec.executable import (
     FLAGS,
@@ -110,11 +104,11 @@ def test_timing_uses_known_flags_and_states_every_switch(version: str, graph: bo
 def test_the_same_measurement_on_ten_and_eleven() -> None:
     ours, classic = RunSettings(), RunSettings(cuda_graph=False, transfers=True, spin_wait=False)
     old = ["--useCudaGraph", "--noDataTransfers", "--useSpinWait", "--infStreams=1"]
-    assert state_switches(tool("10.16"), ours) == old
-    assert state_switches(tool("11.0"), ours) == ["--infStreams=1"]
-    assert state_switches(tool("10.16"), classic) == ["--infStreams=1"]
+    assert list_switches(tool("10.16"), ours) == old
+    assert list_switches(tool("11.0"), ours) == ["--infStreams=1"]
+    assert list_switches(tool("10.16"), classic) == ["--infStreams=1"]
     new = ["--noCudaGraph", "--includeDataTransfers", "--noSpinWait", "--infStreams=1"]
-    assert state_switches(tool("11.0"), classic) == new
+    assert list_switches(tool("11.0"), classic) == new
 
 
 def test_precision_by_graph() -> None:

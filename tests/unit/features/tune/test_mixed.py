@@ -10,10 +10,10 @@ from enginebench.core.names import name_mix
 from enginebench.core.records import MeasureSpec
 from enginebench.features.tune import mixed
 from enginebench.features.tune.jobs import GroupHarm, NodeGroup
-from enginebench.features.tune.mixed import MIXED_FILE, MixedProposer, choose_counts, describe_layering, read_mixed
+from enginebench.features.tune.mixed import MIXED_FILE, MixedProposer, choose_counts, format_layering, read_mixed
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
-from enginebench.features.tune.sitting import _open as open_search
+from enginebench.features.tune.session import _open as open_search
 from enginebench.features.tune.space import list_arms
 from enginebench.features.tune.track import Rows
 from enginebench.measure.machine import describe_machine
@@ -27,7 +27,7 @@ from reporters import Silent
 def search(tmp_path_factory):
     """A search over the small CNN, of which 8 bits throughout are said to break the limits; its first graphs are made.
 
-    `open` opens the proposer anew, as a sitting that goes on does.
+    `open` opens the proposer anew, as a session that goes on does.
     """
     run = RunRequest(
         model="digits-cnn",
@@ -163,12 +163,12 @@ def test_the_layers_that_stay_in_fp32_are_named_with_their_harm(search):
         for name, noise in zip("abcd", noises, strict=True)
     )
     layering = replace(search.proposer.document.layerings[0], groups=groups)
-    assert describe_layering(layering, {1: False, 2: True, 4: True}) == (
+    assert format_layering(layering, {1: False, 2: True, 4: True}) == (
         "ort int8@cpu: the limits are kept with 2 of 4 groups in FP32 (noise over signal in 8 bits alone): "
         "a (0.5), b (0.25)."
     )
     broken = "ort int8@cpu: no graph with groups in FP32 keeps the limits (2 tried, of 4 groups)."
-    assert describe_layering(layering, {1: False, 2: False}) == broken
+    assert format_layering(layering, {1: False, 2: False}) == broken
 
 
 @pytest.mark.parametrize(

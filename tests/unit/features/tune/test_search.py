@@ -1,4 +1,4 @@
-"""The story of a search on scripted laps: what is tried, who drops out, the budget, and going on."""
+"""The story of a search on scripted trials: what is tried, who drops out, the budget, and going on."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,10 +15,10 @@ from enginebench.features.tune.proposals import Tried, Walk
 from enginebench.features.tune.race import Final
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.search import Search
-from enginebench.features.tune.sections import list_tune, state_answer
-from enginebench.features.tune.sitting import describe_search
+from enginebench.features.tune.sections import format_answer, list_tune
+from enginebench.features.tune.session import describe_search
 from enginebench.features.tune.space import Arm, Setting
-from enginebench.features.tune.track import Lap
+from enginebench.features.tune.track import Trial
 from enginebench.runs.folder import RunRequest
 from reporters import Silent
 from reports import draw
@@ -101,7 +101,7 @@ def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
     (row,) = [row for row in document.final if row.candidate == default]
     assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
     assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
-    assert f"inconclusive ({row.reason})." in " ".join(state_answer(document))
+    assert f"inconclusive ({row.reason})." in " ".join(format_answer(document))
 
 
 def test_nothing_is_tried_twice_and_the_end_comes_when_nothing_is_left() -> None:
@@ -278,7 +278,7 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
     @settings(max_examples=25)
     @given(st.lists(st.integers(0, moments), min_size=1, max_size=3))
     def check(stops: list[int]) -> None:
-        """Each sitting but the last ends in its n-th lap or check."""
+        """Each session but the last ends in its n-th trial or check."""
         track, stored = Scripted(sd=0.02), Stored(request)
         for stop in stops:
             track.within = interrupt(track, stop, track.lap_s / 2)  # half-way through whatever takes time
@@ -295,7 +295,7 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
 
 
 def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
-    """The process was killed between the two: the lap counts, only its seconds are lost."""
+    """The process was killed between the two: the trial counts, only its seconds are lost."""
     track, stored = Scripted(), Stored()
     whole = run(Scripted())
     run_lap, stop = track.run, interrupt(track, 8)
@@ -351,7 +351,7 @@ def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> Non
 
 @pytest.mark.parametrize("budget_s", [38.0, 44.0, 50.0])
 def test_settings_that_no_time_is_left_to_race_are_not_proposed_for_ever(budget_s: float) -> None:
-    """Of a clock that only laps move; a real one ran out, at one more stored generation for each turn."""
+    """Of a clock that only trials move; a real one ran out, at one more stored generation for each turn."""
     track = Scripted()
     track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
     search = run_with(MANY, track, budget_s, [Walk(MANY)])
@@ -373,8 +373,8 @@ def test_an_answer_says_which_default_failed_in_the_final() -> None:
     track = Scripted()
     measure, best = track._measure, ARMS[0].default
     track._measure = lambda setting, key: (  # type: ignore[method-assign]
-        Lap(reason="killed") if key[2] and setting == best else measure(setting, key)
+        Trial(reason="killed") if key[2] and setting == best else measure(setting, key)
     )
-    answer = " ".join(state_answer(describe_search(run(track), MACHINE, proposed_by=["enumeration"])))
+    answer = " ".join(format_answer(describe_search(run(track), MACHINE, proposed_by=["enumeration"])))
     assert "as fast as the best default, y:kept=1" in answer
     assert f"The default {best.name} failed in the final" in answer

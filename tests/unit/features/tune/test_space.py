@@ -22,7 +22,7 @@ from enginebench.features.tune.proposals import (
     order_first,
 )
 from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.sitting import find_arms as find_arms_here
+from enginebench.features.tune.session import find_arms as find_arms_here
 from enginebench.features.tune.space import Arm, list_arms, list_stream_counts, list_thread_counts
 from enginebench.runs.folder import RunRequest
 from samples import make_machine

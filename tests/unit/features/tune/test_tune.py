@@ -13,11 +13,11 @@ import enginebench
 from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
 from enginebench.core.records import Artifact, Capacity, MeasureSpec
 from enginebench.core.store import read_record
-from enginebench.features.tune import sitting, under_load
+from enginebench.features.tune import session, under_load
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
-from enginebench.features.tune.sitting import find_arms, tune_model
+from enginebench.features.tune.session import find_arms, tune_model
 from enginebench.features.tune.space import Setting
-from enginebench.features.tune.under_load import LoadTrack, StoredLap, describe_rate
+from enginebench.features.tune.under_load import LoadTrack, StoredTrial, make_trial
 from enginebench.features.tune.verb import TuneOptions, make_request, parse_budget
 from enginebench.measure.machine import describe_machine
 from enginebench.models.zoo import DATA_DIR
@@ -49,7 +49,7 @@ def search(folder: Path, request: SearchRequest = REQUEST, **more: Any) -> TuneD
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of the final take longer to draw than all else together; one test has them drawn."""
     if "drawn" not in request.keywords:
-        monkeypatch.setattr(sitting, "write_reports", lambda *_, **__: Written(paths=()))
+        monkeypatch.setattr(session, "write_reports", lambda *_, **__: Written(paths=()))
 
 
 @pytest.fixture
@@ -218,9 +218,9 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
     timed = SimpleNamespace(find_result=lambda setting, final: None)
     track = LoadTrack(request, timed, RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
     setting = Setting(engine="fake", streams=2, max_batch=4, max_wait_ms=0.5)
-    (lap,) = track.run([setting], 0)
+    (trial,) = track.run([setting], 0)
     assert track.judge(setting) == ("invalid", (DISTURBED,)) and track.judge(setting, final=True) == ("valid", ())
-    assert lap.cost is None and said in lap.reason
+    assert trial.cost is None and said in trial.reason
     assert given == [(2, 4, 5.0, 240.0, 0.5, *under_load.RACE.values(), setting.name)]
     tuple(track.run([setting], 0, final=True))
     faster = Comparison(verdict="faster", ratio=make_estimate(2.0, 1.9, 2.1))
@@ -231,13 +231,13 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
 @pytest.mark.parametrize("goal", ["throughput", "capacity"])
 def test_under_load_streams_and_batches_race_and_laps_are_kept(tmp_path, children, monkeypatch, loads, goal) -> None:
     """Rates are scripted: twice the streams carry more, a batch of 4 most of all."""
-    monkeypatch.setattr(sitting, "default_threads", lambda: 4)
+    monkeypatch.setattr(session, "default_threads", lambda: 4)
     probed: list[str] = []
 
     def probe(self: LoadTrack, setting: Any, number: int, final: bool) -> Any:
         probed.append(setting.name)
         rate = 100.0 * setting.streams**0.5 * {1: 1.0, 4: 2.0}.get(setting.max_batch, 1.5) * (1 + number % 3 / 1000)
-        return StoredLap(candidate=setting.name, round=number, final=final, lap=describe_rate(rate, ""))
+        return StoredTrial(candidate=setting.name, round=number, final=final, lap=make_trial(rate, ""))
 
     monkeypatch.setattr(LoadTrack, "_probe", probe)
     request = replace(

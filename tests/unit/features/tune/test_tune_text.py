@@ -13,8 +13,8 @@ from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Mea
 from enginebench.core.store import encode
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
 from enginebench.features.tune.records import Candidate, Dropped, Finalist, TuneDocument, TuneRef
-from enginebench.features.tune.sections import draw_frontier, list_points, list_tune, list_tune_page, state_answer
-from enginebench.features.tune.sitting import find_frontier, state_remains
+from enginebench.features.tune.sections import draw_frontier, format_answer, list_points, list_tune, list_tune_page
+from enginebench.features.tune.session import find_frontier, format_headroom
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
 from reports import draw
@@ -83,7 +83,7 @@ OWN = tuple(replace(KEPT.candidates[0], default=True, candidate=name) for name i
     ],
 )
 def test_the_answer_comes_first(document: TuneDocument, answer: str) -> None:
-    assert " ".join(state_answer(document)).startswith(answer)
+    assert " ".join(format_answer(document)).startswith(answer)
 
 
 def test_a_terminal_shows_the_last_who_were_dropped_and_counts_all() -> None:
@@ -122,14 +122,14 @@ def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() 
     row = Result(id="r", model="m", engine=EngineSpec(backend="x"), measure=MeasureSpec(), requested_precision="fp16",
                  status="ok", measurements=(timed,), layers=layers, effective_precision={"reorder": 0.1})  # fmt: skip
     bound = Bound(bound_ms=0.25, bound_by="bandwidth")
-    far, parts = state_remains(row, bound, "")
+    far, parts = format_headroom(row, bound, "")
     assert far == (
         "It reaches 25% of the model's roofline, 0.250 ms (bandwidth): no setting can be more than 4.0x as fast; "
         "more search, or another kernel, may pay."
     )
     assert parts == "Its time goes to: launch and wait 20%, copies 10%, b.*.conv* (2 layers) 75%, fc 25%."
-    assert "can gain little" in next(state_remains(row, replace(bound, bound_ms=0.8), ""))
-    assert next(state_remains(row, None, "no roofline is stored")).endswith("not known: no roofline is stored.")
+    assert "can gain little" in next(format_headroom(row, replace(bound, bound_ms=0.8), ""))
+    assert next(format_headroom(row, None, "no roofline is stored")).endswith("not known: no roofline is stored.")
 
 
 def test_what_gained_before_is_proposed_first_and_what_cannot_be_read_has_no_say(tmp_path: Path) -> None:

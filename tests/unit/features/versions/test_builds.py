@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from scipy import stats
 
 from enginebench.core.records import Artifact, Build, Measurement, MeasureSpec, Result
-from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, tell_best
+from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, find_best_build
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
 from samples import make_result
@@ -55,14 +55,14 @@ def test_deviations_are_those_of_the_textbook() -> None:
 @pytest.mark.parametrize("groups", [[[0.0, 0.1]], [[0.0], [0.1]], [[0.0, 0.1], []]])
 def test_too_few_processes_say_nothing(groups: list[list[float]]) -> None:
     assert estimate_between(groups) == (None, None)
-    assert tell_best(groups, [1.0] * len(groups)) is None
+    assert find_best_build(groups, [1.0] * len(groups)) is None
 
 
 def test_the_best_of_builds_that_are_alike_gains_nothing() -> None:
     """Who told by the processes that chose would find 1 % here; half of them tells, and finds none."""
     rng = np.random.default_rng(4)
     drawn = [draw(rng, 8, 4, 0.0, 0.01) for _ in range(300)]
-    gains = [tell_best(groups, [10.0] * 8) for groups in drawn]
+    gains = [find_best_build(groups, [10.0] * 8) for groups in drawn]
     naive = [np.mean(groups) - min(np.mean(group) for group in groups) for groups in drawn]
     assert abs(np.mean([g.gain.value for g in gains if g])) < 0.001 < 0.006 < np.mean(naive)
     assert np.mean([(g.gain.low or 0) <= 0 <= (g.gain.high or 0) for g in gains if g]) >= 0.93
@@ -70,11 +70,11 @@ def test_the_best_of_builds_that_are_alike_gains_nothing() -> None:
 
 def test_the_best_of_builds_that_differ_gains_and_pays() -> None:
     groups = [[-0.05, -0.05], [0.0, 0.0], [0.05, 0.05]]
-    best = tell_best(groups, [10.0, 10.0, 10.0])
+    best = find_best_build(groups, [10.0, 10.0, 10.0])
     assert best is not None and best.cost_s == pytest.approx(20)
     assert best.gain.value == pytest.approx(1 - math.exp(-0.05))
     assert best.pays_after == math.ceil(20 / (best.gain.value * 1e-9))
-    worse = tell_best([[0.05, -0.1], [0.0, 0.0], [-0.05, 0.1]], [None, 1.0, 1.0])
+    worse = find_best_build([[0.05, -0.1], [0.0, 0.0], [-0.05, 0.1]], [None, 1.0, 1.0])
     assert worse is not None and worse.cost_s is None and worse.pays_after is None
 
 

@@ -13,9 +13,9 @@ from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
 from enginebench.features.versions.upgrade import (
     describe_change,
     diff_environments,
+    format_change,
+    format_changes,
     join_layers,
-    state_change,
-    state_changes,
 )
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
@@ -152,15 +152,15 @@ def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
     slower = (replace(layers[0], mean_ns=3e6), layers[1])
     rows = replace(make_row("old"), layers=layers), replace(make_row("new", 11.0), layers=slower, build_s=2.4)
     found = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02)
-    versions, told = state_changes(found)
+    versions, told = format_changes(found)
     assert versions == "Versions: onnxruntime 1.23.2 -> 1.31.1."
     assert told.startswith("resnet18 ort fp32 b1: outputs differ by at most 0 over 32 samples")
     assert "build 1.20 -> 2.40 s (+100%)" in told and "size 46.8 MB" in told
     assert "layers 2.00 -> 4.00 ms in one profile of each, most in conv +2 ms" in told
     assert "conv +2 ms" in format_sections(list_diff(found)).replace("\\", "")
     came = replace(rows[1], layers=(*slower, LayerTime(name="x", mean_ns=5e5, kind="Cast")))
-    assert state_change(describe_change("m", rows[0], came))[-1].endswith("conv +2 ms, x (new) +0.5 ms")
-    assert state_changes(DiffDocument(rows=(), verdict="faster", gate_failed=False)) == []
+    assert format_change(describe_change("m", rows[0], came))[-1].endswith("conv +2 ms, x (new) +0.5 ms")
+    assert format_changes(DiffDocument(rows=(), verdict="faster", gate_failed=False)) == []
 
 
 def test_packages_that_came_or_went_are_changes() -> None:

@@ -12,7 +12,7 @@ from onnx import helper
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import concrete_shape, find_batch_axes
-from enginebench.models.onnx.inputs import guess_values, settle_inputs
+from enginebench.models.onnx.inputs import complete_inputs, guess_values
 from enginebench.models.onnx.source import read_onnx
 from graphs import save, write_graph
 
@@ -20,7 +20,7 @@ PICTURE = "(float[batch, 3, height, width] x) => (float[batch, 3, height, width]
 
 
 def settle(folder: Path, text: str, constants: dict[str, Any] | None = None, **given: Any) -> Artifact:
-    return settle_inputs(write_graph(folder / "g.onnx", text, constants), **given)
+    return complete_inputs(write_graph(folder / "g.onnx", text, constants), **given)
 
 
 def answer(artifact: Artifact, batch: int = 1, seed: int = 3) -> list[Any]:
@@ -80,7 +80,7 @@ def test_a_line_of_text_is_as_high_as_the_graph_needs_it(tmp_path: Path) -> None
     model = onnx.load(write_graph(tmp_path / "g.onnx", text, {"two": np.array([2])}).path)
     for axis in (0, 2, 3):
         model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "?"
-    made = settle_inputs(read_onnx(save(model, tmp_path / "g.onnx")))
+    made = complete_inputs(read_onnx(save(model, tmp_path / "g.onnx")))
     assert shapes_of(made) == {"x": (1, 3, 48, 320)}
     assert len(set(made.inputs[0].shape)) == 4  # "?" three times: three axes of their own
 
@@ -90,11 +90,11 @@ def test_metadata_of_a_detector_say_its_size(tmp_path: Path) -> None:
     model = onnx.load(graph.path)
     helper.set_model_props(model, {"imgsz": "[320, 480]"})
     save(model, tmp_path / "g.onnx")
-    assert shapes_of(settle_inputs(graph)) == {"x": (1, 3, 320, 480)}
+    assert shapes_of(complete_inputs(graph)) == {"x": (1, 3, 320, 480)}
 
 
 def test_the_users_shape_wins_and_is_no_caveat(tmp_path: Path) -> None:
-    made = settle_inputs(write_graph(tmp_path / "g.onnx", PICTURE), {"x": (1, 3, 96, 64)})
+    made = complete_inputs(write_graph(tmp_path / "g.onnx", PICTURE), {"x": (1, 3, 96, 64)})
     assert shapes_of(made) == {"x": (1, 3, 96, 64)} and made.caveats == ()
     assert made.inputs[0].shape == ("batch", 3, "height", "width")  # open for whoever takes it so
 
@@ -150,7 +150,7 @@ def test_a_graph_that_refuses_every_size_says_so(tmp_path: Path) -> None:
 def test_a_fixed_graph_of_floats_is_not_run_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = write_graph(tmp_path / "g.onnx", "(float[1, 4] x) => (float[1, 4] y) { y = Relu (x) }")
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: pytest.fail("it was run"))
-    assert settle_inputs(graph) == graph
+    assert complete_inputs(graph) == graph
 
 
 def test_text_may_be_compared_with_text(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from enginebench.core.records import Block, Build, Caveat, LayerTime, Result
 from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
 from enginebench.report.run.sections import (
-    describe_limit,
     find_largest,
+    format_builds,
+    format_largest,
     list_batches,
     make_batches,
     make_builds,
-    state_builds,
 )
 from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline, weigh
@@ -162,9 +162,9 @@ def test_the_largest_batch_keeps_to_the_limit() -> None:
     for limit, largest in ((0.5, None), (1.0, 1), (3.9, 1), (4.0, 8), (100.0, 8)):
         (series,) = list_batches(make_rows())
         assert getattr(find_largest(series, limit), "batch", None) == largest
-    assert describe_limit(list_batches(make_rows()), 4.0) == ["a fp32: batch 8 is the largest within p99 4 ms."]
-    assert describe_limit(list_batches(make_rows()), 0.5) == ["a fp32: no batch that was measured within p99 0.5 ms."]
-    assert describe_limit(list_batches(make_rows()), None) == []
+    assert format_largest(list_batches(make_rows()), 4.0) == ["a fp32: batch 8 is the largest within p99 4 ms."]
+    assert format_largest(list_batches(make_rows()), 0.5) == ["a fp32: no batch that was measured within p99 0.5 ms."]
+    assert format_largest(list_batches(make_rows()), None) == []
 
 
 def test_a_batch_that_failed_shows_that() -> None:
@@ -178,7 +178,7 @@ def test_a_batch_that_cannot_be_relied_on_says_so() -> None:
 
     series = list_batches([doubt(row) for row in make_rows()])
     assert read([doubt(row) for row in make_rows()])[1][3:5] == ("~ 2.00", "4.00?")
-    assert describe_limit(series, 4.0) == [
+    assert format_largest(series, 4.0) == [
         "a fp32: batch 8 is the largest within p99 4 ms (too few samples for a p99, disturbed)."
     ]
 
@@ -186,9 +186,9 @@ def test_a_batch_that_cannot_be_relied_on_says_so() -> None:
 def test_an_invalid_batch_keeps_to_no_limit() -> None:
     rows = [replace(row, validity="invalid") if row.batch == 8 else row for row in make_rows()]
     series = list_batches(rows)
-    assert describe_limit(series, 4.0) == ["a fp32: batch 1 is the largest within p99 4 ms."]
+    assert format_largest(series, 4.0) == ["a fp32: batch 1 is the largest within p99 4 ms."]
     none = list_batches([replace(row, validity="invalid") for row in make_rows()])
-    assert describe_limit(none, 4.0) == ["a fp32: only batches whose configurations are disturbed meet p99 4 ms."]
+    assert format_largest(none, 4.0) == ["a fp32: only batches whose configurations are disturbed meet p99 4 ms."]
 
 
 def make_document(between: float, hashes: str, processes: int = 3) -> RunDocument:
@@ -214,20 +214,20 @@ def make_document(between: float, hashes: str, processes: int = 3) -> RunDocumen
 
 def test_builds_that_differ_are_told_with_interval_cost_and_gain() -> None:
     document = make_document(0.05, "abcdef")
-    first, second = state_builds(document.rows)
+    first, second = format_builds(document.rows)
     assert "its 6 builds differ: " in first and "between processes of one build" in first
     assert second.startswith("The best of 6 gains") and "the 5 builds more cost 60.0 s, which it saves" in second
     (table,) = make_builds(document.rows)
     texts = {column.title: column.text(table.rows[0]) for column in table.columns}  # type: ignore[union-attr]
     assert (texts["builds"], texts["different"]) == ("6", "6") and " to " in texts["p50 ms"]
-    (sentence,) = state_builds(make_document(0.0, "aaaa").rows)
+    (sentence,) = format_builds(make_document(0.0, "aaaa").rows)
     assert sentence.endswith("all 4 builds are identical by their hash.")
 
 
 def test_what_is_not_shown_is_not_claimed() -> None:
-    first, second = state_builds(make_document(0.0, "abab").rows)
+    first, second = format_builds(make_document(0.0, "abab").rows)
     assert "do not differ significantly" in first and "did not gain significantly" in second and "saves" not in second
-    (sentence,) = state_builds(make_document(0.0, "ab", processes=1).rows)
+    (sentence,) = format_builds(make_document(0.0, "ab", processes=1).rows)
     assert "inconclusive" in sentence
 
 

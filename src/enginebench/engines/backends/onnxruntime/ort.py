@@ -31,8 +31,8 @@ from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
     prove_precision,
-    settle_moves,
-    settle_weights,
+    relabel_moves,
+    relabel_weights,
     summarize_layers,
 )
 from enginebench.engines.refusals import explain_refusal
@@ -172,7 +172,7 @@ class WatchedOrtEngine(OrtEngine):
     def _record(self) -> list[list[Operator]]:
         settings = make_session_options(self._spec)
         runs = read_kernel_times(record_profile(partial(open_session, self._artifact), settings, self._feeds))
-        return [settle_weights(run, self._artifact) for run in runs]
+        return [relabel_weights(run, self._artifact) for run in runs]
 
 
 class WatchedLooseOrtEngine(WatchedOrtEngine, LooseOrtEngine):
@@ -244,7 +244,7 @@ def read_kernel_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
             kind = event["args"]["op_name"]
             name = event["name"].removesuffix(KERNEL_TIME) or kind  # a node need not have a name
             runs[run].append(Operator(find_kernel_dtype(event["args"]), 1e3 * own_us, name, kind))
-    return [settle_moves(run) for run in runs[1:]]
+    return [relabel_moves(run) for run in runs[1:]]
 
 
 def subtract_nested(kernels: list[dict[str, Any]]) -> list[float]:

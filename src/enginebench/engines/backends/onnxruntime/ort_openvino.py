@@ -19,7 +19,7 @@ from enginebench.engines.backends.onnxruntime.providers import Provider, Provide
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import find_hint, list_settings
 from enginebench.engines.ort import make_plain_options
-from enginebench.engines.proof import Operator, settle_moves
+from enginebench.engines.proof import Operator, relabel_moves
 from enginebench.engines.request import (
     answer_probe,
     check_graph_precision,
@@ -135,4 +135,4 @@ def read_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
             runs.setdefault(args.get("ort_correlation_id", ""), []).append(node)
     nodes = choose_calm_window(list(runs.values()))[0] if runs else []
     others = [e for e in events if (e.get("args") or {}).get("provider") != PROVIDER_NAME]
-    return [settle_moves([*nodes, *kernels]) for kernels in read_kernel_times(others)]
+    return [relabel_moves([*nodes, *kernels]) for kernels in read_kernel_times(others)]

@@ -41,8 +41,8 @@ from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
     prove_precision,
-    settle_moves,
-    settle_weights,
+    relabel_moves,
+    relabel_weights,
     summarize_layers,
 )
 from enginebench.engines.request import (
@@ -204,11 +204,11 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             )
             originals = list_originals(compiled)
             read = (list(read_node_times(counters, boolean, originals)) for counters in runs)
-            named = [settle_weights(run, self._artifact) for run in read]
+            named = [relabel_weights(run, self._artifact) for run in read]
             calm, self._averaged = choose_calm_window(named)
-            self._watched = [settle_moves(calm)]
+            self._watched = [relabel_moves(calm)]
             timed = any(node.time_ns for node in calm)
-            self._proven = self._watched if timed else [settle_moves(choose_longest(named))]
+            self._proven = self._watched if timed else [relabel_moves(choose_longest(named))]
         return self._watched
 
 

@@ -79,7 +79,7 @@ def build_plan(
     parser = library.trt.OnnxParser(network, library.log)
     if not parser.parse_from_file(str(onnx)):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        told = [describe_error(error) for error in errors]
+        told = [format_error(error) for error in errors]
         # What is wrong with the file itself (weights that lie elsewhere, an unknown type) is in the log alone; so is
         # each error of the parser, once more.
         if not errors or any(error.node() < 0 for error in errors):
@@ -125,7 +125,7 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
     return 0 if settings.weak_typing else 1 << int(flags.STRONGLY_TYPED)
 
 
-def describe_error(error: Any) -> str:
+def format_error(error: Any) -> str:
     """One error of the parser in words; 8.6 numbers the node and does not name it, -1 stands for the whole file."""
     text = "".join(line for line in error.desc().splitlines(keepends=True) if NOISE not in line).strip()
     if error.node() < 0:

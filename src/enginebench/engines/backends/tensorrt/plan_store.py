@@ -76,7 +76,7 @@ class PlanBackend:
         return replace(spec, options={**plain, "shapes": format_shapes(best)}, batch=batch)
 
 
-def keep_plan(
+def ensure_plan(
     folder: Path,
     record: PlanRecord,
     artifact: Artifact,

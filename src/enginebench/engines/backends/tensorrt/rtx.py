@@ -27,7 +27,7 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     PlanBackend,
     PlanRecord,
     describe_gpu,
-    keep_plan,
+    ensure_plan,
     read_capability,
 )
 from enginebench.engines.backends.tensorrt.settings import BuildSettings, read_plugins, read_settings
@@ -142,7 +142,7 @@ class TensorRtRtxBackend(PlanBackend):
             engine=NAME,
         )
         build = partial(self._build, Path(artifact.path), settings)
-        plan = keep_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
+        plan = ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
         layers = find_layers(Path(plan.path))  # what the builder decided about them; it may have been taken away
         ahead = self._reader.read_ahead(layers) if self._reader is not None and layers.is_file() else None
         return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=ahead)
@@ -164,13 +164,13 @@ class TensorRtRtxBackend(PlanBackend):
             LIBRARY.log.errors.clear()
         LIBRARY.require(config.set_runtime_cache(cache), "refuses a runtime cache")
 
-        def keep_cache() -> None:
+        def write_cache() -> None:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(path, bytes(cache.serialize()))
 
         create = partial(plan.create_execution_context, config)
-        how: dict[str, Any] = {"create_context": create, "on_close": keep_cache}
+        how: dict[str, Any] = {"create_context": create, "on_close": write_cache}
         return WatchedPlanEngine(LIBRARY, plan, artifact, spec, options, self._reader, **how)
 
     def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:

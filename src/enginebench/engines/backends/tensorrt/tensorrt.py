@@ -20,7 +20,7 @@ from enginebench.engines.backends.tensorrt.builder import (
 )
 from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, adopt_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
-from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     check_calib_cache,
@@ -82,7 +82,7 @@ class TensorRtBackend(PlanBackend):
             engine=NAME,
         )
         build = partial(self._build, artifact, settings, options, spec.batch)
-        return keep_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
+        return ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
         check_request(artifact, spec, ("plan",), TENSORRT.precisions, (spec.device,))

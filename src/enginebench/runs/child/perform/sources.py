@@ -97,10 +97,10 @@ def size_inputs(
         if given is None:
             return replace(artifact, inputs=guess_sizes(specs, match_axes(specs, shapes or {}, batches)))
         return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), batches))
-    from enginebench.models.onnx.inputs import guess_values, settle_inputs
+    from enginebench.models.onnx.inputs import complete_inputs, guess_values
 
     if given is None:
-        return settle_inputs(artifact, shapes)
+        return complete_inputs(artifact, shapes)
     specs = guess_values(artifact)
     return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), find_batches(specs)))
 

@@ -1,4 +1,4 @@
-"""One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
+"""One session of a search: begun or taken up, run within its budget, written down as documents and as a run."""
 
 import re
 from collections import defaultdict
@@ -270,7 +270,7 @@ def tune_model(
     winner = search.final and _find(search, search.final.winner)
     best = search.track.find_result(winner, final=True) if winner else None
     if best is not None and record.request.goal == "latency" and (find_bound := find("offers", "bound")):
-        remains += state_remains(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter))
+        remains += format_headroom(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter))
     document = describe()
     return document, write_tune(root, document, stored)
 
@@ -354,7 +354,7 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
     return (*notes, *write_reports(root, describe_stored(record, results), record=record, results=results).notes)
 
 
-def state_remains(result: Result, bound: Bound | None, why: str) -> Iterator[str]:
+def format_headroom(result: Result, bound: Bound | None, why: str) -> Iterator[str]:
     """Sentences on the winner. `bound`: of the model, for all settings; None: unknown, for the reason `why`."""
     host = median([ns for one in result.measurements for ns in one.latency_ns])
     device = median([ns for one in result.measurements for ns in one.device_ns or one.latency_ns])
