@@ -424,7 +424,7 @@ def format_kinds(kinds: Sequence[Sequence[Caveat]]) -> str:
 
 def _word_alike(alike: Sequence[Caveat]) -> tuple[str, str]:
     first = alike[0]
-    if len(alike) == 1 or not first.figures:
+    if len(alike) == 1 or not first.figures or first.template not in TEMPLATES:  # of an earlier version
         return first.message, first.advice
     ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
         name: _Range([cast("float", one.figures[name]) for one in alike]) if isinstance(value, int | float) else value

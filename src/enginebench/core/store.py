@@ -63,7 +63,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def refuse_pointer(path: Path) -> None:
     """Refuses what Git LFS leaves in place of a file. Source: Git LFS specification, "The Pointer"."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), (path if path.is_file() else Path(os.devnull)).open("rb") as file:  # a pipe waits
         if file.read(42) == b"version https://git-lfs.github.com/spec/v1":
             raise ParseError(path, "", "a pointer of Git LFS", "the file itself", "Fetch it: git lfs pull")
 
@@ -123,7 +123,7 @@ def replace_atomic(path: Path) -> Iterator[BinaryIO]:
         if not isinstance(error, OSError):
             raise
         reason = error.strerror or error
-        raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another --out") from error
+        raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another path") from error
 
 
 def read_record(path: Path, kind: type[R]) -> R:

@@ -104,7 +104,7 @@ def check_answers(artifact: Artifact, calls: list[Feeds]) -> None:
 def test_branches_that_shapes_decide(write: Callable[[str], Artifact]) -> None:
     artifact = write(BY_SHAPE)
     with pytest.raises(ArtifactError, match="cannot read"):
-        read_model(artifact.path)
+        read_model(artifact)
     long, short = np.float32([[1, 2, 3, 4], [5, -6, 7, 8]]), np.float32([[1, -2, 3]])
     (doubt,) = GraphSource(artifact, static=True).caveats
     assert doubt.code == "rewritten_graph"
@@ -151,7 +151,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_condition_with_axes(write: Callable[[str], Artifact]) -> None:
     artifact = write(BY_DATA)
     with pytest.raises(UnsupportedOperator, match=r"^If: OpenVINO cannot read"):
-        read_model(artifact.path)
+        read_model(artifact)
     assert set(find_deciders(onnx.load(artifact.path).graph)) == set()  # floats do not settle anything
     check_answers(artifact, [{"x": np.float32([[0.7]])}, {"x": np.float32([[0.2]])}])
 
@@ -202,7 +202,7 @@ def test_scales_by_output_channel_are_not_taken_along_the_inputs(tmp_path: Path)
     artifact = quantize(tmp_path, body, {"w": (3, 3, 1, 1)})  # as many inputs as outputs: OpenVINO has no objection
     openvino.Core().read_model(artifact.path)
     with pytest.raises(UnsupportedOperator, match=r"QLinearConv.*wrong axis"):
-        read_model(artifact.path)
+        read_model(artifact)
     x = np.random.default_rng(1).standard_normal((2, 3, 6, 6)).astype(np.float32)
     with OpenvinoBackend().load(artifact, EngineSpec(backend="openvino", precision="int8", batch=2)) as engine:
         engine.bind({"x": x})

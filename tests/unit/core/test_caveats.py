@@ -111,6 +111,8 @@ def test_an_older_doubt_keeps_its_words() -> None:
     old = msgspec.json.decode(stored, type=Caveat)
     assert find_sentence(old) != find_sentence(replace(old, message="up to 1.37 times slower"))
     assert format_caveat(old, old) == format_caveat(old) == "up to 1.25 times slower; fix it"
+    gone = replace(old, template="clock_drift.no_more", figures={"ratio": 1.25})
+    assert format_caveat(gone, gone) == format_caveat(old)
 
 
 @pytest.mark.parametrize(

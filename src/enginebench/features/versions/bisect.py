@@ -134,17 +134,18 @@ def command(model: str, shown: opts.Printed, **options: Any) -> None:
 
 
 def list_bisect(document: BisectDocument) -> list[Section]:
-    what = {"time": "significantly slower", "drift": "different in its outputs"}[document.by]
-    text = f"{document.package} {document.bad} is not {what}."
+    what = "significantly slower" if document.by == "time" else "different in its outputs"
+    left = [f"{row.id}: {'; '.join(row.reasons)}." for row in document.tried if row.verdict == "not_comparable"]
+    unsure = document.by == "time" and document.tried[-1].verdict == "not_shown"
+    text = f"{document.package} {document.bad} is not {what}{', but not shown to be as fast either' * unsure}."
     if document.first_bad:
         text = f"{document.package} {document.first_bad} is the first that is {what}; {document.last_good} is not."
     elif document.undecided:
-        text = f"One of {', '.join(document.undecided)} is the first that is {what}. Raise --processes to decide."
-    left = [f"{row.id}: {'; '.join(row.reasons)}." for row in document.tried if row.verdict == "not_comparable"]
+        more = " Raise --processes to decide." * (not left)
+        text = f"One of {', '.join(document.undecided)} is the first that is {what}.{more}"
     notes = make_notes([text, *left, *(f"The record differs: {line}." for line in document.changed)])
-    outputs = {True: "same", False: "changed", None: "-"}
     ratios = [(str(row.ratio.n), format_ratio(row.ratio)) if row.ratio else ("-", "-") for row in document.tried]
-    lines = [(row.id, format_verdict(row.verdict), outputs[row.outputs_agree]) for row in document.tried]
+    said = {True: "same", False: "changed", None: "-"}
+    told = [(row.id, format_verdict(row.verdict), said[row.outputs_agree]) for row in document.tried]
     columns = list_texts(("version", f"against {document.good}", "outputs"), ("trials", "ratio"))
-    table = make_table(columns, [line + ratio for line, ratio in zip(lines, ratios, strict=True)])
-    return [Section(parts=(*notes, table))]
+    return [Section(parts=(*notes, make_table(columns, [a + b for a, b in zip(told, ratios, strict=True)])))]

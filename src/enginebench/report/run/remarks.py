@@ -22,6 +22,8 @@ def list_remarks(document: RunDocument) -> list[str]:
         if row.wider and (ratio := row.ratio_to_wider) and ratio.high is not None and ratio.high < 1:
             where = f", batch {row.batch}," if several else ""
             wider = format_precision(known[row.wider].precision, known[row.wider].recipe)
+            asked = row.requested_precision or row.precision
+            where += f", asked for in {asked}," if asked != row.precision else ""
             seen = f"{format_name(row)}{where} is slower than the same engine in {wider}"
             sentences.append(f"{seen} ({format_significant(ratio.value)}x): {_format_cause(row)}.")
     return sentences
@@ -88,7 +90,7 @@ def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterato
     for key, members in alike.items():
         names, caveats = [name for name, _ in members], [note for _, note in members if isinstance(note, Caveat)]
         code = caveats[0].code if caveats else ""
-        key = (*names,) if code.startswith("random_") else key
+        key = (*names,) if code in ("random_weights", "random_inputs") else key
         kinds.setdefault(key, []).append(caveats)
         found[key] = names, format_kinds(kinds[key]) if caveats else str(key), code
     yield from found.values()
@@ -96,15 +98,18 @@ def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterato
 
 def name_having(having: Iterable[str], every: Mapping[str, tuple[str, str]]) -> str:
     """`all`, `batch 8: all but ort fp32` or names, the shortest; "" for an only one. `every`: id -> (name, setting)."""
-    some, told = {*having}, list[str]()
+    some, told = {*having}, dict[str, str]()
     if some >= every.keys():
         return "all" if len(every) > 1 else ""
-    for setting in dict.fromkeys(setting for _, setting in every.values()):
+    settings = dict.fromkeys(setting for _, setting in every.values())
+    for setting in settings:
         alike = [(one, name) for one, (name, own) in every.items() if own == setting]
         names, rest = (", ".join(n for one, n in alike if (one in some) == has) for has in (True, False))
         if names:
-            told.append(": ".join(filter(None, (setting, min(names, f"all but {rest}", key=len) if rest else ""))))
-    return "; ".join(told)
+            told[setting] = min(names, f"all but {rest}", key=len) if rest else "all"
+    if len(told) == len(settings) and len({*told.values()}) == 1:  # the same ones with every setting
+        return told.popitem()[1]
+    return "; ".join(": ".join(filter(None, pair)) for pair in told.items())
 
 
 def _list_own(row: Row) -> Iterator[str]:

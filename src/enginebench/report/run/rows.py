@@ -252,7 +252,8 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
             if found.ratio is not None:
                 verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
-        bits = {r.id: 8 if r.precision in FEW_BITS else 16 if r.precision in ("fp16", "bf16") else 32 for r in group}
+        asked = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
+        bits = {i: 8 if one in FEW_BITS else 16 if one in ("fp16", "bf16") else 32 for i, one in asked.items()}
         for row in group:
             alike = [one for one in group if one.engine == row.engine and bits[one.id] > bits[row.id]]
             if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more

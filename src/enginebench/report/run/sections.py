@@ -175,7 +175,7 @@ def _list_gains(rows: Sequence[Row]) -> list[str]:
     """`bf16 against fp32: openvino 1.75 - 1.87x`: what fewer bits gain of an engine, where one ran in 16."""
     known, gains = {row.id: row for row in rows}, dict[str, list[str]]()
     for row in reversed(rows):
-        if row.wider in known and row.ratio_to_wider:
+        if row.wider in known and row.ratio_to_wider and row.requested_precision in (None, row.precision):
             step = " against ".join(format_precision(one.precision, one.recipe) for one in (row, known[row.wider]))
             gains.setdefault(step, []).append(f"{row.engine} {format_ratio(row.ratio_to_wider)}")
     halved = any(row.precision in ("fp16", "bf16") for row in rows)

@@ -102,6 +102,8 @@ def test_the_first_slow_version_is_found(measured: list[tuple[str, str, int]], t
     document = bisect(tmp_path, ["200", "200.05", "200.1"])
     assert document.first_bad is None and document.tried[0].verdict == "equivalent" and len(measured) == 1
     assert say(document)[0] == "p 200.1 is not significantly slower."
+    unsure = say(bisect(tmp_path / "again", ["200", "888"]))[0]
+    assert unsure == "p 888 is not significantly slower, but not shown to be as fast either."
 
 
 @pytest.mark.usefixtures("measured")
@@ -136,6 +138,7 @@ def test_a_version_between_without_a_verdict_is_passed_over(
     found = bisect(tmp_path, ["200", "200.5", between, "300", "301"])
     assert (found.first_bad, found.last_good, found.undecided) == (None, "200.5", (between, "300"))
     assert say(found)[0].startswith(f"One of {between}, 300 is the first that is significantly slower.")
+    assert ("Raise --processes" in say(found)[0]) == (between == "888")
     asked = [count for _, version, count in measured if version == between]
     assert asked == {"666": [6], "777": [], "888": [6, 12, 24]}[between]
     beside = bisect(tmp_path, ["200", between, "201", "300", "301"])

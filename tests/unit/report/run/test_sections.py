@@ -92,7 +92,12 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
     found, told = list_warnings(document).lines, "and outputs were compared on random inputs (seed 0); give --weights"
     assert [label for label, text in found if told in text] == ["all"]
     every = {name: (name.lower(), "of A" * name.isupper()) for name in "abcdeA"}
-    assert [name_having(some, every) for some in ("ab", "abcd", "aA")] == ["a, b", "all but e", "a; of A"]
+    assert [name_having(some, every) for some in ("ab", "abcd", "aA")] == ["a, b", "all but e", "a; of A: all"]
+    batches = {f"{name}{n}": (name, f"batch {n}") for n in (1, 8) for name in "ab"}
+    assert [name_having(some, batches) for some in (("a1", "a8"), ("a1", "b1", "a8"))] == [
+        "a",
+        "batch 1: all; batch 8: a",
+    ]
     assert ("trtexec fp32", "times are of the device clock; ratios compare device clocks") in found
     assert any(label == "trtexec fp32" and text.startswith("no ratio: clocks differ") for label, text in found)
 
