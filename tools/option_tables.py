@@ -144,10 +144,12 @@ def _name_fields(kind: type[msgspec.Struct]) -> str:
 
 def write_fields(page: str) -> str:
     """The page on sweeps with the options of `run` that the TOML file takes."""
-    from enginebench.features.sweep.spec import OPTIONS
+    from enginebench.features.sweep.spec import OF_MACHINE, OPTIONS
 
-    names = textwrap.fill(f"precedence: {', '.join(f'`{name}`' for name in sorted(OPTIONS))}.", 120)
-    return re.sub(r"^precedence: .*?\.$", names, page, flags=re.MULTILINE | re.DOTALL)
+    for lead, taken in (("precedence", OPTIONS), ("these", OF_MACHINE)):
+        names = textwrap.fill(f"{lead}: {', '.join(f'`{name}`' for name in sorted(taken))}.", 120)
+        page = re.sub(rf"^{lead}: .*?\.$", names, page, flags=re.MULTILINE | re.DOTALL)
+    return page
 
 
 def write_imports(module: str) -> str:

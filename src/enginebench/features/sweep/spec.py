@@ -20,11 +20,12 @@ from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.features import list_names
 from enginebench.core.limits import MOST
 from enginebench.core.names import format_options, parse_precision, slug
-from enginebench.core.records import Scope
+from enginebench.core.records import EngineSpec, Scope
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.engines.registry import read_engine
+from enginebench.engines.registry import check_options, read_engine
 from enginebench.options import fill, read_record
-from enginebench.runs.folder import RunRequest, Wanted
+from enginebench.runs.child.places import enter
+from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted
 from enginebench.runs.request import parse_device
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs.run import RunOptions, make_request
@@ -38,6 +39,11 @@ LEFT_OUT = {"engines", "precisions", "batch", "scope"}
 # its store is the folder, it always waits, and its cells say what failed; these are of one machine, or of an ENGINE.
 LEFT_OUT |= {"out", "resume", "deliver", "wait", "strict_precision", "env", "trtexec", "extra"}
 OPTIONS = {name: o for name, o in read_record(RunOptions).items() if name not in LEFT_OUT and not o.program}
+# Those that a machine may have of its own: all others change what is measured, and machines share a model's graphs.
+OF_MACHINE = {"baseline", "builds", "cache", "device", "iters", "load_p99_ms", "p99_limit_ms", "processes", "quick"}
+OF_MACHINE |= {"threads", "time_limit", "timeout", "warmup"}
+# Two spellings of one limit.
+DROPS = {"max_metric_drop", "max_top1_drop"}
 # How earlier versions spelt some.
 EARLIER = {"time_limit_s": "time_limit", "timeout_s": "timeout"}
 # The kind of a machine that nobody named.
@@ -52,6 +58,9 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """Options of `run`, each None where it is not given."""
 
     def __post_init__(self) -> None:
+        for old, new in EARLIER.items():
+            if {old, new} <= _given(self).keys():
+                raise ValueError(f"Expected one of {new} and {old}, got both")
         for name, value in list_options(self).items():
             try:
                 OPTIONS[name].check(value)
@@ -167,6 +176,8 @@ def _explain(path: Path, value: Any, text: str, where: str = "") -> ParseError:
 def check_spec(spec: SweepSpec) -> SweepSpec:
     """The specification with names spelt in the one way that rows have."""
     engines = tuple(spell_engine(text) for text in spec.engines)
+    for name, own in map(read_engine, (*engines, *(text for one in spec.include for text in _list(one.engine or ())))):
+        check_options(enter(EngineSpec(backend=name, options=own, device="cpu", precision="fp32", batch=1)))
     for text in spec.precisions:
         parse_precision(text)
     for step in set(spec.steps) - {"measure", *list_names("functions")}:
@@ -179,6 +190,11 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     for machine in machines:
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
+        if wrong := sorted(list_options(machine).keys() - OF_MACHINE):
+            raise UsageError(
+                f"machine {machine.kind}: {', '.join(wrong)} would change what is measured, which is the same on all "
+                "machines. Put it in [[model]] or at the top"
+            )
     groups = [merge_options(spec, *entries) for entries in product(spec.model, machines)]
     if "load" in spec.steps and all(options["load_p99_ms"] is None for options in groups):
         raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
@@ -204,7 +220,11 @@ def list_options(entry: Options) -> dict[str, Any]:
 
 def merge_options(*entries: Options) -> RunOptions:
     """All options of `run`; the last entry that gives one decides."""
-    given = {name: value for entry in entries for name, value in list_options(entry).items()}
+    given: dict[str, Any] = {}
+    for own in map(list_options, entries):
+        if DROPS & own.keys():
+            given = {name: value for name, value in given.items() if name not in DROPS}
+        given |= own
     return cast(RunOptions, fill(RunOptions, given))
 
 
@@ -231,17 +251,17 @@ def _check_once(what: str, names: list[str]) -> None:
 def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
     """The specification with the files that it names beside itself written in full."""
 
-    def anchor(value: Any) -> Any:
+    def anchor(value: Any, words: tuple[str, ...] = ()) -> Any:
         if isinstance(value, tuple):
             return tuple(map(anchor, value))
-        return str((folder / value).absolute()) if value and (folder / value).exists() else value
+        found = value and value not in words and (folder / value).exists()
+        return str((folder / value).absolute()) if found else value
 
     def change(entry: Any, *more: str) -> Any:
         files = (n for n, o in OPTIONS.items() if "PathLike" in str(o.kind))
-        return replace(entry, **{name: anchor(getattr(entry, name)) for name in (*files, *more)})
+        return replace(entry, **{name: anchor(getattr(entry, name), OUTSIDE.get(name, ())) for name in (*files, *more)})
 
-    models, machines = (change(model, "name") for model in spec.model), map(change, spec.machine)
-    return change(replace(spec, model=tuple(models), machine=tuple(machines)))  # type: ignore[no-any-return]
+    return change(replace(spec, model=tuple(change(model, "name") for model in spec.model)))  # type: ignore[no-any-return]
 
 
 def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
@@ -341,13 +361,14 @@ def make_group_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry
             f"model {model.name} is a package, compiled for one machine; name the model that it was made of"
         )
     options, wanted = merge_options(spec, model, machine), tuple(map(want, cells))
-    engines = map(read_engine, dict.fromkeys(w.engine for w in wanted))
     precisions = map(parse_precision, dict.fromkeys(w.precision for w in wanted))
-    request = make_request(model.name, options, engines=engines, precisions=precisions, batches=None, dry=True)
+    request = make_request(model.name, options, engines=(), precisions=precisions, batches=None, dry=True)
     if request.buckets:
         raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
     return replace(
         request,
+        # Not checked here: a store may name options that another version has. `check_spec` does it for the user's file.
+        engines=tuple(map(read_engine, dict.fromkeys(w.engine for w in wanted))),
         wanted=wanted,
         batches=tuple(dict.fromkeys(w.batch for w in wanted)),
         any_batch=False,

@@ -12,7 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.reporting import read_prices, report_sweep
-from enginebench.features.sweep.sections import list_sweep
+from enginebench.features.sweep.sections import format_warnings, list_sweep
 from enginebench.features.sweep.spec import read_spec
 from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
@@ -92,3 +92,9 @@ def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     assert "~ 0.00631" in disturbed and "?" not in disturbed
     assert any("1 of 2: measured in a single trial" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
+
+
+def test_what_was_random_is_said_of_the_rows_that_have_it() -> None:
+    made_up = make_caveat("random_weights", seed=0, reason="as asked"), make_caveat("random_inputs", seed=0)
+    rows = [SweepRow(id="a", status="ok", caveats=(caveat,)) for caveat in made_up]
+    assert [line[:6] for line in format_warnings(rows)] == ["1 of 2"] * 2

@@ -7,10 +7,19 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.features.sweep import spec as specs
-from enginebench.features.sweep.spec import MOST_CELLS, OPTIONS, format_model, list_cells, list_groups, read_spec
+from enginebench.features.sweep.spec import (
+    MOST_CELLS,
+    OF_MACHINE,
+    OPTIONS,
+    format_model,
+    list_cells,
+    list_groups,
+    read_spec,
+)
 from enginebench.options import Opt
 from enginebench.runs.folder import RunRequest
 from enginebench.verbs import run
@@ -80,7 +89,9 @@ SET |= {"cache": '"cold"', "calibration_method": '"entropy"', "input_dtype": '"u
 
 @pytest.mark.feature("load", "load_p99_ms")
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_of_run_stands_at_the_top_in_a_model_or_in_a_machine(tmp_path: Path, name: str) -> None:
+def test_an_option_of_run_stands_at_the_top_in_a_model_or_where_graphs_stay_equal_in_a_machine(
+    tmp_path: Path, name: str
+) -> None:
     value = SET.get(name, {bool: "true", int: "7", float: "2"}.get(OPTIONS[name].kind, '"x"'))
     line = f"{name} = {value}\n" + 'input_dtype = "uint8"\n' * (name == "normalize")
 
@@ -91,8 +102,24 @@ def test_an_option_of_run_stands_at_the_top_in_a_model_or_in_a_machine(tmp_path:
         return [group.request for group in groups]
 
     plain = ask("", "", "")
-    everywhere = [ask(line, "", ""), ask("", line, ""), ask("", "", line)]
-    assert plain not in everywhere and everywhere[1:] == everywhere[:1] * 2
+    everywhere = [ask(line, "", ""), ask("", line, "")]
+    if name in OF_MACHINE:
+        everywhere.append(ask("", "", line))
+    else:
+        with pytest.raises(UsageError, match=f"machine a: .*{name} would change what is measured, .*at the top"):
+            ask("", "", line)
+    assert plain not in everywhere and everywhere[1:] == everywhere[:1] * (len(everywhere) - 1)
+
+
+def test_a_limit_of_a_model_goes_before_the_other_spelling_of_it_at_the_top(tmp_path: Path) -> None:
+    text = "max_top1_drop = 5\n" + MATRIX
+    assert [g.request.max_metric_drop for g in list_groups(read_spec(write(tmp_path, text)))] == [0.05] * 2 + [0.02] * 2
+
+
+def test_an_option_of_an_engine_is_checked_in_the_users_file_and_not_in_a_store(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path, ONE.format("")))
+    stored = replace(spec, engines=("fake:of_another_version=1",))
+    assert [group.request.engines for group in list_groups(stored)] == [(("fake", {"of_another_version": "1"}),)]
 
 
 def test_a_new_option_of_run_is_a_field_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +143,11 @@ def test_the_page_names_the_options() -> None:
 
 
 def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, tiny_onnx: Path) -> None:
-    text = f'engines = ["fake"]\n[[model]]\nname = "{tiny_onnx.name}"\n'
+    text = f'engines = ["fake"]\n[[model]]\nname = "{tiny_onnx.name}"\nweights = "random"\n'
     (tiny_onnx.parent / "sweep.toml").write_text(text)
+    (tiny_onnx.parent / "random").mkdir()
     spec = read_spec(tiny_onnx.parent / "sweep.toml")
+    assert spec.model[0].weights == "random"  # which is no path
     assert spec.model[0].name == str(tiny_onnx)
     assert format_model(spec.model[0].name) == "tiny.onnx"
     assert list_groups(spec)[0].id.startswith("tiny-")
@@ -135,6 +164,8 @@ def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, 
         ('engines = ["fake"]\n', ParseError, "model"),
         (MATRIX + "colour = 1\n", ParseError, "colour"),
         (MATRIX.replace('"ort"', '"orrt"'), UsageError, "orrt"),
+        (MATRIX.replace('"ort"', '"fake:colour=1"'), UsageError, "colour"),
+        (MATRIX + '[[include]]\nengine = "fake:colour=1"\n', UsageError, "colour"),
         (MATRIX.replace('"int8"', '"int2"'), UsageError, "int2"),
         (MATRIX.replace("[1, 8]", "[0]"), ParseError, r"batches\[0\]: found 0; expected `int` >= 1"),
         (MATRIX.replace("[1, 8]", "[]"), ParseError, r"batches: found \[\]; expected `array` of length >= 1"),
@@ -157,6 +188,12 @@ def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, 
         (ONE.format("load_p99_ms = inf"), ParseError, r"model\[0\]: found load_p99_ms=inf; expected"),
         (ONE.format('cache = "warm"'), ParseError, "found cache='warm'; expected one of hot, cold"),
         (ONE.format("metric = [1]"), ParseError, r"model\[0\].metric\[0\]: found `int`; expected `str`"),
+        (
+            ONE.format("time_limit = 1\ntime_limit_s = 1"),
+            ParseError,
+            r"\[0\]: found both; .*time_limit and time_limit_s",
+        ),
+        ("timeout = 1\ntimeout_s = 1\n" + MATRIX, ParseError, "found both; expected one of timeout and timeout_s"),
         (ONE.format("time_limit_s = 0"), ParseError, "found time_limit=0; expected"),
     ],
 )
