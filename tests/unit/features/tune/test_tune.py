@@ -103,8 +103,8 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
         search(folder)
     with pytest.raises(UsageError, match="holds no search to continue"):
         search(folder / "nothing", resume=True)
-    changed = {"engines": "ort", "threads": 2, "goal": "throughput", "limit": "cosine=0.99", "time_budget": "1s"}
-    with pytest.raises(UsageError, match=r"^--engines, --goal: --resume continues with the options that it was"):
+    changed = {"engines": "ort", "threads": 2, "precisions": "int8", "limit": "cosine=0.99", "time_budget": "1s"}
+    with pytest.raises(UsageError, match=r"^--engines, --precisions: --resume continues with the options that it was"):
         enginebench.tune("digits-mlp", out=folder, resume=True, **changed)  # type: ignore[arg-type]
 
 
