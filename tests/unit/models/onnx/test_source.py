@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, ParseError
 from enginebench.core.records import Artifact, TensorSpec
-from enginebench.core.store import hash_file
+from enginebench.core.store import hash_file, refuse_pointer
 from enginebench.models.onnx import source as onnx_source
 from enginebench.models.onnx.source import read_onnx, read_packaged_onnx, read_precision
 from enginebench.models.zoo import DATA_DIR, packaged_onnx
@@ -209,6 +209,7 @@ def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")  # reading it would wait for ever
     with pytest.raises(ArtifactError, match="not a regular file"):
         read_onnx(tmp_path / "pipe.onnx")
+    refuse_pointer(tmp_path / "pipe.onnx")
 
 
 def test_files_too_large_for_protobuf_are_not_read(tmp_path: Path) -> None:

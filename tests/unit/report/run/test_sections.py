@@ -136,6 +136,9 @@ def test_it_says_why_less_precision_is_slower(shares: dict[str, float] | None, c
     slow = replace(make_result("ort", "int8", median_ms=5, drift=AGREE, seed=2), effective_precision=shares)
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), slow)
     assert "ort int8 is slower than the same engine in fp32 (0.6" in text and cause in text
+    other = replace(slow, engine=replace(slow.engine, precision="fp32"))
+    text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), other)
+    assert "ort fp32, asked for in int8, is slower than the same engine in fp32 (0.6" in text
     waiting = replace(slow, caveats=(make_caveat("enqueue_bound.share", share=1.0),))
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), waiting)
     assert shares is None or "the GPU waits for the host, so that faster kernels gain nothing." in text
