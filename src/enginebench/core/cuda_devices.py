@@ -20,9 +20,9 @@ def find_bus_id(index: int, load: Callable[[str], Any] = ctypes.CDLL) -> str | N
     return _ask_driver("cuDeviceGetPCIBusId", index, load)
 
 
-def find_gpu_name(load: Callable[[str], Any] = ctypes.CDLL) -> str | None:
-    """The name of CUDA's first GPU, also where there is no NVML, as on a Jetson."""
-    return _ask_driver("cuDeviceGetName", 0, load)
+def find_gpu_name(index: int = 0, load: Callable[[str], Any] = ctypes.CDLL) -> str | None:
+    """The name of the GPU that CUDA calls `index`, also where there is no NVML, as on a Jetson."""
+    return _ask_driver("cuDeviceGetName", index, load)
 
 
 def _ask_driver(question: str, index: int, load: Callable[[str], Any]) -> str | None:

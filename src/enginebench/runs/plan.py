@@ -49,7 +49,7 @@ from enginebench.engines.registry import (
     list_unasked,
     takes,
 )
-from enginebench.runs.child.places import OPTION, describe_place, probe_elsewhere
+from enginebench.runs.child.places import OPTION, explain_absence, probe_elsewhere, require_available
 from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
@@ -130,8 +130,7 @@ def check_places(request: RunRequest) -> None:
     reasons = []
     for spec in list_engines(request, ()):
         try:
-            if OPTION in spec.options:
-                describe_place(spec.options[OPTION])
+            require_available(spec)
             # A graph in another precision keeps its own where nobody asked for one: that is FP32 here.
             if spec.precision != "fp32" and (why := _refuse(spec, takes(spec.backend))):
                 raise BackendUnavailable(why)
@@ -349,8 +348,8 @@ def _serves(artifact: Artifact, spec: EngineSpec) -> bool:
 def _reason_to_skip(
     spec: EngineSpec, source: Artifact | None, found: Availability, kind: ArtifactKind, problems: Mapping[str, str]
 ) -> str | None:
-    if not found.available:
-        return f"{found.reason}. To add: {found.fix}" if found.fix else found.reason
+    if why := explain_absence(found):
+        return why
     if why := _refuse(spec, kind):
         return why
     if kind == "torch" and OPTION not in spec.options and lacks_torchao(spec.recipe):

@@ -215,6 +215,9 @@ def ask(
         given.take_side(against if against is not None else "", options["example_inputs"]) as other,
         given.open_progress(options["progress"]) as reporter,
     ):
+        precision = parse_precision(options["against_precision"] or options["precision"])
+        side = parse_side(other, taken.text, precision) if other else None
+        use_trtexec(options["trtexec"], (name, side.engine[0]) if side else (name,))
         batch, shapes = options["batch"], shared.read_shapes()
         if batch is None and not shapes and own.get("implicit_batch", "").isdecimal():
             batch = int(own["implicit_batch"])
@@ -228,9 +231,6 @@ def ask(
             input_size=options["input_size"],
             dry=dry,
         )
-        precision = parse_precision(options["against_precision"] or options["precision"])
-        side = parse_side(other, taken.text, precision) if other else None
-        use_trtexec(options["trtexec"], (name, side.engine[0]) if side else (name,))
         request = request if bundle is None else fill_request(request, bundle)
         yield replace(request, timeout_s=options["timeout"]), side, reporter
 

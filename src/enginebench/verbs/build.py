@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.aoti import is_package
 from enginebench.core.caveats import format_caveat, make_caveat
-from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision, slug
 from enginebench.core.plan_notes import write_note
@@ -43,11 +43,11 @@ from enginebench.options import (
 )
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
-from enginebench.runs.child.places import enter, find_available, find_place
+from enginebench.runs.child.places import enter, find_place, require_available
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import join_argv, merge_options, read_normalize
+from enginebench.runs.request import join_argv, merge_options, read_normalize, use_trtexec
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
@@ -259,7 +259,6 @@ def list_settings(options: BuildOptions) -> dict[str, str]:
         "plugins": "\n".join(map(str, options["plugins"])),
         "calib_cache": cache.absolute() if cache and weak else None,
         "calib_data": data.absolute() if data and weak else None,
-        "path": options["trtexec"],
         "extra": join_argv(options["extra"]),
     }
     return {key: str(value) for key, value in settings.items() if value not in (None, "")}
@@ -314,9 +313,10 @@ def plan_engine(onnx: str, asked: BuildOptions) -> EngineSpec:
         raise UsageError("--device cpu: plans are built on a GPU; give cuda:N, for example cuda:0")
     head = read_onnx_head(Path(onnx)) if precision is None and resolve_model(onnx).kind == "onnx" else None
     wanted, recipe = (head.precision, None) if head else parse_precision(precision or "fp32")
+    use_trtexec(asked["trtexec"], (name,))
     options = list_settings(asked)
-    if name != "trtexec" and options.keys() & {"path", "extra"}:
-        raise UsageError(f"--trtexec, --extra and arguments after -- are for the engine trtexec, not for {name}")
+    if name != "trtexec" and "extra" in options:
+        raise UsageError(f"--extra and arguments after -- are for the engine trtexec, not for {name}")
     if name == "trtexec" and "calib_data" in options:
         raise UsageError(
             "trtexec cannot calibrate on data; give --calib-cache instead of --calib, or use --engine tensorrt"
@@ -354,6 +354,7 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     threads = default_threads()
     spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
     check_options(spec)
+    require_available(spec)
     with open_scratch() as scratch:
         artifact = make_source(model, scratch, asked, reporter, onnx=False)
         if artifact.kind != "torch":
@@ -378,20 +379,20 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
         raise UsageError(f"engine {spec.backend} builds while it loads, so there is no file to keep. Use bench or run")
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UsageError(f"--out {out} is the graph itself, which the engine file would replace; choose another --out")
-    if is_made(model, options) and not (found := find_available(spec)).available:  # told before an export is paid for
-        fix = f". To add: {found.fix}" if found.fix else ""
-        raise BackendUnavailable(f"engine {spec.backend}: {found.reason}{fix}")
+    made = is_made(model, options)
+    # A builder that times nothing needs no GPU.
+    require_available(spec if find_entry(spec.backend).tunes else replace(spec, device="cpu"))
     artifact = make_graph(model, name_folder(out), options, reporter)
     onnx = Path(artifact.path)
     check_batch_axis(artifact, spec)
     if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
         open_composing(spec).compose_build(artifact, str(out), spec, None)
-    doubts = artifact.caveats if is_made(model, options) else ()
+    doubts = artifact.caveats if made else ()
     doubts += judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
-        if find_available(spec).available:  # it is asked, where it runs, for what its version is known not to build
-            ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
-            run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
+        # It is asked, where it runs, for what its version is known not to build.
+        ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
+        run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
         given, onnx = onnx, quantized_path(onnx, spec)
         reporter.say(f"{given} is {artifact.precision}; quantizing it to {onnx} first")
         to = format_precision(known(spec.precision), spec.recipe)

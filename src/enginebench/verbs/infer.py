@@ -24,6 +24,7 @@ from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
+from enginebench.runs.child.places import require_available
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
@@ -104,6 +105,7 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
     with begin(target, options) as (taken, reporter), open_scratch() as scratch:
         source, threads = shared.make_source(taken.text), shared.count_threads()
         device = find_device(name, shared.device)
+        require_available(EngineSpec(backend=name, options=settings, device=device))
         calls = resolve_given(inputs)
         first = next(iter(calls[0].values()), None)
         if first is None:

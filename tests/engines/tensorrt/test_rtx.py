@@ -132,7 +132,7 @@ def test_the_layers_are_read_like_those_of_trtexec_and_a_plan_that_is_there_is_n
         (["--refit"], "takes no refit: .* needs a GPU"),
         (["--strip"], "takes no strip: .* needs a GPU"),
         (["--weak-typing"], "takes no weak_typing: .* strongly typed"),
-        (["--trtexec", "t"], "for the engine trtexec"),
+        (["--trtexec", "t"], "the engine trtexec, which this command does not use"),
         (["--engine", "tensorrt-rtx:weight_streaming=1"], "add graph=0 or graph=rtx"),
     ],
 )
@@ -222,7 +222,7 @@ def test_without_a_gpu_a_plan_is_refused_in_plain_words(build: Callable[..., Any
     np.savez(graph.with_name("in.npz"), input=np.zeros((1, 1, 8, 8), np.float32))
     for verb in (("bench", "net.plan"), ("infer", "net.plan", "in.npz", "--out", "out.npz")):
         told = " ".join(cli(*verb, "--engine", "tensorrt-rtx", code=3).stderr.split())
-        assert "cannot run here" in told and "runs on 7.5, 8.0, 8.6, 8.9, 12.0, 12.1" in told
+        assert "no cuda:0 here: the driver shows no GPU" in told
 
 
 def test_a_program_has_its_plan_built_in_another_process(graph: Path, tmp_path: Path) -> None:

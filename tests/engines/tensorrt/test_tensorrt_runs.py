@@ -16,6 +16,7 @@ import pytest
 
 from calls import read_document, succeed
 from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child import places
 from enginebench.stats.drift import default_limits
 from fakes.tensorrt_modules import MODULES, forget_modules, make_lean_site
 from fakes.trtexec_shim import install_trtexec
@@ -62,6 +63,7 @@ def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
             return run_cli(tmp_path, *arguments, env=env, code=code)
         forget_modules()
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(places, "find_gpu_name", "Fake GPU".__getitem__)  # the GPU of the fakes
             for folder in reversed(env["PYTHONPATH"].split(":")):
                 patch.syspath_prepend(folder)
             return run_here(tmp_path, *arguments, env=env, code=code)
@@ -241,6 +243,8 @@ class Hide:
 look = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if is_hidden(name) else look(name, package)
 sys.meta_path.insert(0, Hide())
+from enginebench.core import cuda_devices
+cuda_devices.find_gpu_name = lambda index=0: "Fake GPU"
 """
 
 
@@ -308,7 +312,7 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path, graph: P
     version = ("--tensorrt-version", "10.16")
     refused = {
         ("build", graph, "--engine", "tensorrt", "--extra", "--verbose"): "for the engine trtexec, not for tensorrt",
-        ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "for the engine trtexec, not for tensorrt",
+        ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "which this command does not use",
         ("bench", graph, "--engine", "ort", "--trtexec", "/bin/true"): "which this command does not use",
         ("run", graph, "--engines", "ort", "--trtexec", "/bin/true"): "which this command does not use",
         ("build", graph, "--out", graph): "is the graph itself",

@@ -34,7 +34,7 @@ class FakeDriver:
 
 def test_the_card_is_named_by_its_place_on_the_bus() -> None:
     assert [find_bus_id(i, lambda name: FakeDriver()) for i in (0, 1, 2)] == ["0000:0B:00.0", "0000:0A:00.0", None]
-    assert find_gpu_name(lambda name: FakeDriver()) == "Orin"
+    assert [find_gpu_name(i, lambda name: FakeDriver()) for i in (0, 2)] == ["Orin", None]
 
 
 @pytest.mark.parametrize("call", ["cuInit", "cuDeviceGet", "cuDeviceGetPCIBusId"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.tensorrt_modules import use_fakes
 from graphs import write_text
 from label_graphs import classify, translate_words
 from line_graphs import FAST, draw, read_rows, write_lines
@@ -111,7 +112,8 @@ def test_a_module_is_exported_and_checked_with_the_users_entries(cli: Cli, tmp_p
         assert row["shapes"] == {"input": [1, 12]} and row["drift"]["n"] == 5
 
 
-def test_inputs_that_nothing_would_be_fed_with_are_refused(cli: Cli, tmp_path: Path) -> None:
+def test_inputs_that_nothing_would_be_fed_with_are_refused(cli: Cli, tmp_path: Path, monkeypatch) -> None:
+    use_fakes(monkeypatch, "11.4")
     np.savez(tmp_path / "in.npz", x=draw(2, 11))
     (tmp_path / "a.plan").write_bytes(b"a plan")
     assert "use infer or drift" in cli("bench", "a.plan", "--engine", "tensorrt", "--inputs", "in.npz", code=2).stderr

@@ -1,7 +1,6 @@
 """Options that verbs share reach a verb as one record each."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +15,7 @@ from enginebench.core.records import MeasureSpec
 from enginebench.door import VERBS, FiniteRange
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
+from enginebench.runs.child import places
 from enginebench.runs.request import Shared, Timing
 from enginebench.runs.targets.sides import ask_sides
 from enginebench.verbs.given import share
@@ -105,10 +105,13 @@ def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, 
     ],
 )
 @pytest.mark.feature("trtexec", "'trtexec'")
-def test_what_cannot_overlap_is_refused_before_there_is_a_request(engine, device, cache, reason) -> None:
+def test_what_cannot_overlap_is_refused_before_there_is_a_request(engine, device, cache, reason, monkeypatch) -> None:
     measure = MeasureSpec(scope="pipelined", cache=cache)
+    monkeypatch.setattr(places, "find_gpu_name", lambda index: None)
     shared = replace(COMMON, device=device, input_shape=())
-    with pytest.raises(UsageError, match=reason) if reason else nullcontext():
+    with pytest.raises(
+        UsageError if reason else BackendUnavailable, match=reason or "no cuda:0 here: the driver shows"
+    ):
         asked = {"engines": [(engine, {})], "precisions": [("fp32", None)], "batches": None, "input_size": None}
         shared.make_request("digits-mlp", measure=measure, **asked)
 

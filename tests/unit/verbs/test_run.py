@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from enginebench.engines.fake import FakeEngine
+from enginebench.runs.child import places
 from processes import Cli
 
 FAST = ("--warmup", "2", "--iters", "30")
@@ -40,9 +41,13 @@ def test_a_stored_run_shows_nobodys_home(finished_run: Path) -> None:
         assert str(finished_run.parent) not in path.read_text(), path
 
 
-def test_engines_of_a_gpu_are_asked_for_on_a_gpu(cli: Cli, tiny_onnx: Path) -> None:
-    done = cli("run", tiny_onnx, "--device", "cuda:0", "--quick")
+def test_engines_of_a_gpu_are_asked_for_on_a_gpu_that_is_there(cli, tiny_onnx, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(places, "find_gpu_name", {0: "one", 1: "other"}.get)
+    done = cli("run", tiny_onnx, "--quick", "--device", "cuda:0")
     assert "ort-cuda" in done.stdout and "openvino" not in done.stdout
+    done = cli("bench", tiny_onnx, "--engine", "ort-cuda", "--out", "b", "--device", "cuda:7", code=3)
+    assert done.stderr == "error: no configuration can run here: no cuda:7 here: there is cuda:0, cuda:1\n"
+    assert not (tmp_path / "b").exists(), "refused before anything is exported"
 
 
 def test_builds_are_made_measured_and_told(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:

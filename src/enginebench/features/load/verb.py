@@ -35,7 +35,7 @@ from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.main_job import list_changes
-from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored
+from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
@@ -154,6 +154,8 @@ def measure_load(
             input_size=options["input_size"],
         )
         request = request if bundle is None else fill_request(request, bundle)
+        for device in devices[1:]:
+            check_places(replace(request, device=device))
         how = {"wait": options["wait"], "resume": options["resume"]}
         document = load_target(request, settings, root, reporter=reporter, on_partial=keep, **how)
     keep(document)

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,10 +22,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.core.cuda_devices import find_gpu_name
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.records import Availability, EngineSpec
 from enginebench.core.store import find_cache
-from enginebench.engines.registry import find_entry, find_installed
+from enginebench.engines.registry import find_entry, find_installed, probe
+from enginebench.measure.nvml import read_index
 
 OPTION = "env"
 # What a child imports, whatever the engine. Each is a wheel of its own, small, and for every interpreter.
@@ -152,8 +155,36 @@ def _ask(name: str, python: str) -> Place:
 
 
 def find_available(engine: EngineSpec) -> Availability:
-    """Whether an engine can run where it is to run: here, judged without importing its runtime, or elsewhere."""
-    return probe_elsewhere(engine) if OPTION in engine.options else find_installed(engine.backend)
+    """Whether an engine can run where it is to run, and on its device: here judged without its runtime, or elsewhere.
+
+    Packages use the GPUs that the driver shows here; a program has its own, as in a container. One that may be for CPUs
+    alone is asked.
+    """
+    name, device, entry = engine.backend, engine.device, find_entry(engine.backend)
+    refuse = partial(Availability, engine=name, available=False)
+    if (on_gpu := (entry.distributions or entry.modules) and device != "cpu") and not find_gpu_name(read_index(device)):
+        there = ", ".join(f"cuda:{i}" for i in takewhile(find_gpu_name, count()))
+        seen = (
+            f"there is {there}" if there else "the driver shows no GPU. Check with nvidia-smi, or use engines for CPUs"
+        )
+        return refuse(reason=f"no {device} here: {seen}")
+    found = probe_elsewhere(engine) if OPTION in engine.options else find_installed(name)
+    if found.available and on_gpu and not entry.device and not entry.gpu_options:
+        there = ", ".join(devices := found.devices or probe(name).devices)
+        return found if device in devices else refuse(reason=f"engine {name} runs on {there}, not on {device}")
+    return found
+
+
+def require_available(engine: EngineSpec) -> None:
+    """Checks, before a model is loaded for it, that an engine can run where it is to run, and on its device."""
+    if why := explain_absence(find_available(engine)):
+        raise BackendUnavailable(why)
+
+
+def explain_absence(found: Availability) -> str | None:
+    if found.available:
+        return None
+    return f"{found.reason}. To add: {found.fix}" if found.fix else found.reason
 
 
 def probe_elsewhere(engine: EngineSpec) -> Availability:

@@ -7,15 +7,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
+from enginebench.core.errors import ArtifactError, FeedError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, ModelSource, Precision, Recipe
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.core.store import is_bundle, read_result
-from enginebench.engines.registry import accepts, find_device, find_entry, has_engine, probe, read_engine, takes
+from enginebench.engines.registry import accepts, find_device, find_entry, has_engine, read_engine, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
+from enginebench.runs.child.places import require_available
 from enginebench.runs.folder import RunFolder, Stored, check_outside
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter
@@ -182,11 +183,8 @@ def check_side(text: str, device: str = "cpu") -> Side:
     side = parse_side(text, "")
     if not side.target:
         raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored result, or a bundle")
-    entry = find_entry(side.engine[0])
-    if device != "cpu" and not entry.device and not entry.gpu_options:  # one for CPUs, or of another package
-        places = probe(entry.name).devices
-        if places and device not in places:
-            raise BackendUnavailable(f"engine {entry.name} runs on {', '.join(places)}, not on {device}")
+    name, options = side.engine
+    require_available(EngineSpec(backend=name, options=options, device=find_device(name, device)))
     return side
 
 

@@ -110,7 +110,7 @@ def test_what_both_sides_start_from_is_made_once(jobs: list[SourceJob], tmp_path
     assert [(job.source.model, job.out_dir) for job in jobs] == [("digits-mlp", str(tmp_path / "ref"))]
 
 
-def test_an_engine_of_cpus_is_refused_on_a_gpu_before_anything_is_opened() -> None:
+def test_an_engine_of_cpus_is_refused_on_a_gpu_before_anything_is_opened(fakes: None) -> None:
     with pytest.raises(BackendUnavailable, match="engine ort runs on cpu, not on cuda:0"):
         check_side("ort@digits-mlp", "cuda:0")
     assert [check_side(f"{name}@digits-mlp", "cuda:0").engine[0] for name in ("pytorch", "tensorrt")]
