@@ -17,7 +17,6 @@ from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.charts import GREY, Spec, alt, finish
 from enginebench.report.csv_table import format_csv
-from enginebench.report.numbers import format_digits, format_significant
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.table import Column, Section, make_notes, make_table
 
@@ -90,24 +89,19 @@ def name_series(row: HistoryRow) -> str:
     return clean_text(" ".join([*parts, f"{row.threads}t"]))
 
 
-def _format_p50(row: HistoryRow) -> str:
-    if row.p50_ms is None:
-        return row.status
-    return ("~ " if row.validity != "valid" else "") + format_significant(row.p50_ms, 4)
-
-
 _FIELDS = tuple(Column(field.name, str, attrgetter(field.name)) for field in fields(HistoryRow))
 _COLUMNS = (
     Column("started", lambda row: row.started_utc[:16], spare=1),
     Column("model", attrgetter("model")),
     Column("engine", attrgetter("engine")),
     Column("precision", lambda row: format_precision(show_precision(row.engine, row.precision), row.recipe, row.mix)),
-    Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=2),
-    Column("shapes", attrgetter("shapes"), when=lambda rows: any(row.shapes for row in rows), spare=1),
-    Column("p50 ms", _format_p50, attrgetter("p50_ms"), align="decimal"),
-    Column("p99 ms", lambda row: format_digits(row.p99_ms), attrgetter("p99_ms"), align="decimal", spare=3),
-    Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=4),
-)
+    Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=3),
+    Column("shapes", attrgetter("shapes"), when=lambda rows: any(row.shapes for row in rows), spare=2),
+    Column("p50", lambda row: row.status if row.p50_ms is None else "~ " * (row.validity != "valid") + "{}",
+           attrgetter("p50_ms"), align="decimal", is_time=True),
+    Column("p99", lambda row: "{}", attrgetter("p99_ms"), align="decimal", spare=4, is_time=True),
+    Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=5),
+)  # fmt: skip
 
 
 def format_history_csv(rows: Sequence[HistoryRow]) -> str:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.report.numbers import UNITS_PER_MS, TimeUnit, choose_unit, format_digits
+
 Value = str | int | float | bool | None
 # Low end, value and high end of a ratio; the ends are None where there is no interval.
 Span = tuple[float | None, float, float | None]
@@ -25,6 +27,8 @@ class Column(Struct, frozen=True):
     hint: str = ""  # what the title does not say
     bar: bool = False  # a bar as long as the value of its row, for times that are compared
     span: Callable[[Any], Span | None] | None = None  # a ratio with its interval, drawn on a logarithmic axis
+    # A time in ms, of which `text` has {} in place of the figure: `make_table` writes those of a table in one unit.
+    is_time: bool = False
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -72,8 +76,25 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Table:
-    """The table of these rows, with the columns that have anything to show for them."""
-    return Table(columns=tuple(column for column in columns if column.when(rows)), rows=tuple(rows), **more)
+    """The table of these rows, with the columns that have anything to show for them; the fastest chooses the unit."""
+    shown = [column for column in columns if column.when(rows)]
+    times = [column.value(row) for column in shown if column.is_time and column.value for row in rows]
+    unit = choose_unit(time for time in times if isinstance(time, float))
+    return Table(columns=tuple(_in_unit(one, unit) if one.is_time else one for one in shown), rows=tuple(rows), **more)
+
+
+def _in_unit(column: Column, unit: TimeUnit) -> Column:
+    def value(row: Any) -> float | None:
+        ms = column.value(row) if column.value else None
+        return ms * UNITS_PER_MS[unit] if isinstance(ms, float) else None
+
+    return replace(
+        column,
+        title=f"{column.title} {unit}",
+        text=lambda row: column.text(row).format(format_digits(value(row))),
+        value=value,
+        is_time=False,
+    )
 
 
 def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> tuple[Column, ...]:

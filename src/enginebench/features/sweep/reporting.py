@@ -30,7 +30,7 @@ from enginebench.verbs.given import to_path
 PAGES = "sweep-pages"
 SCRIPT = Path(__file__).with_name("sweep.js")
 KEYS = {"model": "model", "machine": "machine_kind", "engine": "engine", "precision": "precision"}
-_P50 = [column.title for column in COLUMNS].index("p50 ms")
+_P50 = [column.title for column in COLUMNS].index("p50")
 _ABOUT = (
     "A line is the fastest valid configuration of an engine whose outputs are the same. Speed-ups are against the "
     "baseline on the same machine; between machines there is no verdict."

@@ -9,14 +9,7 @@ from enginebench.core.records import Estimate
 from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.features.sweep.records import SweepPlan
-from enginebench.report.numbers import (
-    format_digits,
-    format_range,
-    format_ratio,
-    format_significant,
-    format_time,
-    format_verdict,
-)
+from enginebench.report.numbers import format_digits, format_range, format_ratio, format_time, format_verdict
 from enginebench.report.run.remarks import gather_notes
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
@@ -38,9 +31,11 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
         if cell.row is None or found is None:
             return "" if name != "p50_ms" else cell.row.status if cell.row else "not measured"
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
-        return mark + format_significant(found.value) + ("" if found.supported else "?")
+        return mark + "{}" + ("" if found.supported else "?")
 
-    return Column(title, text, lambda cell: e.value if (e := take(cell)) else None, align="decimal", spare=spare)
+    return Column(
+        title, text, lambda cell: e.value if (e := take(cell)) else None, align="decimal", spare=spare, is_time=True
+    )
 
 
 COLUMNS = (
@@ -49,8 +44,8 @@ COLUMNS = (
     Column("engine", lambda cell: cell.engine),
     Column("precision", lambda cell: cell.precision),
     Column("batch", lambda cell: str(cell.batch), lambda cell: cell.batch, align="right", spare=2),
-    _figure("p50 ms", "p50_ms"),
-    _figure("p99 ms", "p99_ms", 3),
+    _figure("p50", "p50_ms"),
+    _figure("p99", "p99_ms", 3),
     Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
            lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
     Column("outputs", lambda cell: _format_outputs(cell.row), wide=True),

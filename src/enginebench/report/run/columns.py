@@ -1,7 +1,6 @@
 """The columns of a table of results, declared once: for people, and for programs."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any, get_args
 
@@ -10,14 +9,7 @@ from msgspec.structs import fields
 from enginebench.core.names import NOT_KNOWN, show_precision
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
-from enginebench.report.numbers import (
-    UNITS_PER_MS,
-    choose_unit,
-    format_digits,
-    format_ratio,
-    format_significant,
-    format_small,
-)
+from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small
 from enginebench.report.run.rows import Row, takes_images
 from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
@@ -32,10 +24,7 @@ _NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next", "ratio_to_wider", "wider"
 
 
 def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """What a person reads of a table of these rows; times in one unit, which the fastest chooses."""
-    unit = choose_unit(row.p50_ms.value for row in rows if row.p50_ms)
-    times = partial(_take_time, factor=UNITS_PER_MS[unit])
-    timed = partial(_make_time, factor=UNITS_PER_MS[unit])
+    """What a person reads of a table of these rows."""
     metric = find_metric(rows)
     found = next((row.capacity for row in rows if row.capacity), None)
     items = "images/s" if all(map(takes_images, rows)) else "inputs/s"
@@ -46,9 +35,9 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column("axes", lambda row: (row.axes or "").replace("open", "dynamic"),
                when=_varies("axes"), wide=True, spare=8),
-        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + format_digits(times(row, "p50_ms")),
-               lambda row: times(row, "p50_ms"), align="decimal", bar=True),
-        *(timed(f"{name} {unit}", field, spare=2 + 6 * wide, wide=wide)
+        Column("p50", lambda row: "~ {}" if is_disturbed(row) else "{}", _take_time("p50_ms"), align="decimal",
+               bar=True, is_time=True),
+        *(_make_time(name, field, spare=2 + 6 * wide, wide=wide)
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
         Column("speed-up", format_speedup, lambda row: row.speedup.value if row.speedup else None, align="right",
                span=take_span, hint="95% interval of the ratio of medians, over paired trials"),
@@ -93,16 +82,14 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def _make_time(title: str, name: str, factor: float, *, wide: bool, spare: int) -> Column:
-    def take(row: Row) -> float | None:
-        return _take_time(row, name, factor)
-
+def _make_time(title: str, name: str, *, wide: bool, spare: int) -> Column:
     def show(row: Row) -> str:
         estimate: Estimate | None = getattr(row, name)
-        return format_digits(take(row)) + ("?" if hint and estimate and not estimate.supported else "")
+        return "{}?" if hint and estimate and not estimate.supported else "{}"
 
     hint = "?: too few samples for this percentile" if name != "mean_ms" else ""
-    return Column(title, show, take, align="decimal", wide=wide, spare=spare, hint=hint)
+    take = _take_time(name)
+    return Column(title, show, take, align="decimal", wide=wide, spare=spare, hint=hint, is_time=True)
 
 
 def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
@@ -166,9 +153,12 @@ def format_shares(row: Row) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
-def _take_time(row: Row, name: str, factor: float) -> float | None:
-    estimate: Estimate | None = getattr(row, name)
-    return estimate.value * factor if estimate else None
+def _take_time(name: str) -> Callable[[Row], float | None]:
+    def take(row: Row) -> float | None:
+        estimate: Estimate | None = getattr(row, name)
+        return estimate.value if estimate else None
+
+    return take
 
 
 def _take_text(name: str) -> Callable[[Row], str]:

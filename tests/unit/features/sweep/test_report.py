@@ -87,9 +87,9 @@ def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     lines = draw(list_sweep(make_sweep()), 80).splitlines()
     assert "not shown" not in "\n".join(lines)
     (single,) = [line for line in lines if "  openvino" in line]
-    assert single.split()[-4:] == ["0.0139?", "0.0654", "about", "0.014x"]
+    assert single.split()[-4:] == ["13.9?", "65.4", "about", "0.014x"]
     (disturbed,) = [line for line in lines if " ort " in line]
-    assert "~ 0.00631" in disturbed and "?" not in disturbed
+    assert "~ 6.31" in disturbed and "?" not in disturbed
     assert any("1 of 2: measured in a single trial" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
 

@@ -177,7 +177,7 @@ def test_a_batch_that_cannot_be_relied_on_says_so() -> None:
         return replace(row, validity="suspect", p99_ms=estimate) if row.batch == 8 else row
 
     series = list_batches([doubt(row) for row in make_rows()])
-    assert read([doubt(row) for row in make_rows()])[1][3:5] == ("~ 2.00", "4.00?")
+    assert read([doubt(row) for row in make_rows()])[1][3:5] == ("~ 2000", "4000?")
     assert format_largest(series, 4.0) == [
         "a fp32: batch 8 is the largest within p99 4 ms (too few samples for a p99, disturbed)."
     ]
