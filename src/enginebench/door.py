@@ -179,7 +179,7 @@ def choose_type(option: Opt) -> Any:
     if option.kind is float:
         return FiniteRange(low, high, min_open=option.gt is not None, max_open=option.lt is not None)
     if option.path is not None:
-        return click.Path(dir_okay=option.path != "file", file_okay=option.path != "folder")
+        return click.Path(dir_okay="file" not in option.path, file_okay="folder" not in option.path)
     return click.STRING
 
 
@@ -224,16 +224,17 @@ def command(
         absent: dict[str, Any] = vars(function).get("absent", {}) if function else {}
         printed = list_options(shown or Printed)
         usual = {option.name: option.default for option in read_record(shown or Printed).values()}
-        takes = inspect.signature(body).parameters
+        known, takes = own | printed, inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
 
         def call(**given: Any) -> None:
+            given = {key: known[key].check(value) if key in known else value for key, value in given.items()}
             kept = usual | {key: given.pop(key) for key in printed if key in given}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
             body(**given, **hidden, **absent, shown=kept)
 
-        declared = [option for option in sort_options(own | printed).values() if not option.program]
+        declared = [option for option in sort_options(known).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
         params = [*arguments, *map(make_click, declared)]
         made = click.Command(name or getattr(function, "__name__", ""), params=params, callback=call, help=text)

@@ -13,6 +13,7 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as get_hints
 
@@ -59,7 +60,7 @@ class Opt(Struct, frozen=True):
     names: str = ""  # on the command line, as click takes them; by default made of the field's name
     metavar: str | None = None
     multiple: bool = False
-    path: Literal["file", "folder", "any"] | None = None
+    path: Literal["file", "folder", "any", "new file", "new folder", "new any"] | None = None  # new: it is written
     then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and hands it to nobody else
     program: bool = False  # for Python callers alone
     required: bool = False  # on the command line
@@ -76,6 +77,10 @@ class Opt(Struct, frozen=True):
 
     def check(self, value: Any) -> Any:
         """The value, if it is of the option's type and within its limits, else UsageError; a path becomes a text."""
+        if (self.path or "").startswith("new") and value is not None:
+            from enginebench.core.store import check_writable
+
+            check_writable(Path(value))
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
         limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}

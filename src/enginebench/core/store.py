@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -103,13 +103,30 @@ def _explain_reading(path: Path) -> Iterator[None]:
         raise ArtifactError(f"cannot read {path}: {reason}. Check the path and its permissions") from error
 
 
+def check_writable(path: Path) -> None:
+    """Checks, before anything is measured for it, that a file, or a folder of files, can be written there."""
+    place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
+    if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
+        with _explain_writing(path), tempfile.TemporaryFile(dir=place):
+            pass
+
+
+@contextmanager
+def _explain_writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another path") from error
+
+
 @contextmanager
 def replace_atomic(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays."""
-    temporary = ""
-    try:
+    with _explain_writing(path), ExitStack() as clean:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=".tmp")
+        clean.callback(Path(temporary).unlink, missing_ok=True)  # an interrupt, too, leaves nothing behind
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -117,13 +134,6 @@ def replace_atomic(path: Path) -> Iterator[BinaryIO]:
         os.umask(mask := os.umask(0))
         Path(temporary).chmod(0o666 & ~mask)
         Path(temporary).replace(path)
-    except BaseException as error:  # an interrupt, too, leaves nothing behind
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-        reason = error.strerror or error
-        raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another path") from error
 
 
 def read_record(path: Path, kind: type[R]) -> R:

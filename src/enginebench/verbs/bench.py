@@ -21,16 +21,7 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Caveat, Result
 from enginebench.core.shapes import format_shapes
-from enginebench.core.store import (
-    bring_files,
-    copy_file,
-    encode,
-    hash_file,
-    is_bundle,
-    read_record,
-    replace_atomic,
-    write_atomic,
-)
+from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
@@ -98,14 +89,16 @@ class BenchPrinted(DiffPrinted, DryRunning, opts.Trusting, total=False):
         Opt(
             "Write everything trtexec prints for TARGET to this file.",
             metavar="F",
-            path="file",
+            path="new file",
             feature="trtexec",
             more="The build, if there was one, then each process; refused for engines that run no tool",
         ),
     ]
     out: Annotated[
         str | None,
-        Opt("Folder of the results, F.json beside it. [results/bench-TARGET-TIME]", metavar="DIR|F.json", path="any"),
+        Opt(
+            "Folder of the results, F.json beside it. [results/bench-TARGET-TIME]", metavar="DIR|F.json", path="new any"
+        ),
     ]
 
 
@@ -163,9 +156,6 @@ def command(
         out = Path(shown["out"]) if shown["out"] is not None else None
         file = out if out is not None and out.suffix.lower() == ".json" else None
         root = given.choose_root(out if file is None else None, f"bench-{stem}")
-        for path in (file, shown["log"], shown["junit"]):
-            if path is not None:
-                _check_writable(Path(path))
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
     if shown["log"] is not None and (logs := find_logs(root, results[-1])):
         write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
@@ -179,12 +169,6 @@ def command(
         verdict = diff_results(results[:1], results[1:], options["margin"], neighbours=True, same_inputs=True)
         write_verdict(verdict, shown, gate=options["gate"])
     done.check(gate=options["gate"])
-
-
-def _check_writable(path: Path) -> None:
-    """Checks, before anything is measured for it, that a file can be written there."""
-    with suppress(EOFError), replace_atomic(path):
-        raise EOFError  # so that nothing is left
 
 
 @contextmanager

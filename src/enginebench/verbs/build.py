@@ -108,7 +108,7 @@ class BuildOptions(Progress, total=False):
         Sequence[str],
         Opt("One more optimization profile; can be repeated.", (), metavar="NAME:MIN/OPT/MAX", multiple=True),
     ]
-    timing_cache: Annotated[PathLike | None, Opt("File that keeps timings between builds.", path="file")]
+    timing_cache: Annotated[PathLike | None, Opt("File that keeps timings between builds.", path="new file")]
     optimization_level: Annotated[int | None, Opt("How hard the builder searches. [3]", ge=0, le=5)]
     version_compatible: Annotated[bool, Opt("The plan also runs on later versions of the same major version.", False)]
     hardware_compatibility: Annotated[
@@ -148,7 +148,7 @@ class BuildPrinted(DryRunning, Printed, total=False):
     pass
 
 
-Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan; MODEL.pt2 for pytorch-aoti]", path="file")]
+Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan; MODEL.pt2 for pytorch-aoti]", path="new file")]
 
 
 @verb(BuildOptions)

@@ -53,7 +53,7 @@ class CalibrateOptions(Modules, Shared, total=False):
     method: Annotated[Method, Opt("How a range is derived from the values.", "minmax")]
     percentile: Annotated[float | None, Opt("The percentile of --method percentile. [99.99]", gt=50, le=100)]
     keep_batches: Annotated[
-        PathLike | None, Opt("Also write the entries themselves to this file.", metavar="F.npz", path="file")
+        PathLike | None, Opt("Also write the entries themselves to this file.", metavar="F.npz", path="new file")
     ]
 
 
@@ -66,7 +66,7 @@ Data: TypeAlias = Annotated[
 ]
 Out: TypeAlias = Annotated[
     PathLike,
-    Opt("File for the ranges: JSON, or TensorRT's text cache if it ends in .cache.", "calib.json", path="file"),
+    Opt("File for the ranges: JSON, or TensorRT's text cache if it ends in .cache.", "calib.json", path="new file"),
 ]
 
 

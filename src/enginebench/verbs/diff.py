@@ -90,10 +90,10 @@ class DiffOptions(Progress, total=False):
 
 
 class DiffPrinted(Printed, total=False):
-    junit: Annotated[PathLike | None, Opt("Write the verdicts as JUnit XML.", metavar="F", path="file")]
+    junit: Annotated[PathLike | None, Opt("Write the verdicts as JUnit XML.", metavar="F", path="new file")]
     summary: Annotated[
         PathLike | None,
-        Opt("Append the table as markdown, for example to $GITHUB_STEP_SUMMARY.", metavar="F", path="file"),
+        Opt("Append the table as markdown, for example to $GITHUB_STEP_SUMMARY.", metavar="F", path="new file"),
     ]
 
 

@@ -65,7 +65,7 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
         ),
     ]
     skip_output_save: Annotated[bool, Opt("Do not write samples/ into --out.", False)]
-    out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="folder")]
+    out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="new folder")]
     task: opts.TaskOption
     gate: Annotated[bool, Opt("Raise GateFailed where a limit of your own is not kept.", True, program=True)]
 

@@ -53,7 +53,9 @@ class ExportOptions(Modules, Shared, total=False):
 Out: TypeAlias = Annotated[
     PathLike,
     Opt(
-        "The ONNX file. [MODEL.onnx]", path="file", more="Weights beyond 2 GB lie beside it in one that ends in `.data`"
+        "The ONNX file. [MODEL.onnx]",
+        path="new file",
+        more="Weights beyond 2 GB lie beside it in one that ends in `.data`",
     ),
 ]
 

@@ -19,10 +19,11 @@ class HistoryOptions(TypedDict, total=False):
 
 
 class HistoryPrinted(Printed, total=False):
-    out: Annotated[str | None, Opt("Folder for history.csv and the trend charts. [DIR/history]", path="folder")]
+    out: Annotated[str | None, Opt("Folder for history.csv and the trend charts. [DIR/history]", path="new folder")]
     last: Annotated[int, Opt("Number of configurations to print.", 40, ge=0)]
     parquet: Annotated[
-        str | None, Opt("Also write the table as Parquet.", metavar="F", path="file", more="Needs the extra `parquet`")
+        str | None,
+        Opt("Also write the table as Parquet.", metavar="F", path="new file", more="Needs the extra `parquet`"),
     ]
     mlflow: Annotated[
         str | None,

@@ -48,7 +48,9 @@ class InferOptions(Modules, Shared, total=False):
 
 
 class InferPrinted(Native, total=False):
-    out: Annotated[str, Opt("File for the outputs.", "outputs.npz", path="file", more="One array for each, by name")]
+    out: Annotated[
+        str, Opt("File for the outputs.", "outputs.npz", path="new file", more="One array for each, by name")
+    ]
 
 
 @verb(InferOptions)

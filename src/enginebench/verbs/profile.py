@@ -47,7 +47,7 @@ class ProfileOptions(opts.Modules, opts.Shared, total=False):
 
 class ProfilePrinted(opts.Native, total=False):
     topk: opts.TopK
-    out: Annotated[str | None, Opt("Folder for the JSON, the CSV and the chart.", path="folder")]
+    out: Annotated[str | None, Opt("Folder for the JSON, the CSV and the chart.", path="new folder")]
 
 
 @verb(ProfileOptions)

@@ -93,7 +93,7 @@ class QuantizeOptions(Progress, total=False):
 To: TypeAlias = Annotated[
     str, Opt(f"fp16, bf16, int8[@{'|'.join(list_recipes('int8'))}], fp8 or int4.", metavar="PRECISION", required=True)
 ]
-Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="file")]
+Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="new file")]
 
 
 @verb(QuantizeOptions)

@@ -20,7 +20,7 @@ from enginebench.verbs.given import list_texts
 
 
 class ReportOptions(TypedDict, total=False):
-    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder", feature="sweep")]
+    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="new folder", feature="sweep")]
     prices: Annotated[PathLike | None, Opt("TOML file: hourly price of each machine.", path="file", feature="sweep")]
 
     model: Annotated[str | None, Opt("Model name to record for trtexec's files.", metavar="M", feature="trtexec")]

@@ -92,14 +92,14 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
     ]
     deliver: Annotated[
         PathLike | None,
-        Opt("Also deploy the recommended configuration to this folder.", path="folder", feature="deliver"),
+        Opt("Also deploy the recommended configuration to this folder.", path="new folder", feature="deliver"),
     ]
     wait: opts.Wait
     out: Annotated[
         PathLike | None,
         Opt(
             "Folder of the run. [results/MODEL-TIME]",
-            path="folder",
+            path="new folder",
             more="It must not hold results of another run, unless `--resume`",
         ),
     ]

@@ -40,14 +40,16 @@ class StagesOptions(Shared, total=False):
     images: Annotated[PathLike | None, Opt("Folder of JPEG files. [generated photographs]", path="folder")]
     n: Annotated[int, Opt("Number of images.", 256, ge=1)]
     decoders: Annotated[int | None, Opt("Threads that decode and preprocess ahead. [physical cores]", ge=1, le=256)]
-    save_images: Annotated[PathLike | None, Opt("Keep the images in this folder, for calibrate --data.", path="folder")]
+    save_images: Annotated[
+        PathLike | None, Opt("Keep the images in this folder, for calibrate --data.", path="new folder")
+    ]
     time_limit: Annotated[float, Opt("Seconds of each of the two measurements.", 3.0, gt=0, metavar="S")]
     input_size: InputSize
     wait: Wait
 
 
 class StagesPrinted(Native, total=False):
-    out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="file")]
+    out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="new file")]
 
 
 @verb(StagesOptions)

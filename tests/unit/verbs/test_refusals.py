@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
+from enginebench.door import VERBS
 from enginebench.runs.child import isolate
 from processes import environment
 
@@ -34,7 +38,6 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         ((*MODEL, "--weights", "lfs.onnx"), 5, "lfs.onnx: found a pointer of Git LFS; expected the file itself. Fetch"),
         (("run", "lfs.onnx", "--engines", "fake"), 5, "lfs.onnx: found a pointer of Git LFS"),
         (("quantize", "lfs.onnx", "--to", "fp16"), 5, "lfs.onnx: found a pointer of Git LFS"),
-        (("bench", "TINY", "--engine", "fake", "--out", "late.txt/r.json"), 5, "cannot write late.txt/r.json"),
         (("run", "TINY", "--weights", "nosuch.pt"), 2, "tiny.onnx is a graph and brings its own"),
         (("run", "TINY", "--weights", "random"), 2, "tiny.onnx is a graph and brings its own"),
         (
@@ -74,6 +77,32 @@ def test_at_once(cli, tiny_onnx, tmp_path, arguments, code, message) -> None:
     done = cli(*(str(tiny_onnx) if word == "TINY" else word for word in arguments))
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert not (tmp_path / "results").exists()
+
+
+def list_commands(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield words, command
+    for name, inner in vars(command).get("commands", {}).items():
+        yield from list_commands(inner, *words, name)
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_done(cli, tmp_path) -> None:
+    """By every verb, also where nothing else that it is given can be."""
+    (tmp_path / "late.txt").touch()
+    tried = set()
+    for words, command in (
+        found for v in VERBS.values() for found in list_commands(import_module(v.module).command, v.name)
+    ):
+        for option in vars(command).get("declared", {}).values():
+            if not (option.path or "").startswith("new"):
+                continue
+            flag = f"--{option.name.replace('_', '-')}"
+            needed = [(one.opts[-1], "1") for one in command.params if one.required and one.name != option.name]
+            given = [text for pair in needed for text in pair[not pair[0].startswith("-") :]]
+            done = cli(*words, *given, flag, "late.txt/x")
+            message = "error: cannot write late.txt/x: Not a directory. Free space or choose another path\n"
+            assert (done.returncode, done.stderr) == (5, message), (words, flag)
+            tried.add(f"{' '.join(words)} {flag}")
+    assert {"stages --out", "drift --out", "bench --junit", "run --deliver", "profile --out", "export --out"} <= tried
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

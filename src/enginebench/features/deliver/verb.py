@@ -79,7 +79,7 @@ class DeliverOptions(Progress, total=False):
 
 
 Out: TypeAlias = Annotated[
-    PathLike, Opt("Folder of the bundle.", path="folder", required=True, more="It must be empty or not there")
+    PathLike, Opt("Folder of the bundle.", path="new folder", required=True, more="It must be empty or not there")
 ]
 
 

@@ -47,17 +47,17 @@ Clock: TypeAlias = Annotated[float, Opt("Clock of the device.", DEFAULT_CLOCK_MH
 class Simulation(Design, Printed, total=False):
     n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1)]
     clock_mhz: Clock
-    cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="folder")]
+    cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="new folder")]
 
 
 class VerilogFile(Design, total=False):
-    out: Annotated[str, Opt("The Verilog file.", "device.v", path="file")]
+    out: Annotated[str, Opt("The Verilog file.", "device.v", path="new file")]
 
 
 class Placement(Design, Printed, total=False):
     part: Annotated[str, Opt("ice40up5k, ice40hx8k (or hx8k), or ecp5-25k.", required=True)]
     seeds: Annotated[int, Opt("Number of placements to try.", 3, ge=1, le=100)]
-    out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="folder")]
+    out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="new folder")]
 
 
 @door.command(None, "[MODEL]", shown=Simulation, name="simulate")

@@ -74,7 +74,7 @@ class LoadOptions(Modules, Shared, total=False):
     resume: Annotated[
         bool, Opt("Continue the load in --out with the same options, except --rounds and --time-budget.", False)
     ]
-    out: Annotated[PathLike | None, Opt("Folder. [results/load-TARGET-TIME]", path="folder")]
+    out: Annotated[PathLike | None, Opt("Folder. [results/load-TARGET-TIME]", path="new folder")]
 
 
 Engine: TypeAlias = Annotated[

@@ -53,7 +53,7 @@ class RooflineOptions(Progress, total=False):
     ]
     quick: Annotated[bool, Opt("One process per number of threads, and less time per peak.", False)]
     wait: Wait
-    out: Annotated[PathLike | None, Opt("Folder for the JSON and the chart.", path="folder")]
+    out: Annotated[PathLike | None, Opt("Folder for the JSON and the chart.", path="new folder")]
 
 
 @verb(RooflineOptions)

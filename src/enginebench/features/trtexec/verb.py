@@ -155,7 +155,7 @@ class Recorded(TypedDict, total=False):
 
 
 class Written(Printed, total=False):
-    out: Annotated[str | None, Opt("Folder for all files, or one JSON file.", metavar="DIR|F.json", path="any")]
+    out: Annotated[str | None, Opt("Folder for all files, or one JSON file.", metavar="DIR|F.json", path="new any")]
 
 
 class Layers(Written, total=False):

@@ -63,9 +63,11 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
     timeout: opts.Timeout
     env: opts.Env
     resume: Annotated[bool, Opt("Continue the search in --out.", False)]
-    deliver: Annotated[PathLike | None, Opt("Also deploy the winner to this folder.", path="folder", feature="deliver")]
+    deliver: Annotated[
+        PathLike | None, Opt("Also deploy the winner to this folder.", path="new folder", feature="deliver")
+    ]
     wait: opts.Wait
-    out: Annotated[PathLike | None, Opt("Folder. [results/tune-MODEL-TIME]", path="folder")]
+    out: Annotated[PathLike | None, Opt("Folder. [results/tune-MODEL-TIME]", path="new folder")]
 
 
 @verb(TuneOptions)

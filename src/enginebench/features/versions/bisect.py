@@ -48,7 +48,7 @@ class BisectOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
     precision: opts.Precision
     batch: opts.Batch
     timeout: opts.Timeout
-    out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="folder")]
+    out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="new folder")]
 
 
 Package: TypeAlias = Annotated[str, Opt("The package whose versions are tried.", metavar="NAME", required=True)]
