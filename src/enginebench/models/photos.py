@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.store import write_atomic
+from enginebench.core.store import refuse_pointer, write_atomic
 from enginebench.models.pictures import import_pillow
 from enginebench.models.zoo import find_packaged
 
@@ -131,6 +131,7 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
             with image.open(path) as picture:
                 picture.load()  # opening alone reads the header only
         except Exception as error:  # the decoders raise whatever they run into
+            refuse_pointer(path)
             raise ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it") from error
     return photos
 

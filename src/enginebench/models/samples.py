@@ -15,6 +15,7 @@ from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, format_shape
+from enginebench.core.store import refuse_pointer
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
 
@@ -79,6 +80,7 @@ def read_file(path: Path) -> dict[str, Array]:
 
 def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
     """The error to raise where NumPy cannot read a file."""
+    refuse_pointer(path)
     found = getattr(error, "strerror", None) or str(error)
     known = {
         "No such file": "no such file",

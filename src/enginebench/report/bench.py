@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
-from enginebench.core.records import Result
+from enginebench.core.records import Machine, Result
 from enginebench.report.numbers import format_range, format_verdict
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
@@ -57,9 +57,9 @@ def _drop_own_drift(result: Result) -> Result:
     return replace(result, drift=None) if drift and drift.passed and drift.reference == result.id else result
 
 
-def list_bench(document: BenchDocument) -> list[Section]:
+def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[Section]:
     """The verdict where there are two rows, the table, the percentiles that were asked for, the warnings."""
-    run = list_rows(document)
+    run = replace(list_rows(document), machine=machine)
     texts = [format_conclusion(document.comparison)] if document.comparison else []
     for name, found in document.row.percentiles_ms.items():
         sure = "" if found.supported else f", too few samples ({found.n})"

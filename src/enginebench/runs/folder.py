@@ -214,7 +214,8 @@ def check_outside(named: Iterable[tuple[str, str]]) -> None:
             kinds = ("F.npz", "a folder of such files", "package.module:function") if option == "--inputs" else ()
             expected = ", ".join((*OUTSIDE[option[2:]], *(kinds or ("a path",))))
             raise UsageError(f"{option} {name or repr(name)}: no such file or folder; expected {expected}")
-        refuse_pointer(Path(name).expanduser())
+        for file in ((path := Path(name).expanduser()), *path.glob("*.np[yz]")):
+            refuse_pointer(file)
 
 
 def default_folder(model: str, now: datetime | None = None) -> Path:

@@ -24,7 +24,7 @@ from enginebench.engines.registry import (
 )
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
-from enginebench.runs.folder import RunRequest, allow_request, check_request
+from enginebench.runs.folder import OUTSIDE, RunRequest, allow_request, check_outside, check_request
 from enginebench.runs.plan import check_places
 from enginebench.runs.trust import allow_code
 
@@ -72,6 +72,8 @@ class Shared(Struct, frozen=True, kw_only=True):
     def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
         require_packages(model)
         allow_code(*self.ort_extension)
+        named = (("weights", self.weights), ("inputs", self.inputs))
+        check_outside((f"--{name}", text) for name, text in named if text and text not in OUTSIDE[name])
         return ModelSource(
             model=model,
             weights=self.weights,

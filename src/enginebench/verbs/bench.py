@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
@@ -162,7 +163,7 @@ def command(
     done = Bench(root, tuple(results), options["margin"])
     if file is not None:
         write_atomic(file, encode(done.document))
-    door.show(done.document, shown, door.tables(list_bench))
+    door.show(done.document, shown, door.tables(partial(list_bench, machine=results[-1].machine)))
     if not shown["as_json"]:
         click.echo(f"\nStored in {root}", err=True)
     if shown["junit"] or shown["summary"]:  # also of a side that failed

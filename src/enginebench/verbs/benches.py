@@ -83,7 +83,7 @@ class Bench:
         return self
 
     def __repr__(self) -> str:
-        return format_text(list_bench(self.document))
+        return format_text(list_bench(self.document, self.results[-1].machine))
 
     def _repr_html_(self) -> str:
-        return format_fragment(list_bench(self.document))
+        return format_fragment(list_bench(self.document, self.results[-1].machine))

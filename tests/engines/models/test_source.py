@@ -86,14 +86,6 @@ def silent():
 
 def returns_text(): return "a module"
 def bad_examples(): return nn.Linear(3, 2), ([1, 2, 3],)
-class Fixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3)
-    def forward(self, x):
-        return self.norm(x.reshape(1, 3))
-
-def fixed(): return Fixed(), torch.zeros(1, 3)
 class Sum(nn.Module):
     def __init__(self, large, small):
         super().__init__()
@@ -278,9 +270,15 @@ def test_shapes_are_checked_before_weights_are_downloaded(tmp_path: Path, monkey
         make_torch_artifact("mobilenet_v3_small", tmp_path, input_shapes={"input": (1, 4, 32, 32)})
 
 
-def test_a_module_of_fixed_batch_cannot_be_calibrated(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="fails on a batch of 8"):
-        make_torch_artifact("user_models:fixed", tmp_path, weights="random")
+@pytest.mark.parametrize(("channels", "message"), [(4, "of 1 BatchNorm layer calibrated"), (1, "are the initial ones")])
+def test_a_module_of_a_fixed_batch_is_calibrated_on_it_where_it_can_be(channels: int, message: str) -> None:
+    class Fixed(nn.BatchNorm1d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.view(channels, 2))
+
+    module = Fixed(2).eval()
+    _, (caveat,) = torch_source._randomize(module, (torch.zeros(1, channels * 2),), 0, "as asked")
+    assert message in caveat.message and module.num_batches_tracked == (8 if channels > 1 else 0)
 
 
 def test_onnx_files_have_no_module(tmp_path: Path) -> None:

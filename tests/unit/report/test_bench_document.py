@@ -12,7 +12,7 @@ from enginebench.report.run.diff import list_diff
 from enginebench.report.terminal import format_text
 from enginebench.stats.diff import DiffRow, diff_results
 from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
-from samples import make_result
+from samples import make_machine, make_result
 
 SAME = {"snr": 140.0, "centred": 1.0}
 WRONG = {"snr": 12.5, "centred": 0.25}
@@ -53,9 +53,9 @@ def test_sides_of_one_name_are_told_apart_and_a_ratio_has_one_interval() -> None
     base, cand = make_sides(20.4, replace(make_drift(**SAME), reference="base-against"), sd=0.1)
     sides = [replace(base, id="base-against", model="main.onnx"), cand]
     document, row = judge(sides)
-    text = " ".join(format_text(list_bench(document)).split())
+    text = " ".join(format_text(list_bench(document, make_machine())).split())
     assert row.verdict == "not_shown" and text.count(" to ") == 1, text
-    assert "main.onnx against resnet18" in text and "pytorch (against) fp32" in text
+    assert "main.onnx against resnet18" in text and "pytorch (against) fp32" in text and "· CPU: Xeon, " in text
     found = diff_results(sides[:1], sides[1:], neighbours=True, same_inputs=True)
     assert list_diff(found)[0].title == "inconclusive (margin 2.0%)"
 

@@ -38,6 +38,9 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         ((*MODEL, "--weights", "lfs.onnx"), 5, "lfs.onnx: found a pointer of Git LFS; expected the file itself. Fetch"),
         (("run", "lfs.onnx", "--engines", "fake"), 5, "lfs.onnx: found a pointer of Git LFS"),
         (("quantize", "lfs.onnx", "--to", "fp16"), 5, "lfs.onnx: found a pointer of Git LFS"),
+        (("export", "digits-cnn", "--weights", "lfs.onnx"), 5, "lfs.onnx: found a pointer of Git LFS"),
+        (("run", "TINY", "--inputs", "given"), 5, "given/lfs.npz: found a pointer of Git LFS"),
+        (("quantize", "TINY", "--to", "int8", "--inputs", "given"), 5, "given/lfs.npz: found a pointer of Git LFS"),
         (("run", "TINY", "--weights", "nosuch.pt"), 2, "tiny.onnx is a graph and brings its own"),
         (("run", "TINY", "--weights", "random"), 2, "tiny.onnx is a graph and brings its own"),
         (
@@ -61,6 +64,7 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         ),  # it looks for what it cannot hold
         (("build", "a:b", "--engine", "pytorch-aoti", "--dry-run"), 2, "pytorch-aoti has none"),
         (("build", "digits-cnn", "--engine", "pytorch-aoti", "--normalize", "0/1"), 2, "is for --input-dtype uint8"),
+        (("sweep", "wrong.toml", "--dry-run"), 2, "error: wrong.toml: device: 'gpu' is neither cpu nor cuda:N"),
         (("sweep", "spec.toml", "--dry-run", "--kind", "nosuch"), 2, "--kind nosuch is not in the sweep"),
     ],
 )
@@ -70,7 +74,10 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
 @pytest.mark.feature("trtexec", "--dry-run")
 def test_at_once(cli, tiny_onnx, tmp_path, arguments, code, message) -> None:
     (tmp_path / "late.txt").write_text("2\n1\n")
-    (tmp_path / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    (tmp_path / "given").mkdir()
+    for name in ("lfs.onnx", "given/lfs.npz"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    (tmp_path / "wrong.toml").write_text('device = "gpu"\nengines = ["fake"]\n[[model]]\nname = "digits-mlp"\n')
     (tmp_path / "spec.toml").write_text(
         'engines = ["fake"]\n[[model]]\nname = "digits-mlp"\n[[machine]]\nkind = "this"\n'
     )

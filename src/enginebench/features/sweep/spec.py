@@ -6,7 +6,8 @@ import re
 import tomllib
 import types
 from collections import abc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
@@ -159,7 +160,17 @@ def read_spec(path: Path) -> SweepSpec:
         raise _explain(path, found, *str(error).split(" - at `$")) from error
     except (ValueError, *DECODE_ERRORS) as error:
         raise ParseError(path, "", str(error), "TOML") from error
-    return anchor_paths(check_spec(spec), path.parent)
+    with _name(path):
+        return anchor_paths(check_spec(spec), path.parent)
+
+
+@contextmanager
+def _name(where: object) -> Iterator[None]:
+    """Names the file, or the key in it, in what is said of a wrong value."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def _explain(path: Path, value: Any, text: str, where: str = "") -> ParseError:
@@ -175,11 +186,12 @@ def _explain(path: Path, value: Any, text: str, where: str = "") -> ParseError:
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
     """The specification with names spelt in the one way that rows have."""
-    engines = tuple(spell_engine(text) for text in spec.engines)
+    with _name("engines"):
+        engines = tuple(spell_engine(text) for text in spec.engines)
     for name, own in map(read_engine, (*engines, *(text for one in spec.include for text in _list(one.engine or ())))):
         check_options(enter(EngineSpec(backend=name, options=own, device="cpu", precision="fp32", batch=1)))
-    for text in spec.precisions:
-        parse_precision(text)
+    with _name("precisions"):
+        [parse_precision(text) for text in spec.precisions]
     for step in set(spec.steps) - {"measure", *list_names("functions")}:
         raise UsageError(f'steps has "{step}", and there is no such verb here')
     if "tune" in spec.steps and set(spec.scopes) != {"compute"}:
@@ -199,7 +211,8 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     if "load" in spec.steps and all(options["load_p99_ms"] is None for options in groups):
         raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
     for options in groups:
-        parse_device(options["device"])
+        with _name("device"):
+            parse_device(options["device"])
         base, quick = options["baseline"], options["quick"]
         if base is not None and spell_engine(base) not in engines:
             raise UsageError(f"baseline {base} is not among the engines of the sweep: {', '.join(spec.engines)}")

@@ -21,7 +21,7 @@ from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import find_batch_axes
-from enginebench.core.store import DECODE_ERRORS
+from enginebench.core.store import DECODE_ERRORS, refuse_pointer
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
@@ -239,6 +239,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
         with import_pillow().open(path) as picture:
             array = preprocess.apply(picture)
     except Exception as error:  # the decoders raise whatever they run into
+        refuse_pointer(path)
         raise ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it") from error
     if any(isinstance(want, int) and want != have for want, have in zip(spec.shape[1:], array.shape, strict=False)):
         raise FeedError(

@@ -340,9 +340,11 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
     drawn = draw_zeros(module, seed)
     try:
         layers = calibrate_batch_norm(module, examples, seed)
-    except Exception as error:  # user code: it ran on one batch before, but may not take this one
-        raise ModelError(f"BatchNorm cannot be calibrated, the module fails on a batch of 8: {error}") from error
-    calibrated = f"; statistics of {layers} BatchNorm layers calibrated on random inputs" if layers else ""
+        calibrated = (
+            f"; statistics of {count_of(layers, 'BatchNorm layers')} calibrated on random inputs" if layers else ""
+        )
+    except Exception as error:  # user code: it ran in eval mode before, but may not with BatchNorm in train mode
+        calibrated = f"; statistics of BatchNorm are the initial ones, since the module fails in train mode: {error}"
     filled = f"; {count_of(drawn, 'tensors')} of zeros drawn at random" if drawn else ""
     return "random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}{filled}"),)
 

@@ -211,7 +211,8 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
     """Sets the running statistics of every BatchNorm to those of standard normal inputs; returns how many there are.
 
     Only BatchNorm layers are in train mode meanwhile, so that dropout and stochastic depth add nothing; statistics are
-    plain averages over the batches. The module is back in eval mode afterwards.
+    plain averages over the batches. The module is back in eval mode afterwards. One that takes its examples alone, such
+    as a detector, has their batch; where that fails, too, the error is raised, and the statistics are the initial ones.
 
     Args:
         examples: one tensor an input; floats are drawn anew in their shape, other values (token ids) are repeated.
@@ -221,14 +222,25 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
         return 0
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
-        layer.reset_running_stats()
         layer.momentum = None  # a plain average since the reset
         layer.train()
-    try:
+
+    def average(batch: Sequence[torch.Tensor]) -> None:
+        for layer in layers:
+            layer.reset_running_stats()
         with seed_torch(seed), torch.no_grad():
             for _ in range(CALIBRATION_BATCHES):
-                batch = set_batch(examples, CALIBRATION_BATCH_SIZE)
                 module(*(torch.randn(e.shape, dtype=e.dtype) if e.ndim and e.is_floating_point() else e for e in batch))
+
+    try:
+        try:
+            average(set_batch(examples, CALIBRATION_BATCH_SIZE))
+        except Exception:  # user code: anything can come out of it
+            average(examples)
+    except Exception:
+        for layer in layers:
+            layer.reset_running_stats()
+        raise
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
