@@ -107,12 +107,12 @@ def check_writable(path: Path) -> None:
     """Checks, before anything is measured for it, that a file, or a folder of files, can be written there."""
     place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
     if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
-        with _explain_writing(path), tempfile.TemporaryFile(dir=place):
+        with explain_writing(path), tempfile.TemporaryFile(dir=place):
             pass
 
 
 @contextmanager
-def _explain_writing(path: Path) -> Iterator[None]:
+def explain_writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -123,7 +123,7 @@ def _explain_writing(path: Path) -> Iterator[None]:
 @contextmanager
 def replace_atomic(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays."""
-    with _explain_writing(path), ExitStack() as clean:
+    with explain_writing(path), ExitStack() as clean:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=".tmp")
         clean.callback(Path(temporary).unlink, missing_ok=True)  # an interrupt, too, leaves nothing behind

@@ -97,6 +97,8 @@ def import_named(text: str, kind: type[EngineBenchError], told: str, expected: s
         found: Any = import_module(name)
     except (Exception, SystemExit) as error:  # user code: anything can come out of it
         hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}" * name.endswith(".py")
+        if not hint and isinstance(error, ModuleNotFoundError) and error.name == name:
+            hint = ". Start in the folder that holds it, or set PYTHONPATH"
         raise kind(f"{told}: cannot import {name}: {explain(error)}{hint}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Result
+from enginebench.core.store import explain_writing
 from enginebench.runs.folder import RunFolder, read_results, read_rows
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
@@ -52,7 +53,9 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     measured = [result for result in results if result.measurements]
     if not measured:
         raise ArtifactError(f"{run} has no measured configuration; there is nothing to compare with")
-    try:  # beside its place, and moved there in one step: a kill leaves the old one or the new one
+    with explain_writing(
+        target
+    ):  # beside its place, and moved there in one step: a kill leaves the old one or the new one
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
             made, old = Path(scratch) / "new", Path(scratch) / "old"
@@ -63,8 +66,6 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
             if target.exists():
                 target.rename(old)
             made.rename(target)
-    except OSError as error:
-        raise ArtifactError(f"cannot write the baseline {target}: {error.strerror}. Choose another --store") from error
     return _describe(target)
 
 

@@ -56,7 +56,7 @@ from enginebench.runs.folder import RunRequest
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
-NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph"
+NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph, for engines such as ort"
 
 
 class PlannedRow(Struct, frozen=True, kw_only=True):

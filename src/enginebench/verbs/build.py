@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.aoti import is_package
 from enginebench.core.caveats import format_caveat, make_caveat
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision, slug
 from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
-from enginebench.core.store import bring_files, copy_file, encode, hash_file
+from enginebench.core.store import bring_files, copy_file, encode, explain_writing, hash_file
 from enginebench.engines.abilities import Composed
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.measure.pin import default_threads
@@ -450,10 +450,8 @@ def open_folder(folder: Path) -> Iterator[Path]:
     What a build that was killed has left unfinished goes in any case: its process cannot remove it.
     """
     is_new = not folder.exists()
-    try:
+    with explain_writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot create {folder}: {error.strerror}. Choose another --out") from error
     try:
         yield folder
     except KeyboardInterrupt:

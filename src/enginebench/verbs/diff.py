@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.errors import ArtifactError, GateFailed, UsageError
+from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Result
-from enginebench.core.store import write_atomic
+from enginebench.core.store import explain_writing, write_atomic
 from enginebench.models.samples import find_samples
 from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, Top1Drop, verb
 from enginebench.report.markdown import format_sections
@@ -174,12 +174,10 @@ def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> 
         write_atomic(Path(shown["junit"]), format_junit(document).encode())
     if shown["summary"] is not None:
         summary = Path(shown["summary"])
-        try:
+        with explain_writing(summary):
             summary.parent.mkdir(parents=True, exist_ok=True)
             with summary.open("a", encoding="utf-8") as file:
                 file.write(format_sections(list_diff(document, gate=gate), level=3))
-        except OSError as error:
-            raise ArtifactError(f"cannot write {summary}: {error.strerror}. Choose another --summary") from error
 
 
 def _name_metric(options: DiffOptions) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def print_export(document: ExportDocument, _: object) -> None:
     click.echo(f"{artifact.path}: opset {artifact.opset}, sha256 {artifact.sha256[:12]}")
     if check is not None:
         click.echo(
-            f"against PyTorch at batch {', '.join(map(str, check.batches))}: largest difference "
+            f"against PyTorch at batch {', '.join(map(str, dict.fromkeys(check.batches)))}: largest difference "
             f"{check.max_abs_diff:.1e} absolute, {check.max_rel_diff:.1e} relative"
         )
     for caveat in artifact.caveats:

@@ -18,7 +18,7 @@ def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) 
     done = cli("run", tiny_onnx, "--engines", "pytorch,fake,fake:seed=2", *FAST, *few, code=0)
     rows = json.loads(done.stdout)["rows"]
     assert rows[0]["status"] == "skipped"
-    assert rows[0]["reason"] == "pytorch needs a PyTorch model; MODEL is a graph"
+    assert rows[0]["reason"] == "pytorch needs a PyTorch model; MODEL is a graph, for engines such as ort"
     assert rows[1]["speedup"]["value"] == 1
 
 

@@ -154,7 +154,7 @@ def deliver_row(
         writing.verify_copy(stage, bundle)
     doubts = [format_caveat(caveat) for caveat in bundle.caveats]
     if bundle.figures.validity != "valid":
-        doubts.insert(0, f"its absolute times are {bundle.figures.validity}")
+        doubts.insert(0, "its absolute times were disturbed")
     if described.ratio_validity == "not_given":
         doubts.insert(0, f"no ratio: {described.ratio_reason}")
     if bundle.figures.outputs_agree is False:

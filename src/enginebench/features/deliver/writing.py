@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
-from enginebench.core.store import BUNDLE, encode, hash_file, hash_files, write_atomic
+from enginebench.core.store import BUNDLE, encode, explain_writing, hash_file, hash_files, write_atomic
 from enginebench.runs.bundles import Bundle, check_name
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def check_free(out: Path) -> None:
 def open_stage(out: Path) -> Iterator[Path]:
     """An empty folder beside `out` that takes its place at the end of the block, if nothing was raised in it."""
     check_free(out)
-    try:
+    with explain_writing(out):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
         stage = Path(mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
         try:
@@ -183,9 +183,6 @@ def open_stage(out: Path) -> Iterator[Path]:
             stage.rename(out)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-    except OSError as error:
-        why = error.strerror or error
-        raise ArtifactError(f"cannot write {out}: {why}. Free space or choose another --out") from error
 
 
 def copy_programs(stage: Path, *names: str) -> None:

@@ -97,7 +97,7 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
         ParseError: no file in it can be read.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder")
+        raise UsageError(f"{folder} is not a folder; expected that of a run, or of files of trtexec")
     groups = group_files(list(list_files(folder)))
     for place in list_folders(folder)[1:]:
         found = group_files(list(list_files(place)))

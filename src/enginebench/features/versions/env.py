@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from enginebench import door
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.store import explain_writing
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
 from enginebench.runs.child import places
@@ -120,13 +121,10 @@ def install_environment(name: str, requirements: Sequence[str], *, reporter: Rep
     for text in requirements:
         if not _REQUIREMENT.fullmatch(text):
             raise UsageError(f"{text!r} is not a requirement; expected PACKAGE or PACKAGE==VERSION")
-    try:
-        with _open_stage(final) as place:
-            reporter.step(f"installing {', '.join(requirements)}")
-            _fill(place, [*requirements, *NEEDED])
-            place.rename(final)
-    except OSError as error:
-        raise ArtifactError(f"{final}: cannot be written ({error.strerror})") from error
+    with explain_writing(final), _open_stage(final) as place:
+        reporter.step(f"installing {', '.join(requirements)}")
+        _fill(place, [*requirements, *NEEDED])
+        place.rename(final)
     return describe(name, final)
 
 

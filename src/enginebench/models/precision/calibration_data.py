@@ -1,6 +1,5 @@
 """Inputs of a model from the user's data, read as they are needed: for calibration, and with labels for accuracy."""
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import find_batch_axes
-from enginebench.core.store import DECODE_ERRORS, refuse_pointer
+from enginebench.core.store import DECODE_ERRORS, refuse_pointer, replace_atomic
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
@@ -415,19 +414,8 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
             arrays[name][i] = array[0]
     origin = _Origin(source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, caveats=data.caveats)
     arrays[ORIGIN_KEY] = np.array(msgspec.json.encode(origin).decode())
-    # Beside its place first: a kill leaves the old file. The arrays are too large to be in memory a second time.
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise ArtifactError(
-            f"cannot write {path}: {error.strerror or error}. Free space or choose another file"
-        ) from error
+    with replace_atomic(path) as file:  # the arrays are too large to be in memory a second time
+        np.savez(file, **arrays)
 
 
 def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable[[], str]]:

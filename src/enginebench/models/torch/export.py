@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 
 from enginebench.core.blame import find_line
-from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError, list_causes
+from enginebench.core.errors import MissingDependency, ModelError, UsageError, list_causes
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, format_shape, takes_whole
+from enginebench.core.store import explain_writing
 from enginebench.core.text import first_line
 
 try:
@@ -173,14 +174,10 @@ def add_batch(inputs: Sequence[TensorSpec], opened: Axes) -> Axes:
 @contextlib.contextmanager
 def _sibling_folder(out: Path) -> Iterator[Path]:
     """A folder on the disk of `out`: files are complete before they get their name, and failures leave none."""
-    try:
+    with explain_writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-", suffix=".tmp") as folder:
             yield Path(folder)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {out}: {error.strerror or error}. Free space or choose another --out"
-        ) from error
 
 
 def _write_graph(

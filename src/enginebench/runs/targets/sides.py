@@ -53,10 +53,11 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
         return _make_side(open_as_stored(Path(text)))
     engine, sep, named = text.partition("@")
     if not has_engine(engine.partition(":")[0]):
-        plan = Path(text).suffix.lower() in PLAN_SUFFIXES and "@" not in text
+        kind = Path(text).suffix.lower() if "@" not in text else ""
+        how = {".onnx": f"ort@{text}", **dict.fromkeys(PLAN_SUFFIXES, f"tensorrt@{text} or trtexec@{text}")}
         raise UsageError(
             f"{text!r} is neither ENGINE@TARGET, nor the file of a stored result (rows/....json), nor a bundle"
-            + (f". Name the engine of a plan: tensorrt@{text} or trtexec@{text}" if plan else "")
+            + (f". Name its engine: {how[kind]}" if kind in how else "")
         )
     side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
     allow_engines([side.engine])

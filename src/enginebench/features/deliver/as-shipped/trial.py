@@ -16,7 +16,12 @@ WARMUP_S = 0.5
 
 def main(load: Callable[[bool], Any]) -> int:
     """0, or 1 where outputs differ or the bundle refuses to run here."""
-    parser = argparse.ArgumentParser(description=f"{facts.BUNDLE['model']} as measured: {facts.BUNDLE['row']}.")
+    inputs = facts.BUNDLE["artifact"]["inputs"]
+    feeds = ", ".join(f'"{one["name"]}": {one["dtype"]}[{"x".join(map(str, one["shape"]))}]' for one in inputs)
+    parser = argparse.ArgumentParser(
+        description=f"{facts.BUNDLE['model']} as measured: {facts.BUNDLE['row']}.",
+        epilog="in a program: from predict import load; outputs = load()({" + feeds.replace("%", "%%") + "})",
+    )
     parser.add_argument("--check", action="store_true", help="compare with the stored outputs; exit code 0 or 1")
     parser.add_argument("--bench", action="store_true", help="print the median of calls here, beside the measured one")
     parser.add_argument("--calls", type=int, default=200, metavar="N", help="timed by --bench [200]")
