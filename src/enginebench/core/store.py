@@ -105,10 +105,10 @@ def _explain_reading(path: Path) -> Iterator[None]:
 
 def check_writable(path: Path) -> None:
     """Checks, before anything is measured for it, that a file, or a folder of files, can be written there."""
-    place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
-    if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
-        with explain_writing(path), tempfile.TemporaryFile(dir=place):
-            pass
+    with explain_writing(path):
+        place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
+        if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
+            tempfile.TemporaryFile(dir=place).close()
 
 
 @contextmanager

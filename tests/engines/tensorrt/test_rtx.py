@@ -215,16 +215,6 @@ def test_an_integer_kernel_that_is_given_up_is_told(tmp_path: Path) -> None:
     assert [one["doubts"] for one in found] == [[], [told], []]
 
 
-def test_without_a_gpu_a_plan_is_refused_in_plain_words(build: Callable[..., Any], cli: Cli, graph: Path) -> None:
-    if probe("tensorrt-rtx").available:
-        pytest.skip("there is a GPU here that runs plans of TensorRT for RTX")
-    build(graph, *TARGETS, "--out", "net.plan")
-    np.savez(graph.with_name("in.npz"), input=np.zeros((1, 1, 8, 8), np.float32))
-    for verb in (("bench", "net.plan"), ("infer", "net.plan", "in.npz", "--out", "out.npz")):
-        told = " ".join(cli(*verb, "--engine", "tensorrt-rtx", code=3).stderr.split())
-        assert "no cuda:0 here: the driver shows no GPU" in told
-
-
 def test_a_program_has_its_plan_built_in_another_process(graph: Path, tmp_path: Path) -> None:
     """The builder crashes on some graphs: a program that loads an engine must outlive it."""
     code = (

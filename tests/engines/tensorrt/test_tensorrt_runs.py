@@ -341,7 +341,7 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path, graph: P
     assert "--batch=8" in cli("bench", "m.plan", *implicit, env=variables).stdout.split()
 
 
-def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli, tmp_path, graph) -> None:
+def test_doubts_name_where_the_ranges_came_from(cli, tmp_path, graph) -> None:
     variables = make_environment(tmp_path, None, "10.16")
     np.savez(tmp_path / "in.npz", input=np.zeros((4, 1, 8, 8), np.float32))
     weak = ("--engine", "tensorrt", "--precision", "int8", "--weak-typing", "--json", "--out", "net.plan")
@@ -353,9 +353,6 @@ def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli, 
     np.save(tmp_path / "in.npy", np.zeros((4, 1, 8, 8), np.float32))
     succeed(cli, "build", graph, *weak, "--calib", "in.npy", env=variables)
     assert list((tmp_path / "net.plan.build").glob("calibration-*.cache")), "its cache is kept without the option, too"
-    (tmp_path / "file").touch()
-    nowhere = cli("build", graph, "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
-    assert nowhere.returncode == 5 and "cannot write" in nowhere.stderr and "Traceback" not in nowhere.stderr
 
 
 def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path, graph: Path) -> None:

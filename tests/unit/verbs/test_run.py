@@ -46,7 +46,7 @@ def test_engines_of_a_gpu_are_asked_for_on_a_gpu_that_is_there(cli, tiny_onnx, t
     done = cli("run", tiny_onnx, "--quick", "--device", "cuda:0")
     assert "ort-cuda" in done.stdout and "openvino" not in done.stdout
     done = cli("bench", tiny_onnx, "--engine", "ort-cuda", "--out", "b", "--device", "cuda:7", code=3)
-    assert done.stderr == "error: no configuration can run here: no cuda:7 here: there is cuda:0, cuda:1\n"
+    assert done.stderr == "error: no configuration can run here: no cuda:7 here: the driver shows cuda:0, cuda:1\n"
     assert not (tmp_path / "b").exists(), "refused before anything is exported"
 
 

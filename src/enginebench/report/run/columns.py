@@ -35,11 +35,11 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column("axes", lambda row: (row.axes or "").replace("open", "dynamic"),
                when=_varies("axes"), wide=True, spare=8),
-        Column("p50", lambda row: "~ {}" if is_disturbed(row) else "{}", _take_time("p50_ms"), align="decimal",
+        Column("p50", lambda row: "~ {}" if is_disturbed(row) else "{}", take_end("p50_ms"), align="decimal",
                bar=True, is_time=True),
-        *(_make_time(name, field, spare=2 + 6 * wide, wide=wide)
+        *(make_time(name, field, spare=2 + 6 * wide, wide=wide)
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
-        Column("speed-up", format_speedup, lambda row: row.speedup.value if row.speedup else None, align="right",
+        Column("speed-up", format_speedup, take_end("speedup"), align="right",
                span=take_span, hint="95% interval of the ratio of medians, over paired trials"),
         Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
         Column(name_metric(metric) if metric else "", lambda row: format_score(row, metric, 1),
@@ -82,14 +82,13 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def _make_time(title: str, name: str, *, wide: bool, spare: int) -> Column:
+def make_time(title: str, name: str, *, wide: bool = False, spare: int = 0) -> Column:
     def show(row: Row) -> str:
         estimate: Estimate | None = getattr(row, name)
         return "{}?" if hint and estimate and not estimate.supported else "{}"
 
     hint = "?: too few samples for this percentile" if name != "mean_ms" else ""
-    take = _take_time(name)
-    return Column(title, show, take, align="decimal", wide=wide, spare=spare, hint=hint, is_time=True)
+    return Column(title, show, take_end(name), align="decimal", wide=wide, spare=spare, hint=hint, is_time=True)
 
 
 def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
@@ -153,14 +152,6 @@ def format_shares(row: Row) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
-def _take_time(name: str) -> Callable[[Row], float | None]:
-    def take(row: Row) -> float | None:
-        estimate: Estimate | None = getattr(row, name)
-        return estimate.value if estimate else None
-
-    return take
-
-
 def _take_text(name: str) -> Callable[[Row], str]:
     return lambda row: str(getattr(row, name) or "")
 
@@ -184,23 +175,23 @@ def list_fields() -> tuple[Column, ...]:
         if name in _NOT_IN_FILES:
             continue
         if field.type == Estimate | None:
-            columns |= {name + suffix: _take_end(name, end) for end, suffix in _ENDS.items()}
+            columns |= {name + suffix: take_end(name, end) for end, suffix in _ENDS.items()}
         elif name == "scores":
             columns["metric"] = lambda row: row.scores[0].metric if row.scores else None
             columns |= {f"score{suffix}": _take_score(end) for end, suffix in _ENDS.items()}
         elif name == "capacity":
-            columns |= {end: _take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
+            columns |= {end: take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
         elif name == "shapes":
             columns[name] = lambda row: format_shapes(row.shapes)
         elif name == "caveats":
             columns[name] = lambda row: " ".join(dict.fromkeys(c.code for c in row.caveats))
         else:
             columns[name] = attrgetter(name)
-    columns["p99_supported"] = _take_end("p99_ms", "supported")
+    columns["p99_supported"] = take_end("p99_ms", "supported")
     return tuple(Column(name, str, take) for name, take in columns.items())
 
 
-def _take_end(name: str, end: str) -> Callable[[Any], Value]:
+def take_end(name: str, end: str = "value") -> Callable[[Any], Value]:
     return lambda row: getattr(getattr(row, name), end, None)
 
 

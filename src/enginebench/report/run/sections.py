@@ -10,7 +10,7 @@ from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import format_input_shapes
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small, format_time
-from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
+from enginebench.report.run.columns import format_shares, format_speedup, list_columns, make_time, take_end, take_span
 from enginebench.report.run.head import format_head, format_name, name_rows
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
@@ -370,9 +370,8 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
         Column("precision", _name_precision),
         Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
         Column("p50", lambda row: "~ " * (row.validity != "valid") + ("{}" if row.p50_ms else row.status),
-               lambda row: _take(row.p50_ms), align="decimal", is_time=True),
-        Column("p99", lambda row: "{}" if is_supported(row) else "{}?", lambda row: _take(row.p99_ms), align="decimal",
-               hint="?: too few samples for this percentile", is_time=True),
+               take_end("p50_ms"), align="decimal", is_time=True),
+        make_time("p99", "p99_ms"),
         Column("per second", lambda row: format_digits(row.throughput_per_s), lambda row: row.throughput_per_s,
                align="decimal"),
         Column("times smallest", lambda row: format_digits(gain(row)), gain, align="right"),
@@ -385,10 +384,6 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
 def is_supported(row: Row) -> bool:
     """Whether there are samples enough for a p99, where there is one."""
     return row.p99_ms is None or row.p99_ms.supported
-
-
-def _take(estimate: Estimate | None) -> float | None:
-    return estimate.value if estimate else None
 
 
 def format_largest(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:

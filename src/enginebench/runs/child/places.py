@@ -164,10 +164,8 @@ def find_available(engine: EngineSpec) -> Availability:
     refuse = partial(Availability, engine=name, available=False)
     if (on_gpu := (entry.distributions or entry.modules) and device != "cpu") and not find_gpu_name(read_index(device)):
         there = ", ".join(f"cuda:{i}" for i in takewhile(find_gpu_name, count()))
-        seen = (
-            f"there is {there}" if there else "the driver shows no GPU. Check with nvidia-smi, or use engines for CPUs"
-        )
-        return refuse(reason=f"no {device} here: {seen}")
+        seen = there or "no GPU. Check with nvidia-smi, or use engines for CPUs"
+        return refuse(reason=f"no {device} here: the driver shows {seen}")
     found = probe_elsewhere(engine) if OPTION in engine.options else find_installed(name)
     if found.available and on_gpu and not entry.device and not entry.gpu_options:
         there = ", ".join(devices := found.devices or probe(name).devices)
