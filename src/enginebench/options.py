@@ -25,6 +25,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
+from enginebench.core.store import check_writable
 from enginebench.runs.request import name_default_engines
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,8 +79,6 @@ class Opt(Struct, frozen=True):
     def check(self, value: Any) -> Any:
         """The value, if it is of the option's type and within its limits, else UsageError; a path becomes a text."""
         if (self.path or "").startswith("new") and value is not None:
-            from enginebench.core.store import check_writable
-
             check_writable(Path(value))
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value

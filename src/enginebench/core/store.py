@@ -81,7 +81,7 @@ def copy_file(source: Path, target: Path) -> None:
     Where the file system can, the two share their blocks until one is written; a reader, or a kill, sees the old file,
     the new one or none, never half of it.
     """
-    with _explain_reading(source):
+    with explain_reading(source):
         given = source.open("rb")
     with given, replace_atomic(target) as file:
         with suppress(OSError):  # Btrfs, XFS, ...; another file system shares nothing, and nothing was written
@@ -89,13 +89,13 @@ def copy_file(source: Path, target: Path) -> None:
             return
         chunk = b"more"
         while chunk:
-            with _explain_reading(source):
+            with explain_reading(source):
                 chunk = given.read(1 << 20)
             file.write(chunk)
 
 
 @contextmanager
-def _explain_reading(path: Path) -> Iterator[None]:
+def explain_reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.store import refuse_pointer, write_atomic
+from enginebench.core.store import explain_reading, refuse_pointer, write_atomic
 from enginebench.models.pictures import import_pillow
 from enginebench.models.zoo import find_packaged
 
@@ -121,10 +121,8 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg") and p.is_file())
     if not paths:
         raise ArtifactError(f"--images {folder}: no file in it ends in .jpg or .jpeg")
-    try:
+    with explain_reading(folder):
         photos = [path.read_bytes() for path in paths[:n]]
-    except OSError as error:
-        raise ArtifactError(f"--images {folder}: {error.filename} cannot be read ({error.strerror})") from error
     image = import_pillow()
     for path in paths[:n]:
         try:

@@ -88,13 +88,10 @@ def _in_unit(column: Column, unit: TimeUnit) -> Column:
         ms = column.value(row) if column.value else None
         return ms * UNITS_PER_MS[unit] if isinstance(ms, float) else None
 
-    return replace(
-        column,
-        title=f"{column.title} {unit}",
-        text=lambda row: column.text(row).format(format_digits(value(row))),
-        value=value,
-        is_time=False,
-    )
+    def text(row: Any) -> str:
+        return column.text(row).format(format_digits(value(row)))
+
+    return replace(column, title=f"{column.title} {unit}", text=text, value=value, is_time=False)
 
 
 def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> tuple[Column, ...]:

@@ -20,7 +20,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
-from enginebench.core.store import DECODE_ERRORS, hash_files, refuse_pointer
+from enginebench.core.store import DECODE_ERRORS, explain_reading, hash_files, refuse_pointer
 
 try:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -355,12 +355,9 @@ def load_external_data(model: ModelProto, path: Path) -> None:
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)
         sibling = path.parent / location
-        try:
-            with sibling.open("rb") as file:
-                file.seek(offset)
-                data = file.read(length)
-        except OSError as error:
-            raise ArtifactError(f"{sibling} cannot be read: {error.strerror}. Check its permissions") from error
+        with explain_reading(sibling), sibling.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
         if len(data) < length:
             end = offset + len(data)
             raise ArtifactError(f"{sibling} ends at byte {end}; expected {offset + length}. Copy it again")

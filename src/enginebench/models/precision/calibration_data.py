@@ -20,7 +20,7 @@ from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import find_batch_axes
-from enginebench.core.store import DECODE_ERRORS, refuse_pointer, replace_atomic
+from enginebench.core.store import DECODE_ERRORS, explain_reading, refuse_pointer, replace_atomic
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
@@ -223,10 +223,8 @@ def open_images(
 
 def list_images(folder: Path) -> list[Path]:
     """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out."""
-    try:
+    with explain_reading(folder):
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read: {error.strerror}") from error
     paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
     if not paths:
         raise ArtifactError(f"{folder} holds no images; expected files that end in {', '.join(sorted(IMAGE_SUFFIXES))}")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import cache
 from itertools import count, takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -157,19 +157,19 @@ def _ask(name: str, python: str) -> Place:
 def find_available(engine: EngineSpec) -> Availability:
     """Whether an engine can run where it is to run, and on its device: here judged without its runtime, or elsewhere.
 
-    Packages use the GPUs that the driver shows here; a program has its own, as in a container. One that may be for CPUs
-    alone is asked.
+    Packages use the GPUs that the driver shows here; a program has its own, as in a container.
     """
     name, device, entry = engine.backend, engine.device, find_entry(engine.backend)
-    refuse = partial(Availability, engine=name, available=False)
-    if (on_gpu := (entry.distributions or entry.modules) and device != "cpu") and not find_gpu_name(read_index(device)):
+    on_gpu = device != "cpu" and (entry.distributions or entry.modules)
+    if on_gpu and not find_gpu_name(read_index(device)):
         there = ", ".join(f"cuda:{i}" for i in takewhile(find_gpu_name, count()))
         seen = there or "no GPU. Check with nvidia-smi, or use engines for CPUs"
-        return refuse(reason=f"no {device} here: the driver shows {seen}")
+        return Availability(engine=name, available=False, reason=f"no {device} here: the driver shows {seen}")
     found = probe_elsewhere(engine) if OPTION in engine.options else find_installed(name)
-    if found.available and on_gpu and not entry.device and not entry.gpu_options:
+    if found.available and on_gpu and not entry.device and not entry.gpu_options:  # for CPUs, or of another package
         there = ", ".join(devices := found.devices or probe(name).devices)
-        return found if device in devices else refuse(reason=f"engine {name} runs on {there}, not on {device}")
+        why = None if device in devices else f"engine {name} runs on {there}, not on {device}"
+        return replace(found, available=why is None, reason=why)
     return found
 
 

@@ -14,7 +14,7 @@ from enginebench.core.cuda_devices import find_handle
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.shapes import format_shapes
-from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
+from enginebench.core.store import derive, encode, explain_writing, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import ShapeProfile, read_profiles
 
@@ -120,11 +120,9 @@ def _find_plan(path: Path) -> StoredPlan | None:
 def _make_plan(path: Path, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
     """A new plan. It is built under another name, so that a build that was killed leaves no plan."""
     part = path.with_suffix(".part")
-    try:
+    with explain_writing(part):
         path.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot keep plans in {path.parent}: {error.strerror}") from error
     start = time.perf_counter()
     try:
         caveats = build(part)

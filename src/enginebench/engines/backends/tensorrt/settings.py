@@ -13,6 +13,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, join_axes
+from enginebench.core.store import explain_reading
 from enginebench.engines.request import read_number
 
 LAST_WEAK_MAJOR = 10
@@ -108,11 +109,8 @@ def check_calib_cache(path: Path) -> None:
 
     TensorRT ignores ranges that it cannot read, and invents others.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(CACHE_HEAD))
-    except OSError as error:
-        raise ArtifactError(f"cannot read the calibration cache {path}: {error.strerror}") from error
+    with explain_reading(path), path.open("rb") as file:
+        head = file.read(len(CACHE_HEAD))
     if head != CACHE_HEAD:
         raise ArtifactError(
             f"{path} is not a calibration cache: it begins with {head!r}, expected a line like "
