@@ -36,7 +36,8 @@ class Ring:
     """
 
     def __init__(self, descriptor: int) -> None:
-        memory = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # the first to touch a page would wait for it
+        memory = np.frombuffer(mmap.mmap(descriptor, 0, flags=flags), np.uint8)
         self.slots, self.size, samples = memory[:24].view(np.int64).tolist()
         body = memory[ALIGNMENT : ALIGNMENT + (samples + self.slots) * self.size].reshape(-1, self.size)
         self.samples, self._ring = body[:samples], body[samples:]
@@ -60,7 +61,6 @@ def create_ring(descriptor: int, samples: Sequence[Feeds], requests: int, at_onc
         for name, array in view_tensors(place, sample).items():
             if not array.dtype.hasobject:
                 array[...] = sample[name]
-    ring._ring[...] = 0  # the first to touch a page waits for it
     return ring
 
 
