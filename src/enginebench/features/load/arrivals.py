@@ -41,7 +41,7 @@ COLUMNS = ("offset", "sample", "released", "started", "computed", "done", "statu
 # A sleeping process wakes up about this late at worst, on a core that nobody else uses; what is left is waited busily.
 SLEEP_ERROR_NS = 200_000
 # From the moment that the engine is ready to the first arrival: both sides must have come to their loops.
-HEAD_START_NS = 50_000_000
+HEAD_START_NS = 100_000_000
 READY_POLL_S = 0.002
 WRITTEN_POLL_S = 0.0005
 
