@@ -171,7 +171,9 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     spin = job.spin and not take_precedence()
     wakeups = [open_wakeup(wakeup) for wakeup in job.wakeups]
     set_start(board)
-    return ArriveAnswer(released=release_all(board, lambda: all(wake() for wake in wakeups), spin, feeders))
+    released = release_all(board, lambda: all(wake() for wake in wakeups), spin, feeders)
+    feeders.close()
+    return ArriveAnswer(released=released)
 
 
 def take_precedence() -> bool:

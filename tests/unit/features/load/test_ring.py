@@ -46,8 +46,22 @@ def test_each_request_finds_its_own_bytes_while_two_processes_write() -> None:
             assert found["words"] is expected["words"]
             assert found["x"].ctypes.data % 64 == 0 or not found["x"].size
             board.status[number] = DONE
-        assert feeders.written == 400
+        feeders.close()
+        assert feeders.written == 400 and not feeders.full
         assert np.count_nonzero(board.head[FEEDING : FEEDING + MAX_FEEDERS]) == 2
+
+
+def test_a_slot_that_came_free_too_late_is_the_engines_doing() -> None:
+    with open_memory() as memory, open_memory() as file:
+        board = create_board(memory, np.array([0, 0, 0, 100, 300]), np.zeros(5, np.int64))
+        create_ring(file, SAMPLES, 3, at_once=1)
+        board.head[START], feeders = 1000, Feeders(board, Ring(file), 1)
+        feeders.close()
+        assert feeders.written == 3 and feeders.full
+        board.status[0], board.done[0] = DONE, 1101
+        assert feeders.full, "request 3 was due at 1100"
+        board.done[0] = 1099
+        assert not feeders.full
 
 
 def test_a_writer_that_dies_is_reported() -> None:
