@@ -43,7 +43,7 @@ SLEEP_ERROR_NS = 200_000
 # From the moment that the engine is ready to the first arrival: both sides must have come to their loops.
 HEAD_START_NS = 100_000_000
 READY_POLL_S = 0.002
-WRITTEN_POLL_S = 0.0005
+WRITTEN_POLL_S = 0.0001
 
 
 def schedule_poisson(rate_per_s: float, count: int, seed: int) -> Times:
@@ -138,7 +138,7 @@ def release_all(
     board: MemoryBoard,
     wake: Callable[[], bool],  # False if there is no engine any more
     spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
-    feeding: Feeding,
+    feeding: Feeding | None = None,  # None: nobody has to
 ) -> int:
     """Releases every request when it is due and its bytes are there, and wakes the engine; returns how many.
 
@@ -146,16 +146,18 @@ def release_all(
     """
     due, clock = (board.offset + board.head[START]).tolist(), time.perf_counter_ns
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
-    index = came = written = busy_ns = 0
+    index = came = busy_ns = 0
     count = len(due)
+    written = 0 if feeding else count
     margin_ns = SLEEP_ERROR_NS if spin else 0
     while index < count:
         while (left := due[index] - clock()) > margin_ns:
             time.sleep((left - margin_ns) / 1e9)
         while (now := clock()) < due[index]:
             pass
-        written = count if written == count else feeding.written
-        while came < count and due[came] <= now and (came < written or feeding.full):
+        if feeding and written < count:
+            written = feeding.written
+        while came < count and due[came] <= now and (came < written or (feeding and feeding.full)):
             released[came] = now
             came += 1
         first, index = index, min(came, written)
@@ -164,7 +166,7 @@ def release_all(
         busy_ns += clock() - now
         if not woken:
             break
-        if index == first:
+        if feeding and index == first:
             feeding.check()
             time.sleep(WRITTEN_POLL_S)
     head[RELEASING] = busy_ns

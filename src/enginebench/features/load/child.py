@@ -32,7 +32,7 @@ from enginebench.features.load.arrivals import (
     wait_until_ready,
 )
 from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
-from enginebench.features.load.ring import Feeders, Ring, count_feeders, create_ring, find_requests
+from enginebench.features.load.ring import Feeders, Ring, create_ring, find_requests
 from enginebench.features.load.serving import Batcher, serve
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
@@ -64,22 +64,24 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         warm_up(streams, samples, job.max_batch)
         sink, calls = BoardSink(board), board.sample.tolist()
         batcher = Batcher(job.max_batch, round(1e6 * job.max_wait_ms), job.queue_limit)
-        run = partial(serve, sink=sink, streams=streams, batcher=batcher, clock=CLOCK)
-        if not job.query and not job.share[0]:
+        run = partial(
+            serve, sink=sink, streams=streams, batcher=batcher, find_sample=lambda n: samples[calls[n]], clock=CLOCK
+        )
+        come_by_ring = not job.query and board.offset.any()
+        if come_by_ring and not job.share[0]:
             create_ring(job.ring, samples, board.count, job.share[1] * streams.depth * job.max_batch)
         rest_collector()
         note("serving")
         if gpu is not None:
             gpu.begin()
         if job.query:
-            loop = ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s))
-            work = run(loop, find_sample=lambda number: samples[calls[number]])
+            work = run(ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s)))
         else:
             source = BoardSource(board, job.wakeup, kinds, CLOCK, job.share)
             start = source.begin()
-            find_sample = find_requests(Ring(job.ring), samples, calls)
-            deadline_ns = start + int(board.offset[-1]) + round(1e9 * job.grace_s)
-            work = run(source, find_sample=find_sample, deadline_ns=deadline_ns)
+            if come_by_ring:
+                run = partial(run, find_sample=find_requests(Ring(job.ring), samples, calls))
+            work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         seen = gpu.end() if gpu else None  # before the energy is asked for
         energy = gpu.energy_per_image(1) if gpu else None
         return ServeAnswer(
@@ -96,7 +98,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
 def read_samples(job: ServeJob) -> list[Feeds]:
     """What requests ask: entries of the user's own inputs, else what every verb feeds this model.
 
-    Requests of a closed loop lie in the memory of the engine's process; all others come through a ring.
+    They lie in the memory of the engine's process; those of requests that come at a rate are written into a ring.
     """
     from enginebench.models.task import sample_feeds
 
@@ -166,13 +168,13 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     board = Board(job.board)
     rest_collector()
     wait_until_ready(board, len(job.wakeups))
-    ring = Ring(job.ring)
-    feeders = Feeders(board, ring, count_feeders(ring, board, len(job.cpus)))
+    feeders = Feeders(board, Ring(job.ring), len(job.cpus)) if board.offset.any() else None
     spin = job.spin and not take_precedence()
     wakeups = [open_wakeup(wakeup) for wakeup in job.wakeups]
     set_start(board)
     released = release_all(board, lambda: all(wake() for wake in wakeups), spin, feeders)
-    feeders.close()
+    if feeders:
+        feeders.close()
     return ArriveAnswer(released=released)
 
 

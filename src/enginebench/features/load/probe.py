@@ -186,8 +186,9 @@ def _measure(
         if not plan.job.query:
             busy = board.head[FEEDING : FEEDING + MAX_FEEDERS]
             feeders = int(np.count_nonzero(busy))
-            own = {"generator": int(board.head[RELEASING]), "feeders": int(busy.sum()) // max(1, feeders)}
-            parts, point = {**own, **parts}, replace(point, feeders=feeders)
+            own = {"feeders": int(busy.sum()) // feeders} if feeders else {}
+            parts = {"generator": int(board.head[RELEASING]), **own, **parts}
+            point = replace(point, feeders=feeders)
         point = replace(point, stages={name: ns / window_ns for name, ns in parts.items()})
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)

@@ -27,7 +27,8 @@ RING_BYTES = 1 << 25
 MAX_SLOTS = 1 << 14
 # What one process is counted on to write per second; on the host of an H200 it was 5 GB.
 FED_BYTES_PER_S = 2e9
-FEED_POLL_S = 0.0005  # a slot is written long before it is read
+FEED_POLL_S = 0.0002
+FREED_NS = 1_000_000  # from when a slot comes free until its next bytes are there, at most, where a core is free
 
 
 class Ring:
@@ -107,7 +108,7 @@ def describe_layout(sample: Feeds) -> object:
 
 def count_feeders(ring: Ring, board: MemoryBoard, cpus: int) -> int:
     """Processes that it takes to write the bytes of these requests in time, as far as there are CPUs for them."""
-    seconds = max(float(board.offset[-1]) / 1e9, 1e-3)
+    seconds = float(board.offset[-1]) / 1e9
     needed = -(-board.count * ring.size / seconds // FED_BYTES_PER_S)
     return int(min(MAX_FEEDERS, max(1, cpus - 1), max(1, needed)))
 
@@ -115,9 +116,9 @@ def count_feeders(ring: Ring, board: MemoryBoard, cpus: int) -> int:
 class Feeders:
     """Processes that write the requests of a board into a ring, each its part of them, until they are all written."""
 
-    def __init__(self, board: MemoryBoard, ring: Ring, count: int) -> None:
-        self._board, self._ring, self.count = board, ring, count
-        self._processes = [self._fork(place) for place in range(count)]
+    def __init__(self, board: MemoryBoard, ring: Ring, cpus: int) -> None:
+        self._board, self._ring, self.count = board, ring, count_feeders(ring, board, cpus)
+        self._processes = [self._fork(place) for place in range(self.count)]
         while self.written < min(ring.slots, board.count):
             self.check()
             time.sleep(FEED_POLL_S)
@@ -140,13 +141,13 @@ class Feeders:
 
     @property
     def full(self) -> bool:
-        """Whether it is the engine that the next bytes wait for: no slot was free when they were due."""
+        """Whether it is the engine that the next bytes wait for: no slot was free in time when they were due."""
         board, next_one = self._board, self.written
         before = next_one - self._ring.slots
         if before < 0 or next_one == board.count:
             return False
         due_ns = int(board.offset[next_one] + board.head[START])
-        return int(board.status[before]) == PENDING or int(board.done[before]) > due_ns
+        return int(board.status[before]) == PENDING or int(board.done[before]) > due_ns - FREED_NS
 
     def check(self) -> None:
         """Raises where one of the processes has failed."""
@@ -167,10 +168,11 @@ class Feeders:
 
 def feed(board: MemoryBoard, ring: Ring, place: int, feeders: int) -> None:
     """Writes every request whose number is `place` modulo `feeders`, in turn, as soon as its slot is free."""
-    head, status, samples, clock = board.head.data, board.status.data, board.sample.data, time.perf_counter_ns
+    head, status, samples, offset = board.head.data, board.status.data, board.sample.data, board.offset.data
+    clock = time.perf_counter_ns
     for number in range(place, board.count, feeders):
         while (before := number - ring.slots) >= 0 and status[before] == PENDING:
-            time.sleep(FEED_POLL_S)
+            time.sleep(max(FEED_POLL_S, (head[START] + offset[before] - clock()) / 1e9))
         begin_ns = clock()
         ring.write(number, samples[number])
         head[FEEDING + place] += clock() - begin_ns

@@ -36,7 +36,7 @@ def test_each_request_finds_its_own_bytes_while_two_processes_write() -> None:
         create_ring(file, SAMPLES, 6, at_once=3)
         ring = Ring(file)
         assert (ring.slots, ring.size) == (6, 64)
-        feeders, find = Feeders(board, ring, 2), find_requests(ring, SAMPLES, asked.tolist())
+        feeders, find = Feeders(board, ring, 3), find_requests(ring, SAMPLES, asked.tolist())
         assert feeders.full and feeders.written == 6, "no process writes what the engine has not read"
         for number in range(400):
             while feeders.written <= number:
@@ -53,14 +53,14 @@ def test_each_request_finds_its_own_bytes_while_two_processes_write() -> None:
 
 def test_a_slot_that_came_free_too_late_is_the_engines_doing() -> None:
     with open_memory() as memory, open_memory() as file:
-        board = create_board(memory, np.array([0, 0, 0, 100, 300]), np.zeros(5, np.int64))
+        board = create_board(memory, np.array([0, 0, 0, 5_000_000, 6_000_000]), np.zeros(5, np.int64))
         create_ring(file, SAMPLES, 3, at_once=1)
         board.head[START], feeders = 1000, Feeders(board, Ring(file), 1)
         feeders.close()
         assert feeders.written == 3 and feeders.full
-        board.status[0], board.done[0] = DONE, 1101
-        assert feeders.full, "request 3 was due at 1100"
-        board.done[0] = 1099
+        board.status[0], board.done[0] = DONE, 4_002_000
+        assert feeders.full, "request 3 was due at 5,001,000, and to write it takes a millisecond"
+        board.done[0] = 4_000_000
         assert not feeders.full
 
 
@@ -77,7 +77,7 @@ def test_a_writer_that_dies_is_reported() -> None:
 
 def test_so_many_processes_write_as_the_bytes_of_a_second_need() -> None:
     second = MemoryBoard(np.linspace(0, 1e9, 40_000).astype(np.int64))
-    at_once = MemoryBoard(np.zeros(40_000, np.int64))
+    at_once = MemoryBoard(np.linspace(0, 1e6, 40_000).astype(np.int64))
     for size, board, cpus, count in ((602_112, second, 16, 8), (150_528, second, 16, 4), (150_528, second, 3, 2)):
         ring = Ring.__new__(Ring)
         ring.size = size
