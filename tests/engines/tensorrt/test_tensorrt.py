@@ -1,5 +1,6 @@
 """TensorRT's Python API over a stand-in that has exactly the names of 8.6, 10.16, 11.4, or the lean runtime."""
 
+import _ctypes
 import importlib
 import json
 import os
@@ -406,9 +407,17 @@ def fail_with_cache_lost(builder: Any, network: Any, config: Any) -> None:
     builder._logger.log(type(builder._logger).ERROR, "4: The timing cache will not be used!")
 
 
-def test_plugins_that_are_missing(backend: Any, graph: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"cannot load the plugin library nowhere\.so"):
+def test_plugins_of_others(backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArtifactError, match=r"cannot load the plugin library nowhere\.so: .*cannot open shared object"):
         backend.build(graph, make_spec(plugins="nowhere.so"), tmp_path)
+    with pytest.raises(ArtifactError, match=r"finds no plugin in the library .* that it does not have"):
+        backend.build(graph, make_spec(plugins=_ctypes.__file__), tmp_path)
+    own, creators = tmp_path / "own.so", importlib.import_module("tensorrt")._creators
+    monkeypatch.setattr("enginebench.engines.tensorrt_library.CDLL", lambda path: creators.append(path))
+    own.write_text("REGISTER_TENSORRT_PLUGIN")  # as most do
+    spec = make_spec(plugins=str(own))
+    backend.load(backend.build(graph, spec, tmp_path), spec).close()
+    assert creators == [str(own)]
 
 
 def test_without_a_gpu(backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
