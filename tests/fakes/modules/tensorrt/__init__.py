@@ -567,15 +567,10 @@ class IExecutionContext(_Checked):
 
 
 class IPluginRegistry:
-    """As that of 8.6.0: without a word it takes no library that does not export `getPluginCreators`."""
+    _creators = all_creators = plugin_creator_list = []
 
-    all_creators = plugin_creator_list = property(lambda self: tuple(_creators))
-
-    def load_library(self, plugin_path):
+    def load_library(self, plugin_path):  # 8.6.0 takes no other, and says nothing
         return object() if b"getPluginCreators" in Path(plugin_path).read_bytes() else None
-
-
-_creators = []  # of libraries that register their plugins by themselves
 
 
 def get_plugin_registry():
