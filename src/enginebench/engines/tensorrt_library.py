@@ -94,8 +94,7 @@ class Library:
     def load_plugins(self, paths: tuple[str, ...]) -> None:
         """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others.
 
-        TensorRT refuses a library without a reason, and unloads it again, even if it registered its plugins by itself,
-        as most do: 8.6.0 then crashes over what its registry points at. So it is loaded here before that, for good.
+        8.6.0 unloads one that registers its plugins by itself, as most do, and then crashes: so it is loaded first.
         """
         if hasattr(self.trt, "init_libnvinfer_plugins"):
             self.trt.init_libnvinfer_plugins(self.log, "")
