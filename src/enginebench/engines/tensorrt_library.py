@@ -5,6 +5,7 @@ Bundles hold a copy of this file.
 
 import re
 import sys
+from ctypes import CDLL
 from importlib import import_module
 from typing import Any
 
@@ -59,6 +60,7 @@ class Library:
         self.trt = trt
         self.title = title
         self.log = make_log(trt, title)
+        self._loaded: set[str] = set()
 
     @property
     def version(self) -> str:
@@ -90,12 +92,23 @@ class Library:
         return getattr(kind, name)
 
     def load_plugins(self, paths: tuple[str, ...]) -> None:
-        """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others."""
+        """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others.
+
+        8.6.0 unloads one that registers its plugins by itself, as most do, and then crashes: so it is loaded first.
+        """
         if hasattr(self.trt, "init_libnvinfer_plugins"):
             self.trt.init_libnvinfer_plugins(self.log, "")
         registry = self.trt.get_plugin_registry()
-        for path in paths:
-            self.require(registry.load_library(path), f"cannot load the plugin library {path}")
+        kind = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"  # of 8.6
+        for path in [path for path in paths if path not in self._loaded]:
+            known = len(getattr(registry, kind))
+            try:
+                CDLL(path)
+            except OSError as error:
+                raise ArtifactError(f"{self.title} cannot load the plugin library {path}: {error}") from None
+            if registry.load_library(path) is None and len(getattr(registry, kind)) == known:
+                raise ArtifactError(f"{self.title} finds no plugin in the library {path} that it does not have")
+            self._loaded.add(path)
 
 
 def make_log(trt: Any, title: str) -> Any:

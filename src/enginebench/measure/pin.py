@@ -65,14 +65,20 @@ def pin_to(cpus: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def share_cpus(
-    threads: int, allowed: Collection[int] | None = None, root: Path = ROOT
+    threads: int, share: float = 0.0, allowed: Collection[int] | None = None, root: Path = ROOT
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(CPUs of an engine, CPUs of what feeds it): a whole core for the latter if one is to spare, else all for both."""
+    """(CPUs of an engine, CPUs of what feeds it): a whole core for the latter if one is to spare, else all for both.
+
+    With a `share` of the cores, that many are to spare, and the engine gets the rest for its threads.
+    """
     cpus = tuple(sorted(read_allowed_cpus() if allowed is None else allowed))
     cores = group_cores(cpus, root)
-    if len(cores) < 2 or threads > len(cpus) - len(cores[0]):
+    own = tuple(sorted(cpu for core in cores[: max(1, int(share * len(cores)))] for cpu in core))
+    left = [cpu for cpu in cpus if cpu not in own]
+    threads = min(threads, len(left)) if share else threads
+    if len(cores) < 2 or threads > len(left):
         return cpus, cpus
-    return choose_cpus(threads, [cpu for cpu in cpus if cpu not in cores[0]], root), cores[0]
+    return choose_cpus(threads, left, root), own
 
 
 def count_stream_threads(streams: int) -> int:

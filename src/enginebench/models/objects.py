@@ -54,11 +54,12 @@ def allow_object(written: WrittenObject) -> Iterator[None]:
 
 
 def list_variables() -> dict[str, str]:
-    """The variables of a child's environment that let it open what this process wrote; none if it wrote nothing."""
-    objects = tuple(_written.copy().values())
-    if not objects:
-        return {}
-    passed = _Passed(objects=objects, import_paths=tuple(sys.path))
+    """The variables of a child's environment that let it open what this process wrote, and import what it can.
+
+    Packages of this environment are left out: the child may run in another one.
+    """
+    own = tuple(path for path in sys.path if not path.startswith((sys.prefix, sys.base_prefix)))
+    passed = _Passed(objects=tuple(_written.copy().values()), import_paths=own)
     return {VARIABLE: msgspec.json.encode(passed).decode()}
 
 
@@ -93,6 +94,7 @@ def import_named(text: str, kind: type[EngineBenchError], told: str, expected: s
     """What `package.module:function` names, found from the working folder; else an error that begins with `told`."""
     name, _, attribute = text.partition(":")
     look_here()
+    extend_import_paths()
     try:
         found: Any = import_module(name)
     except (Exception, SystemExit) as error:  # user code: anything can come out of it

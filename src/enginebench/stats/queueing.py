@@ -74,6 +74,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     in_system: float | None = None  # requests in the system on average (L)
     little: float | None = None  # lambda W
     generator_late_ms: float | None  # p99; None where nothing was scheduled
+    feeders: int = 0  # processes that wrote the bytes of requests into shared memory
     batch: float | None = None  # requests that were computed together, on average
     energy_mj: float | None = None  # per request
     foreign_cpu_cores: float | None = None  # cores that others kept busy meanwhile, of those of engine and generator

@@ -1,7 +1,8 @@
 """The open loop: requests are scheduled beforehand and released on time, whatever the engine is at.
 
 Generator and engine are two processes. What they share is a `Board`, a file in memory that holds the four times of
-every request, so that nothing measured is lost with either of them. A pipe wakes the engine; it carries no data.
+every request, so that nothing measured is lost with either of them, and a `Ring` of the bytes. A pipe wakes the engine;
+it carries no data.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -31,14 +32,18 @@ PENDING, DONE, FAILED, DROPPED = range(4)
 # Words at the head of the board.
 START, RELEASED, FINISHED, RELEASING = range(4)  # RELEASING: nanoseconds that the generator was at work
 READY = 4  # the first of the words in which servers say that they are ready
-MAX_SERVERS = 8
-HEAD = READY + MAX_SERVERS
+MAX_SERVERS = MAX_FEEDERS = 8
+# Of each process that writes the bytes of requests: the next request that it will write, and nanoseconds at work.
+WRITTEN = READY + MAX_SERVERS
+FEEDING = WRITTEN + MAX_FEEDERS
+HEAD = FEEDING + MAX_FEEDERS
 COLUMNS = ("offset", "sample", "released", "started", "computed", "done", "status")
 # A sleeping process wakes up about this late at worst, on a core that nobody else uses; what is left is waited busily.
 SLEEP_ERROR_NS = 200_000
 # From the moment that the engine is ready to the first arrival: both sides must have come to their loops.
-HEAD_START_NS = 50_000_000
+HEAD_START_NS = 100_000_000
 READY_POLL_S = 0.002
+WRITTEN_POLL_S = 0.0001
 
 
 def schedule_poisson(rate_per_s: float, count: int, seed: int) -> Times:
@@ -114,37 +119,66 @@ def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Seque
     return board
 
 
+class Feeding(Protocol):
+    """Who writes the bytes of requests."""
+
+    @property
+    def written(self) -> int:
+        """The first request whose bytes are not there yet."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it is the engine that the next bytes wait for."""
+
+    def check(self) -> None:
+        """Raises where nothing more will be written."""
+
+
 def release_all(
     board: MemoryBoard,
     wake: Callable[[], bool],  # False if there is no engine any more
     spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
+    feeding: Feeding | None = None,  # None: nobody has to
 ) -> int:
-    """Releases every request when it is due, and wakes the engine; returns how many were released."""
+    """Releases every request when it is due and its bytes are there, and wakes the engine; returns how many.
+
+    A request that finds no free slot is stamped when it is due: it waits for the engine, not for the generator.
+    """
     due, clock = (board.offset + board.head[START]).tolist(), time.perf_counter_ns
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
-    index, count, busy_ns = 0, len(due), 0
+    index = came = busy_ns = 0
+    count = len(due)
+    written = 0 if feeding else count
     margin_ns = SLEEP_ERROR_NS if spin else 0
     while index < count:
         while (left := due[index] - clock()) > margin_ns:
             time.sleep((left - margin_ns) / 1e9)
         while (now := clock()) < due[index]:
             pass
-        while index < count and due[index] <= now:
-            released[index] = now
-            index += 1
+        if feeding and written < count:
+            written = feeding.written
+        while came < count and due[came] <= now and (came < written or (feeding and feeding.full)):
+            released[came] = now
+            came += 1
+        first, index = index, min(came, written)
         head[RELEASED] = index
         woken = wake()
         busy_ns += clock() - now
         if not woken:
             break
+        if feeding and index == first:
+            feeding.check()
+            time.sleep(WRITTEN_POLL_S)
     head[RELEASING] = busy_ns
     return index
 
 
 def wait_until_ready(board: Board, servers: int) -> None:
-    """Returns once all servers are ready; sets the start."""
     while not board.head[READY : READY + servers].all():
         time.sleep(READY_POLL_S)
+
+
+def set_start(board: Board) -> None:
     board.head[START] = time.perf_counter_ns() + HEAD_START_NS
 
 

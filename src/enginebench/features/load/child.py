@@ -28,9 +28,11 @@ from enginebench.features.load.arrivals import (
     ClosedLoop,
     open_wakeup,
     release_all,
+    set_start,
     wait_until_ready,
 )
 from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
+from enginebench.features.load.ring import Feeders, Ring, create_ring, find_requests
 from enginebench.features.load.serving import Batcher, serve
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
@@ -65,6 +67,9 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         run = partial(
             serve, sink=sink, streams=streams, batcher=batcher, find_sample=lambda n: samples[calls[n]], clock=CLOCK
         )
+        come_by_ring = not job.query and board.offset.any()
+        if come_by_ring and not job.share[0]:
+            create_ring(job.ring, samples, board.count, job.share[1] * streams.depth * job.max_batch)
         rest_collector()
         note("serving")
         if gpu is not None:
@@ -74,6 +79,8 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         else:
             source = BoardSource(board, job.wakeup, kinds, CLOCK, job.share)
             start = source.begin()
+            if come_by_ring:
+                run = partial(run, find_sample=find_requests(Ring(job.ring), samples, calls))
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         seen = gpu.end() if gpu else None  # before the energy is asked for
         energy = gpu.energy_per_image(1) if gpu else None
@@ -91,8 +98,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
 def read_samples(job: ServeJob) -> list[Feeds]:
     """What requests ask: entries of the user's own inputs, else what every verb feeds this model.
 
-    They lie in the memory of the engine's process; a request is the number of its sample, so that no input is copied on
-    its way to the engine but into the engine's own buffer.
+    They lie in the memory of the engine's process; those of requests that come at a rate are written into a ring.
     """
     from enginebench.models.task import sample_feeds
 
@@ -159,12 +165,17 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
         pin_to(job.cpus)
     with suppress(OSError):  # have the kernel wake this process when it asked, not up to 50 us later: proc(5)
         Path("/proc/self/timerslack_ns").write_text("1")
-    spin = job.spin and not take_precedence()
     board = Board(job.board)
     rest_collector()
     wait_until_ready(board, len(job.wakeups))
-    rings = [open_wakeup(wakeup) for wakeup in job.wakeups]
-    return ArriveAnswer(released=release_all(board, lambda: all(ring() for ring in rings), spin))
+    feeders = Feeders(board, Ring(job.ring), len(job.cpus)) if board.offset.any() else None
+    spin = job.spin and not take_precedence()
+    wakeups = [open_wakeup(wakeup) for wakeup in job.wakeups]
+    set_start(board)
+    released = release_all(board, lambda: all(wake() for wake in wakeups), spin, feeders)
+    if feeders:
+        feeders.close()
+    return ArriveAnswer(released=released)
 
 
 def take_precedence() -> bool:

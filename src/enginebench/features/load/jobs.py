@@ -26,7 +26,8 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     engine: EngineSpec
     out_dir: str
     share: tuple[int, int] = (0, 1)  # (i, n): of n servers this is the one numbered i, which takes every n-th request
-    board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
+    board: int = -1  # inherited descriptors: the memory of board and ring, and the end of the pipe that wakes this side
+    ring: int = -1
     wakeup: int = -1
     streams: int = 1
     max_batch: int = 1
@@ -52,10 +53,11 @@ class ArriveAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
-    """Release the requests of a board when they are due; its memory and the bells, one a server, are descriptors."""
+    """Release the requests of a board when they are due; all but `cpus` and `spin` are descriptors."""
 
     board: int
-    wakeups: tuple[int, ...]
+    ring: int
+    wakeups: tuple[int, ...]  # one a server
     cpus: tuple[int, ...] = ()
     spin: bool = True
 

@@ -8,16 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Caveat
-from enginebench.features.load.arrivals import RELEASED, RELEASING, START, MemoryBoard, create_board
+from enginebench.features.load.arrivals import (
+    FEEDING,
+    MAX_FEEDERS,
+    RELEASED,
+    RELEASING,
+    START,
+    MemoryBoard,
+    create_board,
+)
 from enginebench.features.load.jobs import ArriveJob, ServeAnswer, ServeJob
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
@@ -30,6 +39,8 @@ if TYPE_CHECKING:
 
 # Loading an engine and warming it up; a compiler may take minutes.
 LOAD_TIMEOUT_S = 900.0
+# Of the cores, for what feeds an engine on a GPU, whose own threads have little to do.
+FEEDING_SHARE = 0.25
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -46,35 +57,35 @@ def open_memory() -> Iterator[int]:
 
     It has no name, so that it is gone with the last process that holds it, however that ends.
     """
-    shared = Path("/dev/shm")
-    place = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
-    with tempfile.TemporaryFile(dir=place) as file:
+    in_memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("load"), "r+b") if in_memory else tempfile.TemporaryFile() as file:
         yield file.fileno()
 
 
 def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
     count = max(1, len(plan.devices))
-    engine_cpus, own_cpus = share_cpus(count * plan.job.streams * plan.job.engine.threads)
+    share = 0.0 if find_kind(plan.job.engine.device) == "cpu" else FEEDING_SHARE
+    engine_cpus, own_cpus = share_cpus(count * plan.job.streams * plan.job.engine.threads, share)
     alone = not set(engine_cpus) & set(own_cpus)
     doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
     watch = BlockWatch(whole_cores((*engine_cpus, *own_cpus)))
     timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + plan.job.grace_s)
-    with open_memory() as memory, ExitStack() as stack:
+    with open_memory() as memory, open_memory() as ring, ExitStack() as stack:
         board, pipes = create_board(memory, offsets, samples), [os.pipe() for _ in range(count)]
         for descriptor in (end for pipe in pipes for end in pipe):
             stack.callback(os.close, descriptor)
         wakeups = tuple(ring for _, ring in pipes)
-        arrive = ArriveJob(board=memory, wakeups=wakeups, cpus=own_cpus, spin=alone)
+        arrive = ArriveJob(board=memory, ring=ring, wakeups=wakeups, cpus=own_cpus, spin=alone)
         environment = child_environment(plan.job.engine.threads)
-        engines = [stack.enter_context(Child(environment, pass_fds=(memory, hear))) for hear, _ in pipes]
-        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, *wakeups)))
+        engines = [stack.enter_context(Child(environment, pass_fds=(memory, ring, hear))) for hear, _ in pipes]
+        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring, *wakeups)))
 
         def serve() -> ServeAnswer:
             serving = []
             for i, (engine, (hear, _)) in enumerate(zip(engines, pipes, strict=True)):
                 spec = replace(plan.job.engine, device=plan.devices[i]) if plan.devices else plan.job.engine
                 cpus = engine_cpus[i::count] or engine_cpus
-                job = replace(plan.job, engine=spec, board=memory, wakeup=hear, cpus=cpus, share=(i, count))
+                job = replace(plan.job, engine=spec, board=memory, ring=ring, wakeup=hear, cpus=cpus, share=(i, count))
                 serving.append(engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin()))
             arriving = generator.start(arrive, timeout_s=timeout_s)
             wait_until_sure(serving, helpers=[arriving, *serving])
@@ -171,7 +182,13 @@ def _measure(
         block=block,
     )
     if answer is not None and window_ns:
-        parts = answer.stages if plan.job.query else {"generator": int(board.head[RELEASING]), **answer.stages}
+        parts = answer.stages
+        if not plan.job.query:
+            busy = board.head[FEEDING : FEEDING + MAX_FEEDERS]
+            feeders = int(np.count_nonzero(busy))
+            own = {"feeders": int(busy.sum()) // feeders} if feeders else {}
+            parts = {"generator": int(board.head[RELEASING]), **own, **parts}
+            point = replace(point, feeders=feeders)
         point = replace(point, stages={name: ns / window_ns for name, ns in parts.items()})
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)

@@ -90,7 +90,7 @@ def _format_stages(document: LoadDocument) -> Iterator[str]:
             name = find_busiest(point) or ""
             others = ", ".join(f"{part} {share:.0%}" for part, share in point.stages.items() if part != name)
             share = point.stages[name]
-            servers = 1 if name == "generator" else len(row.devices) or 1
+            servers = {"generator": 1, "feeders": point.feeders}.get(name, len(row.devices) or 1)
             each = choose_unit([ms := 1e3 * share * servers / (point.achieved_per_s or rate or float("inf"))])
             cost = f"{format_digits(ms * UNITS_PER_MS[each], '-')} {each} a request"
             busy = f"{name} is the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
@@ -108,6 +108,7 @@ LIMITING_SHARE = 0.5
 # each request to where the GPU takes it from, with the launch of its batch.
 CHANGES = {
     "generator": "Leave it a core of its own: fewer --threads, or fewer --streams",
+    "feeders": "Fewer bytes need less of them: --input-dtype uint8, a smaller --input-size; or leave them more cores",
     "batcher": "Fewer and larger batches need less of it: raise --max-batch, or --max-wait-ms",
     "host": "Fewer bytes and launches need less of it: --input-dtype uint8, a larger --max-batch, a second GPU",
     "copy in": "Fewer bytes need less of it: --input-dtype uint8, a smaller --input-size",

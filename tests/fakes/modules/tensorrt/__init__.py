@@ -567,8 +567,10 @@ class IExecutionContext(_Checked):
 
 
 class IPluginRegistry:
-    def load_library(self, plugin_path):
-        return object() if Path(plugin_path).is_file() else None
+    _creators = all_creators = plugin_creator_list = []
+
+    def load_library(self, plugin_path):  # 8.6.0 takes no other, and says nothing
+        return object() if b"getPluginCreators" in Path(plugin_path).read_bytes() else None
 
 
 def get_plugin_registry():

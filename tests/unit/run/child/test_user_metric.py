@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import UsageError
+from enginebench.models.objects import list_variables
 from enginebench.runs.child.collecting import load_metric
 from enginebench.stats.metrics.metric import Targets
 
@@ -52,6 +53,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("own_metrics", None)
+
+
+def test_code_beside_a_script_is_found_from_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script has its own folder in `sys.path`; its children do not, unless told."""
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(folder)
+        told = list_variables()
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(UsageError, match="cannot import own_metrics"):
+        load_metric("own_metrics:each")
+    for name, text in told.items():
+        monkeypatch.setenv(name, text)
+    load_metric("own_metrics:each")
 
 
 @pytest.mark.usefixtures("folder")

@@ -49,10 +49,9 @@ def check_version(library: Library) -> None:
         )
 
 
-def read_version(library: Library) -> tuple[int, int]:
-    """(major, minor) of the module."""
-    major, minor = library.version.split(".")[:2]
-    return int(major), int(minor)
+def read_version(library: Library) -> tuple[int, ...]:
+    """(major, minor, patch) of the module."""
+    return tuple(map(int, library.version.split(".")[:3]))
 
 
 def require_builder(library: Library) -> None:

@@ -10,7 +10,7 @@ BUILD_OPTIONS = {
     "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
     "floats": choice(
         "fp32|fp16",
-        "Q/DQ graphs: what is not INT8 in them computes in FP32, or may in FP16 (TensorRT 8.6)",
+        "Q/DQ graphs: what is not INT8 in them computes in FP32 or TF32, or may in FP16 (TensorRT 8.6)",
         search="fp16",
         only_in=("int8",),
     ),

@@ -134,13 +134,8 @@ class TensorRtRtxBackend(PlanBackend):
         }
         targets = read_targets(options["compute_capability"], settings.precision)
         settings = replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
-        record = PlanRecord(
-            onnx_sha256=artifact.sha256,
-            tensorrt=LIBRARY.version,
-            gpu=", ".join(settings.targets),
-            flags=(repr(settings),),
-            engine=NAME,
-        )
+        gpu, told = ", ".join(targets), (repr(settings),)
+        record = PlanRecord(onnx_sha256=artifact.sha256, tensorrt=LIBRARY.version, gpu=gpu, flags=told, engine=NAME)
         build = partial(self._build, Path(artifact.path), settings)
         plan = ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
         layers = find_layers(Path(plan.path))  # what the builder decided about them; it may have been taken away

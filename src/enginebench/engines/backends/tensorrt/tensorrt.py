@@ -74,13 +74,8 @@ class TensorRtBackend(PlanBackend):
         settings = self._fit(read_settings(spec, options, artifact))
         if not settings.timing_cache and self._cache_dir is not None:
             settings = replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
-        record = PlanRecord(
-            onnx_sha256=artifact.sha256,
-            tensorrt=trt.__version__,
-            gpu=describe_gpu(settings.device),
-            flags=(repr(replace(settings, timing_cache=None)), options["calib_data"]),
-            engine=NAME,
-        )
+        gpu, flags = describe_gpu(settings.device), (repr(replace(settings, timing_cache=None)), options["calib_data"])
+        record = PlanRecord(onnx_sha256=artifact.sha256, tensorrt=trt.__version__, gpu=gpu, flags=flags, engine=NAME)
         build = partial(self._build, artifact, settings, options, spec.batch)
         return ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
 
@@ -114,10 +109,7 @@ class TensorRtBackend(PlanBackend):
             check_calib_cache(Path(settings.calib_cache))
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
-        return (GUESSED_RANGES,) if guessed else ()
+        return (make_caveat("random_calibration.tensorrt"),) if guessed else ()
 
 
 create_backend = TensorRtBackend
-
-
-GUESSED_RANGES = make_caveat("random_calibration.tensorrt")

@@ -1,0 +1,180 @@
+"""The bytes of requests: other processes write them into shared memory, and the engine reads them where they lie.
+
+A slot is written ahead of its request, as a network card would fill a buffer; the request is released once it is there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from enginebench.core.errors import MeasurementError
+from enginebench.features.load.arrivals import FEEDING, MAX_FEEDERS, PENDING, START, WRITTEN
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds
+    from enginebench.features.load.arrivals import MemoryBoard
+
+ALIGNMENT = 64  # bytes: a line of the cache, and what engines ask of a tensor that they read in place
+# Of all slots: what the last cache of a server's processor holds, as it holds what a network card has just written.
+RING_BYTES = 1 << 25
+MAX_SLOTS = 1 << 14
+# What one process is counted on to write per second; on the host of an H200 it was 5 GB.
+FED_BYTES_PER_S = 2e9
+FEED_POLL_S = 0.0002
+FREED_NS = 1_000_000  # from when a slot comes free until its next bytes are there, at most, where a core is free
+
+
+class Ring:
+    """A file in memory: the number and size of its slots, the samples, the slots; each as large as the largest sample.
+
+    The bytes of request n lie in slot n % slots.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # the first to touch a page would wait for it
+        memory = np.frombuffer(mmap.mmap(descriptor, 0, flags=flags), np.uint8)
+        self.slots, self.size, samples = memory[:24].view(np.int64).tolist()
+        body = memory[ALIGNMENT : ALIGNMENT + (samples + self.slots) * self.size].reshape(-1, self.size)
+        self.samples, self._ring = body[:samples], body[samples:]
+
+    def write(self, number: int, sample: int) -> None:
+        self._ring[number % self.slots] = self.samples[sample]
+
+    def find(self, number: int) -> Array:
+        slot: Array = self._ring[number % self.slots]
+        return slot
+
+
+def create_ring(descriptor: int, samples: Sequence[Feeds], requests: int, at_once: int) -> Ring:
+    """A ring with the bytes of the samples, for `requests` of which the engine holds `at_once` at most."""
+    size = max(ALIGNMENT, *(place_tensors(sample)[-1][1] for sample in samples))
+    slots = min(requests, max(2 * at_once, min(MAX_SLOTS, RING_BYTES // size)))
+    os.ftruncate(descriptor, ALIGNMENT + (len(samples) + slots) * size)
+    os.pwrite(descriptor, np.array([slots, size, len(samples)]).tobytes(), 0)
+    ring = Ring(descriptor)
+    for place, sample in zip(ring.samples, samples, strict=True):
+        for name, array in view_tensors(place, sample).items():
+            if not array.dtype.hasobject:
+                array[...] = sample[name]
+    return ring
+
+
+def place_tensors(sample: Feeds) -> list[tuple[str, int]]:
+    """(name, offset) of each tensor in a slot, and at last where they end."""
+    places, end = [], 0
+    for name, array in sample.items():
+        places.append((name, end))
+        end += 0 if array.dtype.hasobject else -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    return [*places, ("", end)]
+
+
+def view_tensors(slot: Array, sample: Feeds) -> dict[str, Array]:
+    """The tensors of a slot that holds such a sample; strings are no bytes, so they are the sample's own."""
+    return {
+        name: array
+        if (array := sample[name]).dtype.hasobject
+        else np.ndarray(array.shape, array.dtype, slot.data, offset)
+        for name, offset in place_tensors(sample)[:-1]
+    }
+
+
+def find_requests(ring: Ring, samples: Sequence[Feeds], calls: Sequence[int]) -> Callable[[int], Feeds]:
+    """What gives the tensors of a request from its slot; `calls` says of each which sample it is a copy of."""
+    first: dict[object, int] = {}
+    alike = [first.setdefault(describe_layout(sample), i) for i, sample in enumerate(samples)]
+    known: dict[tuple[int, int], Feeds] = {}
+
+    def find(number: int) -> Feeds:
+        key = number % ring.slots, alike[calls[number]]
+        if key not in known:
+            known[key] = view_tensors(ring.find(number), samples[key[1]])
+        return known[key]
+
+    return find
+
+
+def describe_layout(sample: Feeds) -> object:
+    """Equal for samples whose tensors lie alike in a slot."""
+    arrays = sample.items()
+    return tuple((name, id(a) if a.dtype.hasobject else (a.dtype, a.shape)) for name, a in arrays)
+
+
+def count_feeders(ring: Ring, board: MemoryBoard, cpus: int) -> int:
+    """Processes that it takes to write the bytes of these requests in time, as far as there are CPUs for them."""
+    seconds = float(board.offset[-1]) / 1e9
+    needed = -(-board.count * ring.size / seconds // FED_BYTES_PER_S)
+    return int(min(MAX_FEEDERS, max(1, cpus - 1), max(1, needed)))
+
+
+class Feeders:
+    """Processes that write the requests of a board into a ring, each its part of them, until they are all written."""
+
+    def __init__(self, board: MemoryBoard, ring: Ring, cpus: int) -> None:
+        self._board, self._ring, self.count = board, ring, count_feeders(ring, board, cpus)
+        self._processes = [self._fork(place) for place in range(self.count)]
+        while self.written < min(ring.slots, board.count):
+            self.check()
+            time.sleep(FEED_POLL_S)
+
+    def _fork(self, place: int) -> int:
+        if (process := os.fork()) == 0:
+            status = 1
+            try:
+                os.nice(19)  # whoever releases requests has to be on time
+                feed(self._board, self._ring, place, self.count)
+                status = 0
+            finally:
+                os._exit(status)
+        return process
+
+    @property
+    def written(self) -> int:
+        """The first request whose bytes are not there yet."""
+        return min(self._board.count, int(self._board.head[WRITTEN : WRITTEN + self.count].min()))
+
+    @property
+    def full(self) -> bool:
+        """Whether it is the engine that the next bytes wait for: no slot was free in time when they were due."""
+        board, next_one = self._board, self.written
+        before = next_one - self._ring.slots
+        if before < 0 or next_one == board.count:
+            return False
+        due_ns = int(board.offset[next_one] + board.head[START])
+        return int(board.status[before]) == PENDING or int(board.done[before]) > due_ns - FREED_NS
+
+    def check(self) -> None:
+        """Raises where one of the processes has failed."""
+        for process in tuple(self._processes):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                self._processes.remove(process)
+                if status:
+                    code = os.waitstatus_to_exitcode(status)
+                    raise MeasurementError(f"a process that writes the bytes of requests ended with status {code}")
+
+    def close(self) -> None:
+        """Ends them; what they used of the CPU counts as this process's from then on."""
+        for process in self._processes:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def feed(board: MemoryBoard, ring: Ring, place: int, feeders: int) -> None:
+    """Writes every request whose number is `place` modulo `feeders`, in turn, as soon as its slot is free."""
+    head, status, samples, offset = board.head.data, board.status.data, board.sample.data, board.offset.data
+    clock = time.perf_counter_ns
+    for number in range(place, board.count, feeders):
+        while (before := number - ring.slots) >= 0 and status[before] == PENDING:
+            time.sleep(max(FEED_POLL_S, (head[START] + offset[before] - clock()) / 1e9))
+        begin_ns = clock()
+        ring.write(number, samples[number])
+        head[FEEDING + place] += clock() - begin_ns
+        head[WRITTEN + place] = number + feeders
+    head[WRITTEN + place] = board.count
