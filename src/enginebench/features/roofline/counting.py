@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
-from enginebench.models.onnx.macs import FACTORS, UNITS, Shape, count_macs
+from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
 try:
     import onnx
@@ -99,7 +99,7 @@ def _describe_tensor(kind: int, shape: Shape) -> TensorWork:
 
 def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
     shapes = {tensor: shape for tensor, (_, shape) in known.items()}
-    macs = count_macs(node, shapes)
+    macs = count_node_macs(node, shapes)
     scopes = _read_scopes(node)
     return NodeWork(
         name=node.name or (node.output[0] if node.output else node.op_type),  # as runtimes call it
