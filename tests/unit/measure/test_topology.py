@@ -61,16 +61,7 @@ def test_an_empty_root_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0-3,8", {0, 1, 2, 3, 8}),
-        ("5", {5}),
-        ("0,2-2\n", {0, 2}),
-        ("", set()),
-        ("a-b", set()),
-        ("1-", {1}),
-        ("-1", set()),
-    ],
+    ("text", "cpus"), [("0-3,8", {0, 1, 2, 3, 8}), ("0,2-2\n", {0, 2}), ("", set()), ("a-b", set()), ("1-", {1})]
 )
 def test_cpu_lists(text: str, cpus: set[int]) -> None:
     assert topology.parse_cpu_list(text) == cpus

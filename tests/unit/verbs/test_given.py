@@ -16,7 +16,6 @@ from enginebench.verbs.given import name_precisions, read_numbers
     ("arguments", "message"),
     [
         ({"engines": []}, "the list of engines is empty"),
-        ({"batch": 0}, "--batch 0: expected distinct positive numbers"),
         ({"batch": [1, 1]}, r"--batch \[1, 1\]: expected distinct positive numbers"),
         ({"batch": 1.5}, "batch"),
         ({"time_limit": 0}, "time_limit=0: expected a finite number, more than 0"),
