@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
-from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
+from enginebench.core.records import MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
 from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos, write_photos
-from enginebench.models.precision.calibration_data import find_label_fault, open_data
+from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.classes import format_columns
@@ -66,36 +66,6 @@ def test_a_flat_folder_is_compared_and_has_no_accuracy(flat: Path) -> None:
 def test_a_metric_needs_labels_and_says_so_before_anything_is_built(flat: Path, asked: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"not in a class folder.*A metric needs labelled samples"):
         choose_judged(replace(REQUEST, data=str(flat), **asked))
-
-
-def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
-    """Of a model of the user's own that is known once its graph is there, and of a built-in one at once."""
-    for name in ("spring", "summer"):
-        draw(tmp_path / name / "a.png")
-    assert "2 class folders, the model 1000" in str(find_label_fault(tmp_path, 1000))
-    assert find_label_fault(tmp_path, 2) is None
-    own = replace(REQUEST, model="mine.onnx", data=str(tmp_path))
-    judged = choose_judged(own)
-    assert judged is not None and judged.labelled.unlabelled is None and judged.metrics
-    graph = Artifact(
-        kind="onnx", model="mine.onnx", path="", sha256="", files=(), inputs=INPUT,
-        outputs=(TensorSpec(name="output", dtype="float32", shape=("batch", 7)),),
-    )  # fmt: skip
-    settled = judge_sources(judged, own, (graph,))
-    assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
-    with pytest.raises(UsageError, match="A metric needs"):
-        judge_sources(judged, replace(own, metrics=("top1",)), (graph,))
-
-
-def test_pictures_go_into_any_model_that_takes_pictures(flat: Path) -> None:
-    def prepare(*shape: int | str) -> np.ndarray:
-        data = open_data(str(flat), model="mine.onnx", inputs=(replace(INPUT[0], shape=shape),), n=3)
-        assert [caveat.code for caveat in data.caveats] == ["external_preprocess"]
-        return np.asarray(data.read(0, 3)["input"])
-
-    planes = prepare("n", 3, 24, 24)
-    assert planes.shape == (3, 3, 24, 24) and -3 < planes.min() < planes.max() < 3
-    assert (prepare(1, 24, 24, 3).transpose(0, 3, 1, 2) == planes).all()
 
 
 @pytest.mark.parametrize(

@@ -153,12 +153,6 @@ def test_labels_from_an_index_file(folder, name, text):
     assert sorted(open_pictures(folder).read_labels(1000).tolist()) == [0, 5, 5, 9]
 
 
-def test_labels_from_a_list_of_names(folder):
-    name_folders(folder)
-    (folder / "classes.txt").write_text("n02\nn01\n\nn03\n")
-    assert read_class_index(folder, None) == {"n02": 0, "n01": 1, "n03": 2}
-
-
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"0": 1.5}', '{"x": ["n01"]}', '{"0": []}'])
 def test_a_damaged_index_file(folder, text):
     (folder / "class_index.json").write_text(text)
