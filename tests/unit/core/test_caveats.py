@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import TEMPLATES, find_sentence, format_caveat, limit_to_processes, make_caveat
+from enginebench.core.caveats import TEMPLATES, find_sentence, format_caveat, make_caveat
 from enginebench.core.records import Caveat, CaveatCode
 from rooms import list_lifted
 
@@ -84,26 +84,9 @@ def test_a_unit_stands_once_and_equal_figures_are_no_range() -> None:
     assert "during 1% of" in format_caveat(a, replace(a, figures={"share": 0.0121}))
 
 
-def test_texts_tell_doubts_apart_and_numbers_do_not() -> None:
-    first, second = (make_caveat("failed_proof", asked="fp16", failure=text) for text in ("killed", "no record"))
-    assert find_sentence(first) != find_sentence(second)
-    counts = [make_caveat("too_few_samples.p99", n=n, needed=368) for n in (128, 54, 138)]
-    assert len(set(map(find_sentence, counts))) == 1
-    assert format_caveat(*counts).startswith("54 to 138 samples are too few for p99, which needs 368; raise")
-
-
 def test_templates_of_one_code_are_not_merged() -> None:
     one, other = make_caveat("throttled.clock", share=0.1), make_caveat("throttled.device", share=0.1)
     assert one.code == other.code and find_sentence(one) != find_sentence(other)
-
-
-def test_number_of_processes_is_a_figure() -> None:
-    doubts = [limit_to_processes(make_caveat("no_foreign_cpu_figure"), count, 10) for count in (3, 4)]
-    assert doubts[0].message.endswith("(3 of 10 trials)")
-    assert format_caveat(*doubts).startswith(
-        "other programs' use of the CPU cannot be seen here (3 to 4 of 10 trials); m"
-    )
-    assert find_sentence(doubts[0]) != find_sentence(make_caveat("no_foreign_cpu_figure"))
 
 
 def test_an_older_doubt_keeps_its_words() -> None:

@@ -54,19 +54,6 @@ def test_cold_without_a_cache_to_flush_is_refused() -> None:
         measure_engine(ScriptedEngine(clock, [MS]), FEEDS, MeasureSpec(cache="cold"), clock=clock)
 
 
-def test_warm_up_waits_for_the_device_clock() -> None:
-    """Latencies stand still from the first call on; the clock rises over the first twelve windows."""
-    clock = ScriptedClock()
-    mhz = iter([345 + 100 * i for i in range(12)] + [1980] * 100)
-    measured = measure_engine(
-        DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(time_limit_s=3.0), clock=clock, read_clock_mhz=lambda: next(mhz)
-    )
-    assert measured.warmup_settled
-    assert measured.warmup_dropped >= 16 * 10
-    without = measure_engine(DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(time_limit_s=3.0), clock=clock)
-    assert without.warmup_dropped < measured.warmup_dropped
-
-
 def test_a_clock_that_never_settles_ends_with_the_limit() -> None:
     rule = WarmupRule(None, 1.0)
     mhz = 300

@@ -54,12 +54,6 @@ def test_of_v1_and_a_limit_above_the_machine_is_none(lay_out: LayOut) -> None:
     assert (topology.read_memory_limit(root), topology.read_cpuset(root)) == (None, {0, 1})
 
 
-def test_an_empty_root_says_nothing(tmp_path: Path) -> None:
-    readers = (topology.read_cpu_quota, topology.read_memory_limit, topology.read_memory_total, topology.read_cpuset)
-    assert [read(tmp_path) for read in readers] == [None] * 4
-    assert topology.read_capacity(0, tmp_path) is None
-
-
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-3,8", {0, 1, 2, 3, 8}), ("0,2-2\n", {0, 2}), ("", set()), ("a-b", set()), ("1-", {1})]
 )
