@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -151,16 +150,6 @@ def test_operators_in_metadata_and_their_numbers() -> None:
     assert [places[name] for name in ("Conv_9", "Conv_10", "Conv_100")] == [("Conv", 0), ("Conv", 1), ("Conv", 2)]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "overhead"),
-    [("Reformatting CopyNode for Input Tensor 0 to x", None, True), ("QuantizeLinear_2", "Reformat", True),
-     ("QuantizeLinear_2", None, True), ("w + QuantizeLinear_2 + Conv_3", "Convolution", False), ("c", "Cast", True)],
-)  # fmt: skip
-def test_overhead(name: str, kind: str | None, overhead: bool) -> None:
-    item: Any = {"Name": name, "LayerType": kind} if kind else name
-    assert summarize(json.dumps({"Layers": [item]})).layers[0].overhead is overhead
-
-
 def make_engine(names: list[str], times: list[float], precision: str = "FP16") -> LayersDocument:
     """An engine whose layers take the given times."""
     tensor = {"Name": "t", "Dimensions": [1], "Format/Datatype": precision}
@@ -213,17 +202,6 @@ def test_renumbered_operators_meet_by_their_place() -> None:
 def test_other_files_are_refused(text: str, found: str) -> None:
     with pytest.raises(ParseError, match=found):
         summarize(text)
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [("LayerType", "no key ParameterType or LayerType"), ("Format/Datatype", "no key Format/Datatype or Datatype")],
-)
-def test_a_renamed_key_names_itself_and_those_found(key: str, said: str) -> None:
-    text = made.make_layers().decode().replace(f'"{key}"', '"Renamed"')
-    with pytest.raises(ParseError, match=said) as caught:
-        summarize(text)
-    assert "Renamed" in str(caught.value)
 
 
 def test_layers_without_their_sides_name_the_keys_and_no_layers_a_note() -> None:

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 import trtexec_artifacts as made
 from enginebench.core.errors import EngineBenchError, MissingDependency
-from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
+from enginebench.features.trtexec.files import write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series, list_layer_times
 from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
@@ -26,8 +25,6 @@ from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import draw_layers, import_altair, render_png, shorten
 from enginebench.report.markdown import format_sections
 from enginebench.runs.reporting import FORMATS
-from enginebench.stats.layer_diff import compare_layers
-from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile
 from enginebench.verbs.report import command as report_command
 from enginebench.verbs.report import write_report
@@ -116,15 +113,6 @@ def test_foreign_text_stays_text_and_drift_is_shown(folder: Path) -> None:
     assert json.loads((folder / "report.json").read_text())["cases"][0]["drift"] == drift
 
 
-def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
-    for stem in ("fp16", "int8"):
-        (tmp_path / f"{stem}.times.json").write_bytes(made.make_times(60))
-    names = {path.name for path in render_trtexec_folder(tmp_path)}
-    assert {"fp16.latency_hist.png", "int8.percentiles.png", "report.md"} <= names
-    assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
-    assert "](fp16.latency_hist.png)" in (tmp_path / "report.md").read_text()
-
-
 def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingDependency, match=r'pip install "enginebench\[report\]"'):
@@ -184,21 +172,6 @@ def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_p
     assert short.read_text() == "x_ms\n1.5\n\n2e-7\n"
 
 
-def test_log_profile_and_layers_as_files(folder: Path, tmp_path: Path) -> None:
-    write_log(parse_log(folder / "run.log"), tmp_path / "log")
-    (row,) = read_csv(tmp_path / "log" / "summary.csv")
-    assert (row["status"], row["queries"]) == ("passed", "400")
-    profile = parse_profile(folder / "profile.json")
-    write_profile(profile, tmp_path / "profile")
-    layers = read_csv(tmp_path / "profile" / "per_layer_times.csv")
-    assert [row["layer"] for row in layers] == list(reversed(made.LAYERS))
-    engine = parse_layers(folder / "layers.json", profile=profile)
-    names = {path.name for path in write_layers(compare_layers(engine, engine), tmp_path / "layers")}
-    assert names == {"summary.json", "layers.csv", "layer_diff.csv"}
-    assert read_csv(tmp_path / "layers" / "layer_diff.csv")[0]["delta_ms"] == "0.0"
-    assert read_csv(tmp_path / "layers" / "layers.csv")[0]["onnx_nodes"] == "/stem/Conv + /stem/Relu"
-
-
 @pytest.mark.parametrize("seed", range(0, 60, 5))
 def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
     wholes = {"times.json": made.make_times(60), "profile.json": made.make_profile(), "layers.json": made.make_layers()}
@@ -212,47 +185,6 @@ def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: i
             continue
         assert format_report(describe_cases(cases)).startswith("# trtexec\n")
         assert all(draw_case(case) is not None for case in cases)
-
-
-def test_the_table_of_a_log_has_the_percentiles_and_rows_of_the_log(tmp_path: Path) -> None:
-    old = (
-        made.make_log(8001)
-        .replace("percentile(90%)", "percentile(50%)")
-        .replace("percentile(99%)", "percentile(99.9%)")
-    )
-    row = re.search(r" Latency: (.*)", old)
-    (tmp_path / "a.log").write_text(old + made.make_log(seed=1))
-    write_log(parse_log(tmp_path / "a.log"), tmp_path / "out")
-    first, second = read_csv(tmp_path / "out" / "summary.csv")
-    assert row and f"percentile(99.9%) = {float(first['latency_p99.9_ms']):g} ms" in row[1]
-    assert (first["latency_p99_ms"], second["latency_p50_ms"]) == ("", "")
-    assert second["h2d_p99_ms"] and second["enqueue_mean_ms"] and second["host_walltime_s"]
-    assert not [name for name in first if not first[name] and not second[name] and name.endswith("_ms")]
-
-
-def test_streams_are_noted_once_and_shares_say_what_they_are_of(folder: Path) -> None:
-    text = (folder / "run.log").read_text().replace("Inference Streams: 1", "Inference Streams: 2")
-    (folder / "run.log").write_text(text)
-    (case,) = describe_cases(read_folder(folder)).cases
-    assert len([note for note in case.notes if note.startswith("2 streams")]) == 1
-    (folder / "profile.json").unlink()
-    report = describe_cases(read_folder(folder))
-    assert report.cases[0].shares_of == "layers"
-    assert "Fraction of the layers by precision (number of layers): fp32 100.0% (5)." in format_report(report)
-
-
-def test_the_table_is_a_file_with_all_percentiles(folder: Path) -> None:
-    paths = render_trtexec_folder(folder, ["csv", "md", "json"])
-    assert {path.name for path in paths} == {"report.md", "table.csv", "report.json"}
-    document = json.loads((folder / "report.json").read_text())
-    (case,) = document["cases"]
-    assert (document["schema"], case["batch"], case["contradictions"]) == ("enginebench.report-trtexec/1", 1, [])
-    assert case["p50_ms"] == np.sort(made.sample_latencies(400)["latency"])[199]
-    assert case["top_layers"][0]["name"] == "/fc/Gemm"
-    (row,) = read_csv(folder / "table.csv")
-    assert float(row["p90_ms"]) <= float(row["p95_ms"]) <= float(row["p99_ms"]) <= float(row["p999_ms"])
-    assert (row["tensorrt_version"], row["gpu"], row["n"]) == ("10.16.0", "NVIDIA H200", "400")
-    assert "| p99.9 ms |" in (folder / "report.md").read_text()
 
 
 def test_a_log_without_a_count_of_queries_has_figures_all_the_same(tmp_path: Path) -> None:
