@@ -51,21 +51,6 @@ def join(*names: str | LayerTime, graph: GraphWork = GRAPH) -> dict[str, tuple[s
     return {one.layer.name: one.nodes for one in join_layers(layers, graph).layers}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "node_Conv_10", "node_Conv_10_token_13", "node_Conv_10/WithoutBiases", "node_Conv_10_nchwc",
-        "node_Conv_10/WithoutBiases/DequantizationMultiply", "node_Conv_10/MatMulScaleFusion//MatmulTransposeFusion/",
-        "getitem_3_nchwc", "block.conv", "node_Conv_10 + node_add", "PWN(node_Conv_10, node_add)",
-    ],
-)  # fmt: skip
-def test_endings_of_runtimes_are_taken_off(name: str) -> None:
-    """And `node_Conv_1`, whose name is the beginning of the other one, is left alone."""
-    found = join(name)[name]
-    assert {"node_Conv_10", "node_add"} <= set(found)
-    assert "node_Conv_1" not in found
-
-
 def test_a_name_that_only_begins_like_another_is_not_it() -> None:
     joining = join_layers([LayerTime(name="node_Conv_99", mean_ns=30), LayerTime(name="node_gemm", mean_ns=10)], GRAPH)
     assert joining.layers[0].nodes == ()

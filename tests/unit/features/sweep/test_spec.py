@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.features.sweep import spec as specs
@@ -114,12 +113,6 @@ def test_an_option_of_run_stands_at_the_top_in_a_model_or_where_graphs_stay_equa
 def test_a_limit_of_a_model_goes_before_the_other_spelling_of_it_at_the_top(tmp_path: Path) -> None:
     text = "max_top1_drop = 5\n" + MATRIX
     assert [g.request.max_metric_drop for g in list_groups(read_spec(write(tmp_path, text)))] == [0.05] * 2 + [0.02] * 2
-
-
-def test_an_option_of_an_engine_is_checked_in_the_users_file_and_not_in_a_store(tmp_path: Path) -> None:
-    spec = read_spec(write(tmp_path, ONE.format("")))
-    stored = replace(spec, engines=("fake:of_another_version=1",))
-    assert [group.request.engines for group in list_groups(stored)] == [(("fake", {"of_another_version": "1"}),)]
 
 
 def test_a_new_option_of_run_is_a_field_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

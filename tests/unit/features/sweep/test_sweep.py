@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ChildFailed, ParseError, UsageError
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.features.sweep import group as groups
 from enginebench.features.sweep import verb
@@ -23,7 +23,6 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
-from enginebench.stats.compare import compare
 from in_process import Children
 from interruptions import check_any_moment, still
 from reporters import Silent
@@ -157,34 +156,6 @@ def test_a_job_that_takes_its_worker_down_each_time_is_given_up(children: Childr
     assert all(f"given up after {MOST_LOSSES} losses" in reason for reason in schedule.refused.values())
     document = read_sweep(store, schedule.refused)
     assert len(document.failed) == ROWS and "the worker died" in document.failed[0].reason
-
-
-def test_a_row_that_fails_costs_itself(children: Children, spec: Spec, tmp_path: Path) -> None:
-    def crash(job: Any) -> None:
-        if isinstance(job, MeasureJob) and job.engine.options.get("bias") == "1":
-            raise ChildFailed("killed by SIGSEGV")
-
-    children.before = crash
-    document = sweep(spec(), tmp_path / "store")
-    assert [(cell.engine, "SIGSEGV" in cell.reason) for cell in document.failed] == [("fake:bias=1", True)] * 2
-    assert sum(1 for cell in document.cells if cell.row and cell.row.status == "ok") == ROWS - 2
-
-
-def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(children, spec, tmp_path, monkeypatch) -> None:
-    fleet = Losing(children, {7})  # in the second turn of the first model, after two of its five rows
-    tokens = iter(["first"] + ["second"] * 10)
-    monkeypatch.setattr(groups, "identify_machine", lambda salt: next(tokens))
-    store, _ = run_losing(fleet, spec(), tmp_path / "store")
-    machines = {row.id: [m.machine for m in row.measurements] for row in read_rows(store, spec())[:5]}
-    assert list(machines.values()).count(["first", "first"]) == 2
-    assert list(machines.values()).count(["first", "second"]) == 3
-    cells = read_sweep(store).cells[:5]
-    moved = [c.row for c in cells if c.row and c.row.machines == 2]
-    assert len(moved) == 3 and all(any(d.code == "several_machines" for d in row.caveats) for row in moved)
-    base, same, *_ = read_rows(store, spec())
-    other = next(row for row in read_rows(store, spec())[:5] if machines[row.id] == ["first", "second"])
-    assert compare(base.measurements, same.measurements).ratio.n == 2  # type: ignore[union-attr]
-    assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
 
 
 def test_a_group_is_not_continued_with_other_versions(children, spec, tmp_path, monkeypatch) -> None:

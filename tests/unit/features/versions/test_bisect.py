@@ -145,11 +145,6 @@ def test_a_version_between_without_a_verdict_is_passed_over(
     assert (beside.first_bad, beside.last_good, beside.undecided) == ("300", "201", ())
 
 
-def test_an_inconclusive_version_gets_more_trials(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
-    assert bisect(tmp_path, ["200", "201", "999"]).first_bad == "999"
-    assert [count for _, version, count in measured if version == "999"] == [6, 12, 24]
-
-
 def test_a_package_is_for_an_engine() -> None:
     with pytest.raises(UsageError, match="no engine needs the package flask; name the engine with --engine"):
         verb.bisect("digits-mlp", "flask", "1", "2")

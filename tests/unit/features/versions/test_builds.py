@@ -5,14 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.core.records import Artifact, Build, Measurement, MeasureSpec, Result
-from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, find_best_build
+from enginebench.core.records import Measurement
+from enginebench.stats.builds import estimate_between, find_best_build
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
-from samples import make_result
 
 
 def draw(rng: np.random.Generator, builds: int, processes: int, between: float, within: float) -> list[list[float]]:
@@ -30,13 +28,6 @@ def measure(groups: Sequence[Sequence[float]], scale: float = 1.0) -> list[Measu
         Measurement(**known, latency_ns=times[i], repetition=i, build=build if several else None)  # type: ignore[arg-type]
         for i, (build, _) in enumerate(turns)
     ]
-
-
-def make_row(groups: Sequence[Sequence[float]], hashes: Sequence[str | None], seconds: float = 10.0) -> Result:
-    artifact = Artifact(kind="plan", model="m", path="p", sha256="0", files=(), inputs=(), outputs=())
-    builds = [Build(artifact=artifact, build_s=seconds, fingerprint=text, max_abs_diff=0.0) for text in hashes]
-    row = replace(make_result("fake", processes=0), measure=MeasureSpec(builds=len(groups)))
-    return replace(row, measurements=tuple(measure(groups)), builds=tuple(builds))
 
 
 def test_deviations_are_those_of_the_textbook() -> None:
@@ -76,18 +67,6 @@ def test_the_best_of_builds_that_differ_gains_and_pays() -> None:
     assert best.pays_after == math.ceil(20 / (best.gain.value * 1e-9))
     worse = find_best_build([[0.05, -0.1], [0.0, 0.0], [-0.05, 0.1]], [None, 1.0, 1.0])
     assert worse is not None and worse.cost_s is None and worse.pays_after is None
-
-
-def test_a_row_tells_of_its_builds_and_doubts_one_of_them() -> None:
-    effect = describe_builds(make_row(draw(np.random.default_rng(5), 6, 3, 0.05, 0.002), "aabbcc"))
-    assert effect is not None and effect.shown and effect.best is not None
-    assert (effect.builds, effect.processes, effect.distinct, effect.max_abs_diff) == (6, 18, 3, 0.0)
-    assert len(effect.medians_ms) == 6 and effect.medians_ms[0] == pytest.approx(100, rel=0.2)
-    (doubt,) = doubt_builds(effect)
-    assert doubt.code == "builds_differ" and "6 builds of this engine differ by" in doubt.message
-    alike = describe_builds(make_row(draw(np.random.default_rng(6), 6, 3, 0.0, 0.01), [None] * 6))
-    assert alike is not None and not alike.shown and alike.distinct is None and not doubt_builds(alike)
-    assert describe_builds(make_row([[0.0, 0.1]], [None])) is None and not doubt_builds(None)
 
 
 def test_the_build_is_the_unit_of_a_comparison() -> None:
