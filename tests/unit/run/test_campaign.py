@@ -1,7 +1,6 @@
 """Rows on their way: order, faults in the middle, builds, what is kept, and how a run ends."""
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,31 +10,19 @@ from msgspec.structs import replace
 
 from asked import make_row
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import (
-    ArtifactError,
-    BackendUnavailable,
-    ChildFailed,
-    GateFailed,
-    MeasurementError,
-    TimedOut,
-    UsageError,
-)
+from enginebench.core.errors import ArtifactError, ChildFailed, GateFailed, MeasurementError, TimedOut, UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
-from enginebench.engines.registry import read_engines
 from enginebench.measure.machine import describe_machine
-from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
+from enginebench.runs.campaign import Campaign, judge_precisions, label
 from enginebench.runs.child import arrays
-from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
+from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
-from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
-from enginebench.runs.request import name_default_engines
-from enginebench.runs.scoring import Judged, open_metrics
 from enginebench.stats.alike import check_comparisons, judge_outputs
 from in_process import Children
 from reporters import Silent
@@ -45,8 +32,6 @@ MACHINE = describe_machine()
 
 AXES = ("batch", 4)
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
-NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
-UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))), any_engine=True)
 
 
 @pytest.fixture
@@ -271,29 +256,6 @@ def test_outputs_of_another_shape_fail_the_row(bed: Bed) -> None:
     assert {turn[0] for turn in bed.children.turns} == {"1"}
 
 
-def test_a_skipped_row_says_why_and_starts_nothing(bed: Bed) -> None:
-    skipped = replace(bed.plan("1"), skip="there is no GPU")
-    reporter = Counting()
-    left, right = bed.start(skipped, bed.plan("2"), reporter=reporter).run()
-    assert (left.status, left.reason, left.measurements) == ("skipped", "there is no GPU", ())
-    assert right.status == "ok" and bed.stored(skipped) == left
-    assert {job.engine.options["seed"] for job in bed.children.of(PrepareJob)} == {"2"}
-    assert (reporter.total, reporter.advanced) == (3, 3)
-
-
-def test_an_engine_that_turns_out_to_be_unusable_is_skipped(bed: Bed) -> None:
-    row = bed.plan("1")
-    unknown = replace(row, id="other", engine=replace(row.engine, precision="int8"), requested_precision="int8")
-
-    def refuse(job: Any) -> None:
-        if job.engine.precision == "int8":
-            raise BackendUnavailable("fake needs another driver")
-
-    bed.children.before = refuse
-    good, bad = bed.start(row, unknown).run()
-    assert (good.status, bad.status, bad.reason) == ("ok", "skipped", "fake needs another driver")
-
-
 def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(bed: Bed) -> None:
     good, bad = bed.start(bed.plan("1"), bed.plan("2", speed="high")).run()
     assert (good.status, bad.status) == ("ok", "skipped") and "no option 'speed'" in str(bad.reason)
@@ -373,19 +335,6 @@ def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_row(bed: Be
     assert (row.status, len(row.measurements)) == (status, 1)
 
 
-def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> None:
-    digits = read_packaged_onnx("digits-mlp")
-    one = replace(IDEAL, processes=1)
-    rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
-    labelled = Labelled(data="digits", n=24)
-    results = bed.start(*rows, judged=Judged(labelled=labelled, metrics=open_metrics(labelled))).run()
-    found = [r.scores for r in results]
-    assert [[s.metric for s in scores] for scores in found] == [["top1", "top5"]] * 2
-    assert all(score.value.n == 24 for scores in found for score in scores)
-    assert [s.value for s in found[0]] == [s.value for s in found[1]]
-    assert [r.scores for r in bed.start(rows[0], at="q").run()] == [()], "no labels, no scores"
-
-
 def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: Bed) -> None:
     rows = [bed.plan("1", latency_us="2000"), bed.plan("2", latency_us="20")]
     reporter = Counting()
@@ -453,40 +402,6 @@ def test_another_precision_than_asked_is_named() -> None:
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 
-FAILED, SKIPPED = {"status": "failed", "reason": "it died"}, {"status": "skipped", "reason": "no GPU"}
-
-
-@pytest.mark.parametrize(
-    ("states", "asked", "error", "said"),
-    [
-        ([SKIPPED, SKIPPED], NAMED, BackendUnavailable, "no configuration can run here: no GPU$"),
-        ([FAILED, SKIPPED], NAMED, MeasurementError, "it died"),
-        ([{}], NAMED, None, ""),
-        ([{}, {}, FAILED], NAMED, None, ""),
-        ([SKIPPED, {}, FAILED], UNNAMED, None, ""),  # one is enough where nobody named the others
-        ([SKIPPED, {}, FAILED], NAMED, MeasurementError, "it died"),
-        ([FAILED, {}], UNNAMED, MeasurementError, "it died"),
-    ],
-)
-def test_a_run_is_fine_with_a_baseline_and_another_row(states: Any, asked: RunRequest, error: Any, said: str) -> None:
-    rows = [make_result(name, **state) for name, state in zip(("pytorch", "ort", "openvino"), states, strict=False)]
-    with pytest.raises(error, match=said) if error else nullcontext():
-        judge_outcome(rows, asked)
-
-
-def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:
-    monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
-    first, second = bed.plan("1"), bed.plan("2")
-    folder = RunFolder(bed.path / "r")
-    bed.start(first, second).run()
-    calls = [arrays.load_answers(folder.outputs_path(row.id))[1] for row in (first, second)]
-    assert calls == [module.CHECK_SAMPLES, arrays.FEWEST_CALLS]
-    drift = bed.stored(second).drift
-    assert drift.n == module.CHECK_SAMPLES  # all were compared before they were dropped
-    bed.resume(first, second).run()
-    assert bed.stored(second).drift == drift
-
-
 def test_few_large_answers_are_compared_and_nothing_is_missed(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "CHECKED_VALUES", 12)  # of four values each: three calls
     monkeypatch.setattr(arrays.limit_calls, "__defaults__", (12,))
@@ -508,15 +423,6 @@ def test_rows_end_once_no_verdict_can_change(bed: Bed) -> None:
     assert (reporter.total, reporter.advanced) == (22, 22)
 
 
-def test_only_the_rows_whose_verdicts_are_open_go_on_to_ten_at_most(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [bed.plan(seed, measure=UP_TO_TEN) for seed in "123"]
-    still = {6: {rows[0].id, rows[2].id}, 8: {rows[0].id}, 10: set()}
-    monkeypatch.setattr(module, "list_open", lambda rows, trials, margin, pairs: still.get(trials, set()))
-    results = bed.start(*rows).run()
-    assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 10, 10), ("ok", 6, 6), ("ok", 8, 8)]
-    assert bed.resume(*rows).run() == results and bed.children.turns == []
-
-
 @pytest.mark.parametrize("measure", [replace(UP_TO_TEN, settle=None, processes=7), UP_TO_TEN])
 def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: MeasureSpec) -> None:
     rows = [bed.plan("1", measure=measure), bed.plan("2", measure=measure, latency_us="3000", batch=4)]
@@ -526,23 +432,6 @@ def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: Meas
 
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
-
-
-def test_each_build_is_made_from_nothing_and_measured_in_its_turn(bed: Bed) -> None:
-    row = bed.plan("1", measure=MEASURE, build_sd="0.2")
-    (result,) = bed.start(row).run()
-    assert result.status == "ok" and len(result.builds) == 3
-    places = [job.out_dir for job in bed.children.of(PrepareJob)]
-    assert len(set(places)) == 3 and all(f"builds/{row.id}/" in place for place in places)
-    assert [m.build for m in result.measurements] == [0, 1, 2, 0, 1, 2]
-    assert [job.out_dir for job in bed.children.of(MeasureJob)] == places * 2
-    assert [job.artifact.path for job in bed.children.of(MeasureJob)][:3] == [b.artifact.path for b in result.builds]
-    assert len({build.fingerprint for build in result.builds}) == 3
-    assert [build.max_abs_diff for build in result.builds] == [0.0] * 3
-    assert not list((bed.path / "r" / "artefacts" / "outputs").glob("*.build-*")), "answers that were compared are gone"
-    assert str(bed.path) not in RunFolder(bed.path / "r").row_path(row.id).read_text(), (
-        "paths are relative to the folder"
-    )
 
 
 def test_what_a_killed_run_left_is_not_found_by_the_next_build(bed: Bed) -> None:

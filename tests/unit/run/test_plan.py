@@ -159,42 +159,6 @@ def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest
     assert plan.list_transforms(request, (GRAPH,)) == [("int8", "cpu")]
 
 
-def test_openvino_makes_bf16_of_the_graph_in_fp32_and_takes_a_user_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a graph that was cast before, it computes MobileNetV3 half as fast."""
-    monkeypatch.setattr(plan, "find_installed", there)
-    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort-cuda", {})), precisions=(("bf16", None),))
-    assert plan.list_transforms(replace(request, engines=request.engines[:1]), (GRAPH,)) == []
-    assert plan.list_transforms(request, (GRAPH,)) == [("bf16", None)]
-    own = replace(GRAPH, precision="bf16")
-    for graphs in ((GRAPH,), (GRAPH, own), (own,)):
-        row = plan.plan_rows(request, graphs)[0]
-        assert (row.engine.backend, row.requested_precision, row.skip) == ("openvino", "bf16", None)
-        assert row.source is not None and row.source.precision == graphs[0].precision
-
-
-def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(monkeypatch) -> None:
-    """And for OpenVINO it is another graph under the same name."""
-    monkeypatch.setattr(plan, "find_installed", there)
-    engines = (("ort-openvino", {}), ("openvino", {}), ("ort", {}))
-    request = RunRequest(model="toy", engines=engines, precisions=(("int8", "dynamic"),))
-    only = replace(request, engines=engines[:1])
-    made = [("int8", "w8"), ("int8", "dynamic")]
-    assert plan.list_transforms(request, (GRAPH,)) == made
-    assert plan.list_transforms(only, (GRAPH,)) == []
-    sources = (GRAPH, *(replace(GRAPH, precision="int8", recipe=recipe) for _, recipe in made))  # type: ignore[arg-type]
-
-    def plan_all(asked: RunRequest) -> dict[str, str | None]:
-        rows = plan_rows(asked, sources, probe=there)
-        return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
-
-    why = "int8@dynamic runs only on ort, openvino, pytorch-compile on cuda; "
-    why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf, int8@smooth"
-    assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
-    assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
-    beside = replace(only, any_engine=True, precisions=(("fp32", None), *only.precisions))
-    assert plan_all(beside) == {"ort-openvino": why}, "where nothing else runs the precision, why"
-
-
 @pytest.mark.parametrize(
     ("device", "asked", "made", "starts", "skip"),
     [

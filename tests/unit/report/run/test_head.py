@@ -15,7 +15,7 @@ from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
-from samples import make_drift, make_estimate, make_machine, make_result
+from samples import make_drift, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 GROSS = make_drift(9.0, passed=False, centred=0.1)
@@ -37,12 +37,6 @@ def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AG
 PYTORCH = make_result(median_ms=20, drift=AGREE)
 
 
-def test_of_a_batch_the_rate_is_told() -> None:
-    drift, times = replace(AGREE, reference="pytorch-fp32-b32"), {"pytorch": 20, "ort": 10}
-    rows = [make_result(name, median_ms=ms, batch=32, drift=drift, sd=1e-9) for name, ms in times.items()]
-    assert head(*rows)["FASTEST"].startswith("ort fp32   9.98 ms, 3,201 images/s   2.00x pytorch fp32")
-
-
 def test_the_floats_beside_eight_bits_are_told() -> None:
     mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
     assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
@@ -56,19 +50,6 @@ def spoil(result: Result) -> Result:
     n = len(result.measurements[0].latency_ns)
     noisy = Block(start=0, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
     return replace(result, measurements=tuple(replace(m, blocks=(noisy,), least_ns=17e6) for m in result.measurements))
-
-
-def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
-    document = describe(PYTORCH, ort())
-    slow, fast = (make_estimate(value, 0.99 * value, 1.01 * value) for value in (90.0, 21.0))
-    rows = {row.engine: row for row in document.rows}
-    pytorch, winner = replace(rows["pytorch"], p99_ms=fast), replace(rows["ort"], p99_ms=slow)
-    part = "enqueue time 1.00 against 9.00 ms"
-    found = format_head(replace(document, rows=(pytorch, winner), p99_reasons={winner.id: part}))[0].lines
-    assert found[1:] == (f"by p99 pytorch fp32 is faster: 21.0 against 90.0 ms; largest difference: {part}",)
-    unknown = replace(winner, p99_ms=replace(slow, supported=False))
-    for pair in ((pytorch, unknown), (replace(pytorch, clock="tool"), winner)):  # trtexec's, without the launch
-        assert format_head(replace(document, rows=pair))[0].lines == found[:1]
 
 
 def test_among_equals_the_outputs_decide_and_what_the_user_has_comes_first() -> None:
@@ -90,11 +71,6 @@ def test_what_changes_the_outputs_is_not_recommended() -> None:
     alone = head(PYTORCH, int8)["FASTEST"]
     assert re.match("none with the same outputs: ort int8 is 4.9.*keep pytorch fp32, what you have", alone)
     assert describe(PYTORCH, int8).recommended.id == PYTORCH.id  # type: ignore[union-attr]
-
-
-def test_the_baseline_that_wins_is_what_you_have() -> None:
-    found = head(make_result(median_ms=5, drift=AGREE), ort())["FASTEST"]
-    assert found.startswith("pytorch fp32, what you have: no other configuration is faster")
 
 
 def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
@@ -142,17 +118,6 @@ def test_among_equals_the_first_row_is_not_preferred_where_the_user_has_none_of_
     rows = [make_result(name, median_ms=ms, processes=1) for name, ms in (("openvino", 10.05), ("tensorrt", 9.9))]
     found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["FASTEST"]
     assert found.startswith("no clear winner: tensorrt fp32 and openvino fp32 are too close to call after 1 trial each")
-
-
-def test_who_starved_is_not_beaten_by_what_it_would_beat_undisturbed() -> None:
-    quiet = make_result("openvino", median_ms=8, drift=AGREE, seed=2)
-    n = len(quiet.measurements[0].latency_ns)
-    busy = Block(start=n // 5, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
-    starved = tuple(
-        replace(m, latency_ns=[x * 9 if i >= n // 5 else x for i, x in enumerate(m.latency_ns)], blocks=(busy,))
-        for m in quiet.measurements
-    )
-    assert head(PYTORCH, ort(), replace(quiet, measurements=starved))["FASTEST"].startswith("no clear winner")
 
 
 def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
@@ -271,13 +236,6 @@ def test_a_metric_that_is_lost_is_named() -> None:
     assert "ort int8 is 3.9" in head(*rows)["FASTEST"] and "loses too much of top-1" in head(*rows)["FASTEST"]
     kept = head(rows[0], ort(5, "int8", GROSS, accuracy=0.98))
     assert kept["FASTEST"].startswith("ort int8") and kept["OUTPUTS"] == "within limits: top-1 is within its limit"
-
-
-def test_times_of_a_part_of_the_work_name_nothing() -> None:
-    hidden = Caveat(code="work_outside_run", message="run leaves 90% of its work")
-    lazy = ort(1)
-    lazy = replace(lazy, measurements=tuple(replace(m, caveats=(hidden,)) for m in lazy.measurements))
-    assert head(PYTORCH, lazy)["FASTEST"].startswith("pytorch fp32")
 
 
 def test_an_unfinished_row_is_named_only_where_none_is_finished() -> None:

@@ -48,17 +48,6 @@ def test_one_unit_for_all_times_of_a_table() -> None:
     assert table["p50 us"] == ["29.0", "12038"] and "p99 us" in table
 
 
-def test_a_precision_that_ran_less_than_asked_says_so() -> None:
-    weak = replace(
-        make_result("ort", "int8", median_ms=5, seed=1),
-        effective_precision={"int8": 0.71, "fp32": 0.29},
-        caveats=(make_caveat("low_effective_precision", record="71 %", asked="int8"),),
-    )
-    whole = replace(make_result("openvino", "int8", median_ms=6, seed=2), effective_precision={"int8": 0.93})
-    (table,) = read(describe(make_result(), weak, whole))
-    assert table["precision"] == ["int8 71%", "int8", "fp32"]
-
-
 def test_fewer_bits_are_held_against_the_next_more_of_the_same_engine() -> None:
     times = {"ort fp32": 10, "ort int8": 4, "openvino fp32": 8, "openvino bf16": 5, "openvino int8": 2}
     results = [make_result(*name.split(), ms, seed=i, sd=1e-9) for i, (name, ms) in enumerate(times.items())]

@@ -13,7 +13,6 @@ from enginebench.runs.child.arrays import save_arrays
 from enginebench.runs.child.collecting import Collector, score_answers, unpack_outputs
 from enginebench.runs.child.jobs import ScoreJob
 from enginebench.stats.metrics.metric import Targets
-from enginebench.stats.metrics.tasks import BUILTIN
 
 CODE = """
 import numpy as np
@@ -135,13 +134,3 @@ def test_shapes_are_told_of_all_samples_not_of_those_that_came_together(metric: 
 def test_answers_that_do_not_fit_are_the_users_to_mend() -> None:
     kept = collect(("top1",), {"out": LOGITS}, LABELS + 7)
     assert "expected 0 to 6" in str(kept["failure/top1"]) and "counts/top1" not in kept
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_class_that_only_some_calls_name_counts_in_all(order: int):
-    """Class ids as the graph names them: the table of counts grows with them, and the order of calls says nothing."""
-    right = np.arange(12) % 3
-    found = np.where(np.arange(12) == 1, 9, right)[::order]
-    table = collect(("f1",), {"ids": found[:, None]}, right[::order])["counts/f1"]
-    assert table.shape == (12, 30)
-    assert BUILTIN["f1"](Targets(values=[])).finish(table.sum(axis=0)) == pytest.approx((1 + 6 / 7 + 1 + 0) / 4)
