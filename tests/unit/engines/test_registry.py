@@ -21,8 +21,6 @@ from enginebench.engines.registry import (
     choose_graph_engine,
     find_device,
     find_entry,
-    find_installed,
-    find_versions,
     list_unasked,
     open_backend,
     probe,
@@ -126,20 +124,6 @@ def test_the_registry_and_the_fake_import_no_runtime() -> None:
 def test_engines_for_gpus_run_on_the_first_unless_told(name: str) -> None:
     assert (find_device(name, "cpu"), find_device(name, "cuda:1")) == ("cuda:0", "cuda:1")
     assert find_device("ort", "cpu") == "cpu"
-
-
-def test_planning_looks_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(module: str) -> None:
-        raise AssertionError(f"{module} was imported")
-
-    monkeypatch.setattr(registry, "import_module", refuse)
-    pretend_installed(monkeypatch, {"openvino": "1.2.3"})
-    there, missing = find_installed("openvino"), find_installed("pytorch")
-    assert (there.available, there.version) == (True, "1.2.3")
-    assert (missing.available, missing.reason) == (False, "torch is not installed")
-    assert missing.fix == 'pip install "enginebench[torch]" (or: pip install torch torchvision)'
-    assert find_installed("fake").available
-    assert find_versions(("openvino", "no-such-distribution")) == {"openvino": "1.2.3"}
 
 
 def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch) -> None:
