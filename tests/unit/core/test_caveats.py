@@ -69,21 +69,6 @@ def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
             assert {keyword.arg for keyword in call.keywords} == wanted
 
 
-def test_several_rows_have_one_sentence() -> None:
-    slow, slower = (make_caveat("clock_drift.reference", ratio=ratio) for ratio in (1.2501, 1.3699))
-    assert slow.message == "the reference kernel was slower in some trials, at worst 1.25 times"
-    assert find_sentence(slow) == find_sentence(slower)
-    several = format_caveat(slow, slower)
-    assert several.startswith("the reference kernel was slower in some trials, at worst 1.25 to 1.37 times; fix")
-    assert format_caveat(slow, slow) == format_caveat(slow)
-
-
-def test_a_unit_stands_once_and_equal_figures_are_no_range() -> None:
-    a, b = (make_caveat("foreign_cpu", share=share) for share in (0.012, 0.0531))
-    assert format_caveat(b, a).startswith("other programs used the CPU during 1 to 5% of the samples; stop them")
-    assert "during 1% of" in format_caveat(a, replace(a, figures={"share": 0.0121}))
-
-
 def test_templates_of_one_code_are_not_merged() -> None:
     one, other = make_caveat("throttled.clock", share=0.1), make_caveat("throttled.device", share=0.1)
     assert one.code == other.code and find_sentence(one) != find_sentence(other)

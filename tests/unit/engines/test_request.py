@@ -37,10 +37,3 @@ def test_value_outside_the_choices_is_refused() -> None:
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must be a number, zero or more"):
         read_number(SPEC, "size", text)
-
-
-def test_numbers_are_read() -> None:
-    assert read_number(SPEC, "size", "2.5") == 2.5
-    assert read_number(SPEC, "size", "-2.5", signed=True) == -2.5
-    with pytest.raises(UsageError, match=r"must be a number$"):
-        read_number(SPEC, "size", "red", signed=True)

@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import BlockReading, Measurement, MeasureSpec
-from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, measure_left, paused_gc
+from enginebench.measure.loop import measure_engine, measure_left, paused_gc
 from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
 
 MS = 1_000_000
@@ -229,19 +228,6 @@ def test_paused_gc_leaves_as_it_was_what_the_caller_disabled_or_froze(before: An
         assert is_kept()
     finally:
         after()
-
-
-def test_call_overhead_is_what_the_clock_shows_around_nothing() -> None:
-    class TickingClock(ScriptedClock):
-        def __call__(self) -> int:
-            self.advance(5)
-            return self.now_ns
-
-    assert measure_call_overhead("compute", TickingClock()) == 5.0
-    assert measure_call_overhead("io", TickingClock()) == 5.0
-    calls = []
-    measure_call_overhead("compute", TickingClock(), SimpleNamespace(call_nothing=lambda: calls.append(1)))
-    assert len(calls) == OVERHEAD_CALLS
 
 
 def test_no_feeds_is_an_error() -> None:

@@ -59,13 +59,6 @@ def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
     assert [caveat.code for caveat in point.caveats] == ["cut_short"]  # the rate is not what it died of
 
 
-def test_queue_and_service_add_up_to_the_mean() -> None:
-    point = describe_point(make_stamps([2.0, 4.0, 6.0]), qps=100)
-    assert point.mean_ms == pytest.approx(4.0)
-    assert point.queue_ms is not None and point.service_ms is not None
-    assert point.queue_ms + point.service_ms == pytest.approx(4.0)
-
-
 def test_requests_that_never_ended_are_later_than_any() -> None:
     status = [DONE] * 90 + [DROPPED] * 6 + [FAILED] * 4
     point = describe_point(make_stamps([1.0] * 100, status=status), qps=100, limit=Limit(ms=5.0), reason="no memory")

@@ -3,7 +3,7 @@
 import pytest
 
 from enginebench.core.records import EngineSpec
-from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_stages
+from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
 
 MS = 1_000_000
 TIMES = {
@@ -33,12 +33,6 @@ def test_shares_are_of_the_means_and_rates_of_their_sum() -> None:
     assert document.image_bytes == {"min": 90, "median": 110, "max": 130}
     assert (document.engine, document.precision, document.batches) == ("pytorch:wait=spin", "fp16", 2)
     assert document.device_times is None
-
-
-def test_bounds_are_what_each_side_could_do_alone() -> None:
-    means = {name: sum(times) / len(times) / MS for name, times in TIMES.items()}
-    # 8 ms a batch of 4 is 2 ms a picture, by eight threads; the engine's 2 ms of copies are as long as its computing.
-    assert bound_rates(means, batch=4, decoders=8) == {"decode_and_preprocess": 4000.0, "engine": 2000.0}
 
 
 def test_the_device_has_a_clock_of_its_own() -> None:

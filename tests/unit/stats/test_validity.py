@@ -86,14 +86,6 @@ def test_no_samples_are_invalid() -> None:
     assert codes([make(0)]) == ("invalid", ["too_few_samples"])
 
 
-def test_a_neighbour_that_takes_little_is_a_doubt_and_one_that_takes_much_spoils_the_row() -> None:
-    def judged(cores: float) -> str:
-        block = Block(start=0, stop=400, duration_ns=10**9, foreign_cpu_cores=cores, marks=("foreign_cpu",))
-        return judge([make(400, blocks=(block,), repetition=i) for i in range(10)])[0]
-
-    assert (judged(0.3), judged(0.6)) == ("suspect", "invalid")
-
-
 def test_a_single_process_that_ran_out_of_time_says_so() -> None:
     assert codes([replace(make(400), stop_rule="time_limit")])[1] == ["single_process", "not_settled"]
 
@@ -142,11 +134,6 @@ def weigh(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
 
 def slowdown(side: list[Measurement]) -> float | None:
     return estimate_slowdown(measure_trials(side))
-
-
-def test_a_quiet_ratio_is_good() -> None:
-    assert weigh(make_side(20), make_side(5, seed=1)) == ("good", "")
-    assert weigh(make_side(20, marked=0.1, slowed=[2.0] * TRIALS), make_side(5, seed=1))[0] == "good"
 
 
 def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:

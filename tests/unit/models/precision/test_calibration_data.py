@@ -10,8 +10,6 @@ from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageE
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import TensorSpec
 from enginebench.models.precision.calibration_data import (
-    hash_while_reading,
-    keep_batches,
     list_images,
     open_arrays,
     open_data,
@@ -54,17 +52,6 @@ def test_images_go_through_the_models_own_preprocessing(folder):
     assert data.n == 4 and data.preprocess_sha256 == preprocess.sha256() and data.caveats == ()
     expected = {preprocess.apply(Image.open(p)).tobytes() for p in list_images(folder)}
     assert {entry.tobytes() for entry in data.read(0, 4)["input"]} == expected
-
-
-def test_reads_only_what_is_asked_for(folder, monkeypatch):
-    opened = []
-    original = Image.open
-    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or original(path))
-    data = open_pictures(folder)
-    assert opened == []
-    data.read(1, 2)
-    assert len(opened) == 1
-    assert [len(feeds["input"]) for feeds in data.batches(3)] == [3, 1], "each once"
 
 
 def test_the_seed_chooses(folder):
@@ -243,32 +230,7 @@ def test_missing_and_pickled_array_files(tmp_path):
         open_arrays(tmp_path / "x.npz", DIGITS, 10)
 
 
-def test_kept_batches_remember_where_they_come_from(tmp_path):
-    data = open_data("digits", model="digits-mlp", inputs=DIGITS, n=9, seed=2)
-    keep_batches(data, tmp_path / "neu" / "kept.npz")
-    again = open_data(str(tmp_path / "neu" / "kept.npz"), model="digits-mlp", inputs=DIGITS, n=100)
-    assert (again.n, again.source, again.seed) == (9, "digits", 2)
-    assert again.preprocess_sha256 == data.preprocess_sha256 and again.caveats == ()
-    assert np.array_equal(again.read(0, 9)["input"], data.read(0, 9)["input"])
-    fake = open_data("fake", model="digits-mlp", inputs=DIGITS, n=2)
-    keep_batches(fake, tmp_path / "fake.npz")
-    assert open_arrays(tmp_path / "fake.npz", DIGITS, 2).caveats == fake.caveats
-
-
 def test_a_damaged_origin_is_named(tmp_path):
     np.savez(tmp_path / "x.npz", input=np.ones((1, 64), np.float32), __enginebench__=np.array("{"))
     with pytest.raises(ParseError, match="__enginebench__"):
         open_arrays(tmp_path / "x.npz", DIGITS, 1)
-
-
-def test_the_hash_does_not_depend_on_the_steps():
-    data = open_data("fake", model="m", inputs=TWO, n=5)
-    hashes = set()
-    for size in (1, 2, 5):
-        hashed, read_hash = hash_while_reading(data)
-        list(hashed.batches(size))
-        hashes.add(read_hash())
-    assert len(hashes) == 1
-    hashed, read_hash = hash_while_reading(open_data("fake", model="m", inputs=TWO, n=5, seed=1))
-    list(hashed.batches(5))
-    assert read_hash() not in hashes

@@ -418,15 +418,6 @@ def test_a_quantized_graph_is_not_sold_as_another_recipe(residual, tmp_path):
         quantize(read_onnx(tmp_path / "foreign.onnx"), "int8", "tensorrt", tmp_path / "r.onnx")
 
 
-def test_another_preprocessing_is_refused(digits, tmp_path):
-    artifact, calibration, data, _ = digits["digits-cnn"]
-    other = replace(artifact, preprocess_sha256="0" * 64)
-    with pytest.raises(ArtifactError, match="belong to other inputs"):
-        quantize(other, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
-    with pytest.raises(ArtifactError, match="belong to other inputs"):
-        quantize(other, "int8", "nncf", tmp_path / "q.onnx", data=data)
-
-
 def test_a_calibration_of_other_weights_is_refused(residual, tmp_path):
     _, calibration, _ = residual
     other = read_onnx(save(build_residual(seed=1), tmp_path / "other.onnx"))
@@ -444,13 +435,6 @@ def test_ranges_that_no_graph_has_are_refused(residual, tmp_path, value, said):
     with pytest.raises(ArtifactError, match=said) as caught:
         quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=replace(calibration, ranges=ranges))
     assert next(iter(ranges)) in str(caught.value)
-
-
-def test_one_tensor_may_be_always_0(residual, tmp_path):
-    artifact, calibration, _ = residual
-    ranges = {**calibration.ranges, next(iter(calibration.ranges)): TensorRange(low=0.0, high=0.0)}
-    made = quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=replace(calibration, ranges=ranges))
-    assert made.precision == "int8"
 
 
 @pytest.mark.parametrize(

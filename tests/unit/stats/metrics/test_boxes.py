@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, MissingDependency
-from enginebench.stats.metrics.boxes import MOST, NOTHING, Boxes, match_boxes, measure_overlaps, prepare_map, read_boxes
+from enginebench.stats.metrics.boxes import NOTHING, Boxes, match_boxes, measure_overlaps, prepare_map, read_boxes
 from enginebench.stats.metrics.metric import Targets
 
 CORNERS = np.array([[10.0, 10, 30, 50], [12, 11, 31, 52], [100, 100, 140, 120]])
@@ -55,11 +55,6 @@ def test_layouts_of_detectors():
     logits[0, np.arange(3), CLASSES] = np.log(SCORES / (1 - SCORES))
     queries = read_boxes({"labels": logits, "dets": to_centres(CORNERS)[None]})
     assert list_first(queries) == ALL
-
-
-def test_another_layout_says_what_to_do():
-    with pytest.raises(FeedError, match="no layout of boxes that is known; a --metric of your own"):
-        read_boxes({"out": np.zeros((1, 5))})
 
 
 def test_overlaps_by_hand():
@@ -161,28 +156,11 @@ def test_targets_of_another_form_are_explained(values, said):
         prepare_map({"out": outputs}, Targets(values=values))
 
 
-def test_no_more_boxes_than_coco_counts():
-    rows = np.random.default_rng(0).uniform(0, 1, (1, 300, 6))
-    rows[..., 2:4] += 1
-    rows[..., 5] = np.arange(300) % 7
-    found = read_boxes({"out": rows})
-    assert found.labels.shape == (1, MOST) and (found.scores[0][:-1] >= found.scores[0][1:]).all()
-
-
 def test_one_class_of_yolo_is_not_read_as_corners_score_and_class():
     """[boxes, 6] of centre, size, object and score: a last column that holds no class ids tells."""
     table = np.concatenate([to_centres(CORNERS), np.ones((3, 1)), SCORES[:, None]], axis=1)
     one = np.concatenate([table, np.zeros((30, 6))])[None]
     assert list_first(read_boxes({"output": one})) == [(b, s, 0) for b, s, _ in KEPT]
-
-
-def test_few_boxes_of_many_classes_are_read_along_the_right_axis():
-    """84 rows by 50 boxes: more classes than boxes."""
-    scores = np.zeros((50, 80))
-    scores[np.arange(3), CLASSES] = SCORES
-    boxes = np.concatenate([to_centres(CORNERS), np.full((47, 4), 5.0)])
-    few = np.concatenate([boxes, scores], axis=1).T[None]
-    assert few.shape == (1, 84, 50) and list_first(read_boxes({"output0": few})) == KEPT
 
 
 def test_rows_of_six_whose_corners_are_no_corners_are_refused():
