@@ -91,14 +91,6 @@ def test_transfer_takes_what_framing_and_latency_say(text, size, seconds):
     assert float(parse_link(text).transfer_s(size)) == pytest.approx(seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize(("text", "timer_s"), [("uart:115200+usb", 16e-3), ("uart:115200+usb:1", 1e-3)])
-def test_usb_serial_timer_is_paid_by_the_way_back_only(text, timer_s):
-    link, bare = parse_link(text), parse_link("uart:115200")
-    assert float(link.transfer_s(10)) == float(bare.transfer_s(10))
-    assert float(link.transfer_s(10, answer=True)) == pytest.approx(float(bare.transfer_s(10)) + timer_s, rel=1e-12)
-    assert link.name == text
-
-
 def test_rate_of_payload_leaves_framing_out_and_nothing_takes_no_time():
     assert parse_link("eth100").payload_bytes_per_s == pytest.approx(12.5e6 * 1472 / 1538)
     assert parse_link("uart:115200").payload_bytes_per_s == 11520

@@ -12,7 +12,7 @@ from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
 from enginebench.report.layer_table import format_times
 from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.profile import describe_profile, explain_remainder
+from enginebench.stats.profile import describe_profile
 from trtexec_artifacts import find_real_artifacts
 
 
@@ -71,13 +71,6 @@ def test_a_residual_addition_goes_with_the_last_of_what_it_adds() -> None:
     }  # fmt: skip
 
 
-def test_a_region_named_after_its_end_has_the_products_inside() -> None:
-    region = LayerTime(name="node_transpose", mean_ns=1, kind="Subgraph")
-    found = join("node_Conv_1", "node_Conv_10", "node_MatMul_20", "node_MatMul_21", region)
-    assert found["node_transpose"] == ("node_MatMul_22", "node_softmax", "node_MatMul_23", "node_transpose")
-    assert found["node_MatMul_20"] == ("node_MatMul_20",)
-
-
 def test_a_compilers_region_is_what_lies_between_its_ends() -> None:
     name = "{ForeignNode[node_MatMul_20...node_transpose]}"
     assert join("node_Conv_1", "node_Conv_10", name)[name] == (
@@ -95,12 +88,6 @@ def test_what_moves_values_shares_the_node_that_it_moves_them_for() -> None:
     (first, second) = join_layers([moved, LayerTime(name="node_Conv_1", mean_ns=1)], GRAPH).layers
     assert first.shares and first.nodes == ("node_Conv_1",)
     assert not second.shares and second.nodes[0] == "node_Conv_1"
-
-
-def test_modules_are_found_by_their_weights_and_scopes() -> None:
-    found = join("stem.conv", "stem.relu", "block.conv", "block: add", "fc")
-    assert [found[name] for name in ("stem.conv", "stem.relu")] == [("node_Conv_1",), ("node_relu",)]
-    assert found["block: add"] == ("node_add",) and "node_gemm" in found["fc"]
 
 
 def test_layers_of_real_plans_name_their_operators() -> None:
@@ -201,21 +188,6 @@ def describe(ns: float = 10e6, layers: tuple[LayerTime, ...] = LAYERS):  # type:
     engine = EngineSpec(backend="ort", precision="int8", recipe="cpu", batch=4)
     profile = LayerProfile(layers=layers, runs=5, profiler="a profiler", notes=("a note",))
     return describe_profile(model="m", engine=engine, profile=profile, end_to_end_ns=ns, clock="host")
-
-
-def test_layers_without_times_have_no_shares() -> None:
-    assert {name: group.share for name, group in describe().by_type.items()} == {
-        "Conv": 0.75, "Gemm": 0.125, "Cast": 0.125, "unknown": 0,
-    }  # fmt: skip
-    timeless = describe(1.0, LAYERS[3:])
-    assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
-
-
-def test_what_no_layer_explains_is_said_and_an_excess_is_not_hidden() -> None:
-    assert (describe().remainder_ms, describe().notes) == (2, ("a note",))
-    document = describe(4e6)
-    assert document.remainder_ms == -4 and "2.00 times" in document.notes[-1]
-    assert explain_remainder(10.1, 10.0) == [] and explain_remainder(1.0, 0.0) != []
 
 
 def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:

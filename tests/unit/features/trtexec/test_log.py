@@ -184,14 +184,6 @@ def test_lines_are_split_at_prefixes_and_a_banner_may_stand_behind_a_print() -> 
     assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
 
 
-def test_a_key_that_stands_once_for_each_input_keeps_all_values() -> None:
-    shapes = "".join(f"{made.STAMP} [I] Input build shape (profile 0): {name}=1x3\n" for name in ("ids", "mask"))
-    text = made.make_log().replace(f"{made.STAMP} [I] === Inference", f"{shapes}{made.STAMP} [I] === Inference")
-    text = text.replace(f"{made.STAMP} [I] \n{shapes}", shapes)
-    (run,) = read_log(text, Path("x")).runs
-    assert run.options["System Options"]["Input build shape (profile 0)"] == "ids=1x3; mask=1x3"
-
-
 def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -> None:
     text = "2026-11-21T01:02:03Z &&&& RUNNING TensorRT.trtexec # x\n2026-11-21T01:02:04Z Cuda failure: 35\n"
     (run,) = read_log(text, Path("x")).runs

@@ -16,16 +16,15 @@ import trtexec_artifacts as made
 from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.features.trtexec.files import write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series, list_layer_times
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series
 from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import command as parse_command
 from enginebench.features.trtexec.verb import parse_times
-from enginebench.report.charts import draw_layers, import_altair, render_png, shorten
+from enginebench.report.charts import import_altair, render_png
 from enginebench.report.markdown import format_sections
 from enginebench.runs.reporting import FORMATS
-from enginebench.stats.plans.profile import parse_profile
 from enginebench.verbs.report import command as report_command
 from enginebench.verbs.report import write_report
 from pages import find_code, find_section, find_tables, read_page
@@ -127,25 +126,6 @@ def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(folder
 @pytest.mark.parametrize("n", [1, 2, 7, 339, 340, 341, 5000])
 def test_charts_of_any_number_of_queries(n: int) -> None:
     assert 0 < hold(draw_series(made.sample_latencies(n)["latency"], "title")) < 1100
-
-
-def test_a_series_shows_the_slowest_of_its_neighbours() -> None:
-    values = np.ones(10_000)
-    values[5_000] = 9.0
-    buckets = draw_series(values, "t")["data"]["values"]
-    assert max(bucket["max"] for bucket in buckets) == 9.0 and {bucket["median"] for bucket in buckets} == {1.0}
-
-
-def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
-    names = ["x" * 60 + str(i % 2) + "y" * 60 for i in range(40)]
-    path = tmp_path / "p.json"
-    path.write_bytes(made.make_profile([name + str(i) for i, name in enumerate(names)]))
-    bars = draw_layers(list_layer_times(parse_profile(path)), "t", topk=30)["data"]["values"]
-    assert len(bars) == 31 and bars[-1]["name"] == "(10 more layers)" and len({bar["rank"] for bar in bars}) == 31
-    assert bars[-1]["shown"] == pytest.approx(1.1 * bars[0]["ms"]) and bars[-1]["ms"] > bars[-1]["shown"]
-    assert bars[-1]["label"].endswith("%, bar cut off") and all(bar["shown"] == bar["ms"] for bar in bars[:-1])
-    assert len(shorten(names[0])) == 46
-    assert render_png(draw_layers(list_layer_times(parse_profile(path)), "t", topk=3)).startswith(b"\x89PNG")
 
 
 def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_path: Path) -> None:

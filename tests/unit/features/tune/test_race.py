@@ -138,12 +138,3 @@ def test_a_challenger_that_fails_in_the_final_has_not_won() -> None:
     final.fail("new", "the process was killed by SIGSEGV")
     final.add_round({"a": 2.0})
     assert final.over and not final.beaten and final.winner == "a"
-
-
-def test_where_no_default_runs_the_challenger_is_all_there_is() -> None:
-    final = Final("new", ["a"], length=6)
-    final.fail("a", "x")
-    run_final(final, {"new": 1.0})
-    assert final.winner == "new" and not final.beaten
-    nobody = Final("new", ["a"], length=6)
-    assert nobody.winner is None and nobody.estimate("new") is None

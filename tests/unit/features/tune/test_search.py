@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
-from enginebench.features.tune.proposals import Tried, Walk
+from enginebench.features.tune.proposals import Walk
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.search import Search
 from enginebench.features.tune.sections import format_answer
@@ -199,29 +199,6 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
         assert sorted(track.order) == sorted(whole_track.order), "nothing was measured twice"
 
     check()
-
-
-def test_proposers_take_turns_and_leave_when_they_have_nothing() -> None:
-    asked: list[str] = []
-
-    class Once:
-        def __init__(self, label: str, settings: Sequence[Setting]) -> None:
-            self.name, self._left = label, list(settings)
-
-        def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-            asked.append(self.name)
-            found, self._left = self._left[:1], self._left[1:]
-            return found
-
-    x = ARMS[0]
-    settings = [x.set({"mode": "good"}), x.set({"threads": "1"}), x.set({"arena": "none"})]
-    track = Scripted()
-    proposers: list[Any] = [Once("a", settings[:2]), Once("b", settings[2:])]
-    search = run_with(ARMS, track, 1e4, proposers)
-    assert asked == ["a", "b", "a", "b", "a"]
-    assert [s.name for g in search.record.generations[1:] for s in g.settings] == [
-        settings[0].name, settings[2].name, settings[1].name,
-    ]  # fmt: skip
 
 
 def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:

@@ -69,11 +69,6 @@ def test_what_the_user_names_stays_as_it_is() -> None:
     assert all(value.startswith("tensorrt") for value in named.knobs["recipe"])
 
 
-def test_a_gpu_takes_larger_batches_and_streams_without_cores() -> None:
-    arm = find_arms("pytorch-cudagraph", FP32, goal="capacity", device="cuda:0")["pytorch-cudagraph fp32"]
-    assert arm.knobs["streams"] == ("1", "2", "3", "4") and arm.knobs["max_batch"][-1] == "128"
-
-
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
 def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
     for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():

@@ -43,12 +43,6 @@ def test_deviations_are_those_of_the_textbook() -> None:
         assert end == pytest.approx(math.sqrt(expected))
 
 
-@pytest.mark.parametrize("groups", [[[0.0, 0.1]], [[0.0], [0.1]], [[0.0, 0.1], []]])
-def test_too_few_processes_say_nothing(groups: list[list[float]]) -> None:
-    assert estimate_between(groups) == (None, None)
-    assert find_best_build(groups, [1.0] * len(groups)) is None
-
-
 def test_the_best_of_builds_that_are_alike_gains_nothing() -> None:
     """Who told by the processes that chose would find 1 % here; half of them tells, and finds none."""
     rng = np.random.default_rng(4)
