@@ -18,7 +18,6 @@ from enginebench.measure.machine import describe_machine
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
 from enginebench.runs.campaign import Campaign, judge_precisions, label
-from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
 from enginebench.runs.folder import RunFolder
@@ -128,13 +127,6 @@ def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
     assert told == [("0", "3", "3")] * 2 + [("1", "3", "3")]
 
 
-def test_a_row_of_fewer_processes_leaves_the_round(bed: Bed) -> None:
-    short, long = bed.plan("1", measure=replace(IDEAL, processes=1)), bed.plan("2")
-    results = bed.start(short, replace(long, measure=replace(IDEAL, processes=3))).run()
-    assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2), ("2", 2, 3)]
-    assert [len(r.measurements) for r in results] == [1, 3]
-
-
 def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
     bed.children.fail_in("2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
@@ -189,15 +181,6 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed
     assert {d.reference for d in drifts} == {rows[0].id.replace("bf16", "fp32") + "-reference"}
     assert [r.drift for r in check_comparisons(results)] == drifts
     assert [r.drift for r in bed.resume(*rows).run()] == drifts and not bed.children.of(PrepareJob)
-
-
-def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(bed, monkeypatch) -> None:
-    rows = [shorten(bed.plan("1", batch=batch)) for batch in (1, 2)]
-    rows.insert(1, shorten(bed.plan("2")))
-    monkeypatch.setattr(module, "tunes", lambda engine: engine.options["seed"] == "1")
-    bed.start(*rows).run()
-    plain = [job.engine for job in bed.children.of(PrepareJob) if job.engine.precision == "fp32"]
-    assert [(engine.options["seed"], engine.batch) for engine in plain] == [("2", 1), ("1", 2)], "batch 2 has no other"
 
 
 def test_fp32_that_failed_judges_nothing(bed: Bed) -> None:
@@ -402,15 +385,6 @@ def test_another_precision_than_asked_is_named() -> None:
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 
-def test_few_large_answers_are_compared_and_nothing_is_missed(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "CHECKED_VALUES", 12)  # of four values each: three calls
-    monkeypatch.setattr(arrays.limit_calls, "__defaults__", (12,))
-    row = bed.plan("1")
-    bed.start(row).run()
-    drift = bed.stored(row).drift
-    assert (drift.n, drift.asked) == (3, 3)
-
-
 UP_TO_TEN = MeasureSpec(warmup=0, iters=3, processes=10, settle=0.02)
 
 
@@ -432,15 +406,6 @@ def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: Meas
 
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
-
-
-def test_what_a_killed_run_left_is_not_found_by_the_next_build(bed: Bed) -> None:
-    row = bed.plan("1", measure=MEASURE)
-    left = RunFolder(bed.path / "r").build_path(row.id, 1) / "cache" / "kernel"
-    left.parent.mkdir(parents=True)
-    left.write_text("chosen by an earlier build")
-    bed.start(row).run()
-    assert left.parent.parent.is_dir() and not left.exists()
 
 
 @pytest.mark.parametrize("failing", [1, 2])

@@ -78,28 +78,6 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
     assert [row.skip is None for row in planned] == [True, graph is not None and graph != "bf16"]
 
 
-@pytest.mark.parametrize("unasked", [True, False])
-@pytest.mark.parametrize(
-    ("kind", "precisions", "never"),
-    [
-        ("torch", ("fp32", "int8"), ["pytorch int8"]),
-        ("torch", ("fp32", "bf16"), ["ort bf16"]),
-        ("onnx", ("fp32",), ["pytorch fp32"]),
-        ("torch", ("fp32",), []),
-    ],
-)
-def test_what_nobody_asked_for_and_can_never_run_is_not_planned(unasked, kind, precisions, never) -> None:
-    source = replace(MODULE, kind=kind)
-    wanted = tuple((precision, None) for precision in precisions)
-    request = RunRequest(model="toy", engines=ENGINES, precisions=wanted, any_engine=unasked)  # type: ignore[arg-type]
-    graphs = [replace(GRAPH, precision=p, recipe="cpu" if p == "int8" else None) for p in precisions]
-    rows = plan_rows(request, (source, *graphs), probe=there)
-    told = {f"{row.engine.backend} {row.engine.precision}": row.skip for row in rows}
-    assert [name for name, skip in told.items() if skip] == ([] if unasked else never)
-    assert set(never).isdisjoint(told) == (unasked or not never)
-    assert ("bf16", None) not in plan.list_transforms(request, (source, GRAPH))
-
-
 @pytest.mark.parametrize(
     ("changes", "graph", "planned"),
     [

@@ -33,12 +33,6 @@ def ask(**given: Any) -> tuple[Timing, Shared]:
     return options.pick(Timing, filled), share(filled)
 
 
-def test_options_reach_their_records_and_nothing_else() -> None:
-    timing, shared = ask(seed=7, input_shape="x:1x4", iters=5, cache="cold", threads=3, weights="random")
-    assert shared == COMMON
-    assert timing == Timing(warmup=None, iters=5, time_limit=1.0, processes=None, scope="compute", cache="cold")
-
-
 @pytest.mark.parametrize(("given", "read"), [("20", (20, None)), (3, (3, None)), ("200ms", (None, 200))])
 def test_warm_up_is_calls_or_a_time(given: str | int, read: tuple[int | None, int | None]) -> None:
     measure = ask(warmup=given)[0].make_measure(0)
@@ -172,14 +166,6 @@ def test_devices_have_one_spelling(text: str, device: str) -> None:
 def test_a_device_that_cannot_be_is_refused_before_anything_runs(text: str) -> None:
     with pytest.raises(UsageError, match="neither cpu nor cuda:N"):
         ask(device=text)
-
-
-@pytest.mark.parametrize(
-    ("engine", "device", "wanted"),
-    [(None, "cpu", "ort"), (None, "cuda:1", "ort-cuda"), ("openvino", "cpu", "openvino"), ("ort", "cuda:0", "ort")],
-)
-def test_the_engine_fits_the_device_unless_it_is_named(engine: str | None, device: str, wanted: str) -> None:
-    assert replace(COMMON, device=device).name_engine(engine) == wanted
 
 
 def walk_options(command: click.Command) -> Iterator[click.Option]:

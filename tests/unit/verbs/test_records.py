@@ -82,15 +82,6 @@ def test_help_shows_the_fields() -> None:
     assert inspect.signature(gauge).parameters["share"].default == 0.5
 
 
-def test_the_command_has_the_same_options_and_none_for_programs() -> None:
-    assert {p.name for p in command.params} == {"target", "out", *DEFAULTS, "as_json"} - {"gate", "progress"}
-    done = CliRunner().invoke(command, ["t", "--share", "0.25", "--json", "--shapes", "a", "--shapes", "b"])
-    asked, shown = eval(done.output)
-    assert asked == {"target": "t", "out": None, **DEFAULTS, "share": 0.25, "shapes": ("a", "b"), "progress": True}
-    assert shown == {"as_json": True}
-    assert "x>=1" not in CliRunner().invoke(command, ["--help"]).output.split("--threads")[0]
-
-
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "1", "half"])
 def test_the_command_refuses_what_the_function_refuses(text: str) -> None:
     done = CliRunner().invoke(command, ["t", "--share", text])

@@ -176,13 +176,6 @@ def test_traces_show_marks_and_the_reference_kernel() -> None:
     assert 0.9 < min(latency) <= 1 <= max(latency) < 1.1
 
 
-def test_a_row_that_doubles_shows_in_its_trace() -> None:
-    row = with_samples([1_000_000] * 100, [2_000_000] * 100)
-    points, _ = trace_rows([row], {row.id: "row"})
-    first, second = ([p["relative"] for p in points if p["line"] == i] for i in (0, 1))
-    assert np.mean(second) == pytest.approx(2 * np.mean(first), rel=1e-4)
-
-
 def test_a_baseline_in_less_precision_is_as_far_from_the_reference_as_it_was_measured() -> None:
     """Rows with copies have no FP32 row among them: the first is the baseline of the others, not the reference."""
     copies = make_result("ort", "fp16", drift=make_drift(0.1, centred=0.98))

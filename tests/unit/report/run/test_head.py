@@ -12,7 +12,6 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
-from enginebench.report.terminal import format_text
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
 from samples import make_drift, make_machine, make_result
@@ -35,14 +34,6 @@ def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AG
 
 
 PYTORCH = make_result(median_ms=20, drift=AGREE)
-
-
-def test_the_floats_beside_eight_bits_are_told() -> None:
-    mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
-    assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
-    halved = make_result("openvino:floats=bf16", "bf16", 6, drift=AGREE, seed=3)
-    text = format_text(list_sections(describe(PYTORCH, mixed, halved)))
-    assert "int8+bf16 cpu" in text and "bf16+bf16" not in text
 
 
 def spoil(result: Result) -> Result:
@@ -78,16 +69,6 @@ def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
     found = head(make_result("openvino", status="skipped"), ort(), PYTORCH, baseline_engine="openvino")
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: openvino fp32 did not run"
-
-
-def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has() -> None:
-    source = Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(), outputs=())
-    rows = [replace(r, artifacts=(source,)) for r in (ort(), make_result("openvino", median_ms=12, drift=AGREE))]
-    skipped = make_result(status="skipped", reason="PyTorch is not installed")
-    assert head(skipped, *rows)["FASTEST"].startswith("ort fp32, the baseline: no other configuration is faster")
-    graph = [replace(r, artifacts=(replace(source, kind="onnx"),)) for r in rows]
-    assert head(skipped, *graph)["FASTEST"].startswith("ort fp32, what you have")
-    assert "strict" not in head(*graph[::-1])["FASTEST"], "ort is what the user has, and strict FP32 as well"
 
 
 def test_the_baseline_that_was_named_is_found_with_its_options() -> None:
@@ -166,12 +147,6 @@ def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
     assert plan["OUTPUTS"] == "within limits"
 
 
-def test_one_configuration_is_measured_not_fastest_and_none_is_not_measured() -> None:
-    texts = ("ort fp32   8.73 ms", "not judged: nothing was compared with it", "absolute times: good")
-    assert head(ort(8.7, drift=None)) == dict(zip(("MEASURED", "OUTPUTS", "TRUST"), texts, strict=True))
-    assert head(make_result(status="failed"))["FASTEST"] == "none: nothing was measured"
-
-
 def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
     found = head(spoil(PYTORCH), ort())
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: other programs slowed pytorch fp32 by an unknown amount"
@@ -193,16 +168,6 @@ def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None
     )
     wrong = head(PYTORCH, ort(5, precision, GROSS, caveats=(RANDOM,)))
     assert wrong["FASTEST"].startswith(f"none with the same outputs: ort {precision}")
-
-
-def test_random_inputs_are_named_with_their_cure() -> None:
-    made = Caveat(code="random_inputs", message="outputs were compared on made-up inputs")
-    shown = describe(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
-    for shape, option in (((1, 3, 224, 224), "--data"), ((1, 512), "--inputs")):
-        rows = tuple(replace(row, shapes={"x": shape}) for row in shown.rows)
-        outputs = format_head(replace(shown, rows=rows))[1].lines[0]
-        assert outputs.startswith("not judged: random weights and inputs.")
-        assert outputs.endswith(f"Give --weights and {option}")
 
 
 def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:

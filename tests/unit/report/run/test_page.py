@@ -122,11 +122,3 @@ def test_the_table_holds_every_row_and_the_numbers_to_sort_by(page: str) -> None
     values = [float(v) for v in re.findall(r'data-value="([^"]+)"', line)]
     assert values[0] == pytest.approx(12.0, rel=0.02) and 0.985 in values
     assert "int8 83%, fp32 17%" in line
-
-
-def test_each_configuration_says_how_it_is_deployed_or_why_not() -> None:
-    results = make_results(processes=2, n=20)
-    refusals = {row.id: None if "int8" in row.id else "it has no <figures>" for row in results}
-    page = write_page(make_document(results), refusals=refusals)
-    assert page.count("enginebench deliver . --row ") == 3, "two configurations, and the one that is named above"
-    assert "it has no &lt;figures&gt;" in page and "it has no <figures>" not in page

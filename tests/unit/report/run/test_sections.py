@@ -1,7 +1,5 @@
 """The model of a run's report: what its sections hold, before anything draws them."""
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -10,10 +8,9 @@ from enginebench.core.names import find_rows, row_id, shorten_ids
 from enginebench.core.records import Result
 from enginebench.report.run.remarks import list_remarks, list_warnings, name_having
 from enginebench.report.run.rows import RunDocument, describe_run
-from enginebench.report.run.sections import list_facts, list_sections, list_tables
+from enginebench.report.run.sections import list_facts, list_tables
 from enginebench.report.table import Table
-from enginebench.report.terminal import format_text
-from samples import make_drift, make_machine, make_result, make_run
+from samples import make_drift, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 
@@ -26,13 +23,6 @@ def read(document: RunDocument) -> list[dict[str, list[str]]]:
     """Of each table: title of a column -> the texts beneath it."""
     tables = [part for section in list_tables(document) for part in section.parts if isinstance(part, Table)]
     return [{column.title: [column.text(row) for row in table.rows] for column in table.columns} for table in tables]
-
-
-def test_devices_are_a_column_where_they_differ() -> None:
-    other = make_result("ort-cuda", median_ms=3, seed=1)
-    other = replace(other, engine=replace(other.engine, device="cuda:0"))
-    (table,) = read(describe(make_result(), other))
-    assert table["device"] == ["cuda:0", "cpu"] and "threads" not in table
 
 
 def test_the_rate_is_shown_where_calls_overlap() -> None:
@@ -62,15 +52,6 @@ def test_what_was_timed_in_bytes_says_so() -> None:
     timed = replace(make_result(), shapes={"x": (1, 3)})
     told = [list_facts(describe(timed, normalize=n))[1] for n in (None, {"mean": [0.5]}, {"input": "x"})]
     assert told == ["1x3", "1x3 in bytes", "1x3, x in bytes"]
-
-
-def test_a_page_is_named_where_there_is_one(tmp_path: Path) -> None:
-    def is_named() -> bool:
-        return "report.html" in format_text(list_sections(make_run(), folder=tmp_path))
-
-    assert not is_named(), "altair is not installed, or the run is not over"
-    (tmp_path / "report.html").touch()
-    assert is_named()
 
 
 def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> None:
