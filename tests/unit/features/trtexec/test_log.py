@@ -79,6 +79,17 @@ def test_scientific_inf_and_nan(printed: str, value: float | None, noted: tuple[
 
 
 @pytest.mark.parametrize(
+    ("figure", "written"), [("0.5 ms", "0,5 ms"), ("0.5 ms", "500 us"), ("2579 qps", "2579,1 qps")]
+)
+def test_a_summary_row_that_cannot_be_read_is_no_empty_column(figure: str, written: str) -> None:
+    head = f"{made.STAMP} [I] "
+    text = f"{head}Throughput: 2579 qps\n{head}Latency: min = 0.5 ms, max = 2 ms\n"
+    assert read_one(text).notes == ()
+    (note,) = read_one(text.replace(figure, written)).notes
+    assert "1 row of the summary could not be read whole" in note and written in note
+
+
+@pytest.mark.parametrize(
     "line",
     ["Cuda failure: CUDA driver version is insufficient for CUDA runtime version", f"{made.STAMP} [E] stoi",
      f"{made.STAMP} [I] Cannot find device ID 99!", f"{made.STAMP} [E] Unknown option: --fp16 "],

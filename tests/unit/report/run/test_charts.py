@@ -176,6 +176,18 @@ def test_traces_show_marks_and_the_reference_kernel() -> None:
     assert 0.9 < min(latency) <= 1 <= max(latency) < 1.1
 
 
+def test_quality_is_accuracy_where_there_is_any_else_the_cosine() -> None:
+    document = describe(make_results())
+    points, name = place_quality(document, label_rows(document))
+    assert name == "top-1"
+    assert [p["quality"] for p in points] == [0.99, 0.99, 0.985, 0.97]
+    assert points[0]["per_s"] == pytest.approx(1000 / 61, rel=0.02)
+    document = describe([replace(row, scores=()) for row in make_results()])
+    points, name = place_quality(document, label_rows(document))
+    assert name.startswith("centred cosine")
+    assert points[0]["quality"] == 1.0
+
+
 def test_a_baseline_in_less_precision_is_as_far_from_the_reference_as_it_was_measured() -> None:
     """Rows with copies have no FP32 row among them: the first is the baseline of the others, not the reference."""
     copies = make_result("ort", "fp16", drift=make_drift(0.1, centred=0.98))
