@@ -1,5 +1,6 @@
 """Pictures with labels and without, photographs that a built-in model brings along, and made ones."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +9,24 @@ from msgspec.structs import replace
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
-from enginebench.models.photos import make_photo, read_photos
-from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos, write_photos
+from enginebench.models.precision.calibration_data import find_label_fault, open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.classes import format_columns
-from enginebench.runs.folder import RunFolder
+from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.targets.sources import choose_judged, judge_sources
 
+REQUEST = RunRequest(
+    model="resnet18",
+    engines=(("fake", {}),),
+    precisions=(("fp32", None),),
+    batches=(1,),
+    threads=1,
+    measure=MeasureSpec(),
+)
 INPUT = (TensorSpec(name="input", dtype="float32", shape=("batch", 3, 32, 32)),)
 
 
@@ -42,6 +52,25 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     places = {f"skimage/data/{path.name}": path for path in names}
     monkeypatch.setattr(photos, "find_packaged", places.get)
     return names
+
+
+def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
+    """Of a model of the user's own that is known once its graph is there, and of a built-in one at once."""
+    for name in ("spring", "summer"):
+        draw(tmp_path / name / "a.png")
+    assert "2 class folders, the model 1000" in str(find_label_fault(tmp_path, 1000))
+    assert find_label_fault(tmp_path, 2) is None
+    own = replace(REQUEST, model="mine.onnx", data=str(tmp_path))
+    judged = choose_judged(own)
+    assert judged is not None and judged.labelled.unlabelled is None and judged.metrics
+    graph = Artifact(
+        kind="onnx", model="mine.onnx", path="", sha256="", files=(), inputs=INPUT,
+        outputs=(TensorSpec(name="output", dtype="float32", shape=("batch", 7)),),
+    )  # fmt: skip
+    settled = judge_sources(judged, own, (graph,))
+    assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
+    with pytest.raises(UsageError, match="A metric needs"):
+        judge_sources(judged, replace(own, metrics=("top1",)), (graph,))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +140,19 @@ def test_the_top_classes_of_a_run_are_printed(packaged: list[Path], tmp_path: Pa
     assert list(format_columns(folder, {"short": "x"}, ["cat", "cup", "dog"], ["a.png"])) == [], "no scores of classes"
 
 
+def test_files_are_as_large_as_photographs() -> None:
+    for photo in make_photos(4, seed=10):
+        assert 80_000 <= len(photo) <= 150_000
+        picture = Image.open(io.BytesIO(photo))
+        assert (picture.size, picture.mode, picture.format) == ((WIDTH, HEIGHT), "RGB", "JPEG")
+
+
+def test_the_seed_makes_the_photo() -> None:
+    np.testing.assert_array_equal(make_photo(3), make_photo(3))
+    assert (make_photo(3) != make_photo(4)).mean() > 0.9
+    assert make_photos(2, seed=5)[1] == make_photos(1, seed=6)[0]
+
+
 def test_power_falls_with_the_square_of_the_frequency() -> None:
     """Between 8 and 64 cycles a picture; below lies the mean, above the grain."""
     grey = np.mean([np.abs(np.fft.fft2(make_photo(seed, 256, 256).mean(axis=2))) ** 2 for seed in range(4)], axis=0)
@@ -119,6 +161,16 @@ def test_power_falls_with_the_square_of_the_frequency() -> None:
     power = [grey[(frequency >= low) & (frequency < high)].mean() for low, high in bands]
     slope = np.polyfit([np.log((low * high) ** 0.5) for low, high in bands], np.log(power), 1)[0]
     assert -2.3 < slope < -1.7
+
+
+def test_pictures_come_back_from_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "bilder größer"
+    photos = make_photos(3)
+    paths = write_photos(folder, photos)
+    (folder / "notes.txt").write_text("no picture")
+    assert [path.read_bytes() for path in paths] == photos
+    assert read_photos(folder, 2) == photos[:2]
+    assert read_photos(folder, 99) == photos
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:

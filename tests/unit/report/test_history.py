@@ -11,10 +11,11 @@ from msgspec.structs import replace
 import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.report.charts import render_png
-from enginebench.report.history import OTHERS, collect_trends, draw_trend, export_mlflow, write_parquet
+from enginebench.report.history import OTHERS, collect_trends, draw_trend, export_mlflow, list_history, write_parquet
 from enginebench.runs.history import read_history, write_history
+from reports import draw
 from stored_history import runs
-from stored_run import EVIL, make_results, write_run
+from stored_run import EVIL, make_doubtful_results, make_results, write_run
 
 __all__ = ["runs"]
 
@@ -61,6 +62,17 @@ def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
     assert len(read_history(runs).rows) == 12
     with pytest.raises(UsageError, match="is not a folder"):
         read_history(tmp_path / "absent")
+
+
+def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "doubtful", make_doubtful_results(n=40))
+    document = read_history(tmp_path / "runs")
+    measured = {f"{row.engine} {row.precision}": row for row in document.rows if row.n}
+    doubts = {"pytorch fp32": "valid", "ort fp32": "suspect", "ort int8": "invalid", "openvino int8": "suspect"}
+    assert {name: row.validity for name, row in measured.items()} == doubts
+    assert draw(list_history(document, 20), 100).count("~ ") == 3
+    points = [point["validity"] for series in collect_trends(list(measured.values())).values() for point in series]
+    assert sorted(points) == ["invalid", "suspect", "suspect", "valid"]
 
 
 def test_pictures_are_drawn_when_their_points_change(runs, tmp_path, monkeypatch) -> None:

@@ -15,13 +15,16 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
 from enginebench.runs.campaign import Campaign, judge_precisions, label
-from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareJob
+from enginebench.runs.child import arrays
+from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
+from enginebench.runs.scoring import Judged, open_metrics
 from enginebench.stats.alike import check_comparisons, judge_outputs
 from in_process import Children
 from reporters import Silent
@@ -318,6 +321,19 @@ def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_row(bed: Be
     assert (row.status, len(row.measurements)) == (status, 1)
 
 
+def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> None:
+    digits = read_packaged_onnx("digits-mlp")
+    one = replace(IDEAL, processes=1)
+    rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
+    labelled = Labelled(data="digits", n=24)
+    results = bed.start(*rows, judged=Judged(labelled=labelled, metrics=open_metrics(labelled))).run()
+    found = [r.scores for r in results]
+    assert [[s.metric for s in scores] for scores in found] == [["top1", "top5"]] * 2
+    assert all(score.value.n == 24 for scores in found for score in scores)
+    assert [s.value for s in found[0]] == [s.value for s in found[1]]
+    assert [r.scores for r in bed.start(rows[0], at="q").run()] == [()], "no labels, no scores"
+
+
 def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: Bed) -> None:
     rows = [bed.plan("1", latency_us="2000"), bed.plan("2", latency_us="20")]
     reporter = Counting()
@@ -385,6 +401,19 @@ def test_another_precision_than_asked_is_named() -> None:
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 
+def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:
+    monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
+    first, second = bed.plan("1"), bed.plan("2")
+    folder = RunFolder(bed.path / "r")
+    bed.start(first, second).run()
+    calls = [arrays.load_answers(folder.outputs_path(row.id))[1] for row in (first, second)]
+    assert calls == [module.CHECK_SAMPLES, arrays.FEWEST_CALLS]
+    drift = bed.stored(second).drift
+    assert drift.n == module.CHECK_SAMPLES  # all were compared before they were dropped
+    bed.resume(first, second).run()
+    assert bed.stored(second).drift == drift
+
+
 UP_TO_TEN = MeasureSpec(warmup=0, iters=3, processes=10, settle=0.02)
 
 
@@ -406,6 +435,23 @@ def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: Meas
 
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
+
+
+def test_each_build_is_made_from_nothing_and_measured_in_its_turn(bed: Bed) -> None:
+    row = bed.plan("1", measure=MEASURE, build_sd="0.2")
+    (result,) = bed.start(row).run()
+    assert result.status == "ok" and len(result.builds) == 3
+    places = [job.out_dir for job in bed.children.of(PrepareJob)]
+    assert len(set(places)) == 3 and all(f"builds/{row.id}/" in place for place in places)
+    assert [m.build for m in result.measurements] == [0, 1, 2, 0, 1, 2]
+    assert [job.out_dir for job in bed.children.of(MeasureJob)] == places * 2
+    assert [job.artifact.path for job in bed.children.of(MeasureJob)][:3] == [b.artifact.path for b in result.builds]
+    assert len({build.fingerprint for build in result.builds}) == 3
+    assert [build.max_abs_diff for build in result.builds] == [0.0] * 3
+    assert not list((bed.path / "r" / "artefacts" / "outputs").glob("*.build-*")), "answers that were compared are gone"
+    assert str(bed.path) not in RunFolder(bed.path / "r").row_path(row.id).read_text(), (
+        "paths are relative to the folder"
+    )
 
 
 @pytest.mark.parametrize("failing", [1, 2])

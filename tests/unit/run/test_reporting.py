@@ -15,13 +15,13 @@ from enginebench.core.records import RESULT_SCHEMA, EngineSpec, LayerTime
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument, describe_run, find_best_p99
-from enginebench.runs.folder import check_inside, read_results
+from enginebench.runs.folder import RunFolder, check_inside, read_results
 from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, explain_p99
 from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
 from samples import make_drift, make_result
-from stored_run import make_results, write_run
+from stored_run import make_results, write_final, write_run
 
 STORED = sorted((ROOT / "tests" / "data").glob("result-*"))
 
@@ -183,6 +183,37 @@ def test_a_folder_that_cannot_be_written(run: Path) -> None:
 
 def describe_folder(root: Path) -> RunDocument:
     return describe_stored(*read_results(root))
+
+
+@pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
+def test_the_final_of_a_search_recommends_what_the_search_says_to_take(tmp_path, winner, challenger_ms) -> None:
+    root = write_final(tmp_path / "t", winner, challenger_ms)
+    record, results = read_results(root)
+    document = describe_stored(record, results)
+    assert (document.recommended.id, document.recommended_by) == (winner, "search")  # type: ignore[union-attr]
+    head = document.headline
+    assert head is not None and (head.id, head.state, head.ratio, head.tied_with) == (winner, "searched", None, ())
+    assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
+    RunFolder(root).write_record(replace(record, notes=("left out by default: int8@pt2e",), winner=None))
+    write_report(root, ("html", "md", "json"))
+    for name in ("report.html", "report.md"):
+        text = (root / name).read_text()
+        assert "left out by default: int8@pt2e" in text
+        assert "as reported by the search that measured these" in text and "FASTEST" in text
+    assert json.loads((root / "report.json").read_text())["recommended"]["id"] == winner
+    assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"
+
+
+@pytest.mark.parametrize("how", ["none", "lost", "failed"])
+def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, how: str) -> None:
+    root = write_final(tmp_path / "t", "default" if how == "failed" else None)
+    if how == "failed":
+        winner = next(row for row in read_results(root)[1] if row.id == "default")
+        RunFolder(root).write_result(replace(winner, status="failed", reason="died"))
+    if how == "lost":
+        (root / "tune.json").unlink()
+    document = describe_folder(root)
+    assert document.recommended is None
 
 
 @pytest.mark.parametrize("lost", [["openvino-int8@nncf-b1"], ["ort-fp32-b1", "openvino-int8@nncf-b1"]])

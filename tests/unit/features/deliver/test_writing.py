@@ -25,6 +25,14 @@ from enginebench.runs.reporting import describe_stored
 from stored_run import write_final
 
 
+@pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
+def test_of_the_final_of_a_search_what_the_search_says_to_take(tmp_path, winner, challenger_ms) -> None:
+    record, results = read_results(write_final(tmp_path / "t", winner, challenger_ms))
+    document = describe_stored(record, results)
+    assert choose_row(document, results, None)[0].id == winner
+    assert choose_row(document, results, "challenger")[0].id == "challenger"
+
+
 @pytest.mark.parametrize("lose", [False, True])
 def test_of_a_search_that_named_no_winner_none(tmp_path: Path, lose: bool) -> None:
     root = write_final(tmp_path / "t", None)

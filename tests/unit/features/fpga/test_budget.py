@@ -46,6 +46,17 @@ def test_latencies_leave_less_for_the_bytes():
     assert compute_budget(spec).break_even_bytes_per_s == pytest.approx(74 / 1.64e-3)
 
 
+def test_batch_spreads_what_a_call_costs_once():
+    # A call costs 1 ms, an item 0.125 ms, on the baseline 0.375 ms: 1 + b/8 <= 3b/8 from b = 4.
+    spec = BudgetSpec(call_ms=1.0, compute=0.125, baseline_ms=0.375)
+    budget = compute_budget(spec)
+    assert (budget.break_even_batch, budget.speedup) == (4, pytest.approx(0.375 / 1.125))
+    eight = compute_budget(replace(spec, batch=8))
+    assert (eight.total_ms, eight.per_item_ms, eight.speedup) == (2.0, 0.25, 1.5)
+    copy = Transfer(link=parse_link("1000"), item_bytes=2, frame_bytes=6)
+    assert compute_budget(BudgetSpec(copy_in=copy, batch=3)).total_ms == pytest.approx(12.0)
+
+
 def test_uart_of_the_digits_network():
     # 70 bytes there, 16 back at 115200 baud: 86 * 10 / 115200 s; 351 cycles at 12 MHz.
     link = parse_link("uart:115200+usb:1")

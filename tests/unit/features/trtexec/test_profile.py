@@ -89,3 +89,17 @@ def test_a_cut_file_names_the_line(keep: int) -> None:
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"profile\.json"):
         summarize(text)
+
+
+KEYS = ("name", "timeMs", "averageMs", "medianMs", "percentage")
+QUOTED = ('say "a" \\ b', "c")
+
+
+@pytest.mark.parametrize(
+    ("names", "key", "place"),
+    [*((made.LAYERS, key, "layer 0") for key in KEYS[1:4]), *((QUOTED, key, "line 3") for key in KEYS)],
+)
+def test_a_renamed_key_names_itself_and_those_found(names: tuple[str, ...], key: str, place: str) -> None:
+    text = made.make_profile(names).decode().replace(f'"{key}"', '"newMs"')
+    with pytest.raises(ParseError, match=rf"{place}: found no key {key} \(keys there: .*newMs"):
+        summarize(text)

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 import trtexec_artifacts as made
 from enginebench.core.errors import EngineBenchError, MissingDependency
-from enginebench.features.trtexec.files import write_series, write_times
+from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
+from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series
 from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
@@ -25,6 +26,9 @@ from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import import_altair, render_png
 from enginebench.report.markdown import format_sections
 from enginebench.runs.reporting import FORMATS
+from enginebench.stats.layer_diff import compare_layers
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.profile import parse_profile
 from enginebench.verbs.report import command as report_command
 from enginebench.verbs.report import write_report
 from pages import find_code, find_section, find_tables, read_page
@@ -152,6 +156,21 @@ def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_p
     assert short.read_text() == "x_ms\n1.5\n\n2e-7\n"
 
 
+def test_log_profile_and_layers_as_files(folder: Path, tmp_path: Path) -> None:
+    write_log(parse_log(folder / "run.log"), tmp_path / "log")
+    (row,) = read_csv(tmp_path / "log" / "summary.csv")
+    assert (row["status"], row["queries"]) == ("passed", "400")
+    profile = parse_profile(folder / "profile.json")
+    write_profile(profile, tmp_path / "profile")
+    layers = read_csv(tmp_path / "profile" / "per_layer_times.csv")
+    assert [row["layer"] for row in layers] == list(reversed(made.LAYERS))
+    engine = parse_layers(folder / "layers.json", profile=profile)
+    names = {path.name for path in write_layers(compare_layers(engine, engine), tmp_path / "layers")}
+    assert names == {"summary.json", "layers.csv", "layer_diff.csv"}
+    assert read_csv(tmp_path / "layers" / "layer_diff.csv")[0]["delta_ms"] == "0.0"
+    assert read_csv(tmp_path / "layers" / "layers.csv")[0]["onnx_nodes"] == "/stem/Conv + /stem/Relu"
+
+
 @pytest.mark.parametrize("seed", range(0, 60, 5))
 def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
     wholes = {"times.json": made.make_times(60), "profile.json": made.make_profile(), "layers.json": made.make_layers()}
@@ -165,6 +184,22 @@ def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: i
             continue
         assert format_report(describe_cases(cases)).startswith("# trtexec\n")
         assert all(draw_case(case) is not None for case in cases)
+
+
+def test_the_table_of_a_log_has_the_percentiles_and_rows_of_the_log(tmp_path: Path) -> None:
+    old = (
+        made.make_log(8001)
+        .replace("percentile(90%)", "percentile(50%)")
+        .replace("percentile(99%)", "percentile(99.9%)")
+    )
+    row = re.search(r" Latency: (.*)", old)
+    (tmp_path / "a.log").write_text(old + made.make_log(seed=1))
+    write_log(parse_log(tmp_path / "a.log"), tmp_path / "out")
+    first, second = read_csv(tmp_path / "out" / "summary.csv")
+    assert row and f"percentile(99.9%) = {float(first['latency_p99.9_ms']):g} ms" in row[1]
+    assert (first["latency_p99_ms"], second["latency_p50_ms"]) == ("", "")
+    assert second["h2d_p99_ms"] and second["enqueue_mean_ms"] and second["host_walltime_s"]
+    assert not [name for name in first if not first[name] and not second[name] and name.endswith("_ms")]
 
 
 def test_a_log_without_a_count_of_queries_has_figures_all_the_same(tmp_path: Path) -> None:

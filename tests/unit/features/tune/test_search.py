@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
 from enginebench.features.tune.proposals import Walk
+from enginebench.features.tune.race import Final
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.search import Search
 from enginebench.features.tune.sections import format_answer
@@ -80,6 +81,25 @@ def test_the_best_setting_is_found_and_beats_the_default_of_every_engine() -> No
     assert search.final is not None and search.final.beaten and search.record.finished
     assert search.final.defaults == ("x fp32 2 threads", "y:kept=1 fp32 2 threads")
     assert search.record.generations[0].settings == tuple(arm.default for arm in ARMS)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "reason"), [(3, "3 of the 6 trials that a verdict needs"), (6, "reaches across the margin of 2.0%")]
+)
+def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
+    """Twice as fast in each of three processes, which are too few; in six, sometimes faster, sometimes slower."""
+    search = run(Scripted())
+    assert search.final is not None
+    challenger, (default, other) = search.final.challenger, search.final.defaults
+    search.final = Final(challenger, [default, other], length=rounds)
+    for i in range(rounds):
+        cost = 1.0 + i / 1000 if rounds < 6 else 2.0 + (i % 2) / 5
+        search.final.add_round({challenger: cost, default: 2.0 + (i % 3) / 1000, other: 9.0})
+    document = describe_search(search, MACHINE, proposed_by=[])
+    (row,) = [row for row in document.final if row.candidate == default]
+    assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
+    assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
+    assert f"inconclusive ({row.reason})." in " ".join(format_answer(document))
 
 
 @pytest.mark.parametrize("budget_s", [40.0, 60.0, 100.0])
@@ -199,6 +219,17 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
         assert sorted(track.order) == sorted(whole_track.order), "nothing was measured twice"
 
     check()
+
+
+def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> None:
+    """The default came first, and was taken although a setting measured after it was nine times as fast."""
+    track = Scripted(lap_s=20.0)
+    track.find_cost = lambda setting: 9.0 if setting.engine == "x" else 1.0  # type: ignore[method-assign]
+    track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
+    known = [ARMS[0].set({"mode": "good"}), ARMS[0].set({"arena": "none"}), ARMS[0].set({"mode": "bad"})]
+    search = run_with(ARMS, track, 130.0, known=known)
+    assert search.leader is not None and search.leader.name == "y:kept=1 fp32 2 threads"
+    assert "no time was left to measure it" in {lost.reason for lost in search.lost}
 
 
 def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:

@@ -10,6 +10,7 @@ from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageE
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import TensorSpec
 from enginebench.models.precision.calibration_data import (
+    keep_batches,
     list_images,
     open_arrays,
     open_data,
@@ -52,6 +53,17 @@ def test_images_go_through_the_models_own_preprocessing(folder):
     assert data.n == 4 and data.preprocess_sha256 == preprocess.sha256() and data.caveats == ()
     expected = {preprocess.apply(Image.open(p)).tobytes() for p in list_images(folder)}
     assert {entry.tobytes() for entry in data.read(0, 4)["input"]} == expected
+
+
+def test_reads_only_what_is_asked_for(folder, monkeypatch):
+    opened = []
+    original = Image.open
+    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or original(path))
+    data = open_pictures(folder)
+    assert opened == []
+    data.read(1, 2)
+    assert len(opened) == 1
+    assert [len(feeds["input"]) for feeds in data.batches(3)] == [3, 1], "each once"
 
 
 def test_the_seed_chooses(folder):
@@ -228,6 +240,18 @@ def test_missing_and_pickled_array_files(tmp_path):
     np.savez(tmp_path / "x.npz", input=np.array([{"a": 1}], object))
     with pytest.raises(ParseError):
         open_arrays(tmp_path / "x.npz", DIGITS, 10)
+
+
+def test_kept_batches_remember_where_they_come_from(tmp_path):
+    data = open_data("digits", model="digits-mlp", inputs=DIGITS, n=9, seed=2)
+    keep_batches(data, tmp_path / "neu" / "kept.npz")
+    again = open_data(str(tmp_path / "neu" / "kept.npz"), model="digits-mlp", inputs=DIGITS, n=100)
+    assert (again.n, again.source, again.seed) == (9, "digits", 2)
+    assert again.preprocess_sha256 == data.preprocess_sha256 and again.caveats == ()
+    assert np.array_equal(again.read(0, 9)["input"], data.read(0, 9)["input"])
+    fake = open_data("fake", model="digits-mlp", inputs=DIGITS, n=2)
+    keep_batches(fake, tmp_path / "fake.npz")
+    assert open_arrays(tmp_path / "fake.npz", DIGITS, 2).caveats == fake.caveats
 
 
 def test_a_damaged_origin_is_named(tmp_path):

@@ -362,6 +362,23 @@ def test_bf16_leaves_operators_without_a_bf16_form_in_fp32(tmp_path):
     assert count_ops(tmp_path / "q.onnx")["Cast"] == 4
 
 
+def test_bf16_of_a_graph_with_a_branch(tmp_path):
+    branches = "then_branch = t () => (float[] t) { t = Relu (h) }, else_branch = e () => (float[] e) { e = Neg (h) }"
+    nodes = f"""
+        h = MatMul (x, w) largest = ReduceMax <keepdims = 0> (h) which = Greater (largest, zero)
+        i = If (which) <{branches}> y = MatMul (i, w)
+    """
+    constants = {"w": np.eye(4, dtype=np.float32), "zero": np.float32(0)}
+    artifact = write_nodes(tmp_path, nodes, constants)
+    made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
+    assert made.caveats == ()  # the branch is in BF16, too
+    quantize(artifact, "fp16", None, tmp_path / "half.onnx")
+    for sign in (-1, 1):
+        x = sign * np.abs(np.random.default_rng(0).standard_normal((3, 4), dtype=np.float32))
+        found = run_graph(tmp_path / "half.onnx", {"x": x})
+        assert np.allclose(found, run_graph(artifact.path, {"x": x}), atol=0.01)
+
+
 @pytest.mark.parametrize("version", [3, 8])
 def test_constants_that_are_listed_as_inputs(tmp_path, version):
     """As old exporters wrote them; those of the file's version 3 had to."""

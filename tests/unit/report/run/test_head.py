@@ -147,6 +147,12 @@ def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
     assert plan["OUTPUTS"] == "within limits"
 
 
+def test_one_configuration_is_measured_not_fastest_and_none_is_not_measured() -> None:
+    texts = ("ort fp32   8.73 ms", "not judged: nothing was compared with it", "absolute times: good")
+    assert head(ort(8.7, drift=None)) == dict(zip(("MEASURED", "OUTPUTS", "TRUST"), texts, strict=True))
+    assert head(make_result(status="failed"))["FASTEST"] == "none: nothing was measured"
+
+
 def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
     found = head(spoil(PYTORCH), ort())
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: other programs slowed pytorch fp32 by an unknown amount"

@@ -101,6 +101,16 @@ def test_steps_that_nobody_labelled_do_not_count():
     assert measure("f1", scores, right).value.value == 1.0
 
 
+def test_mean_iou_is_that_of_scikit_learn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    right = rng.integers(0, 4, (6, 10, 12))
+    scores = rng.standard_normal((6, 4, 10, 12)) + np.moveaxis(np.eye(4)[right], -1, 1)
+    found = measure("miou", scores, right).value.value
+    assert found == pytest.approx(sklearn.jaccard_score(right.ravel(), scores.argmax(1).ravel(), average="macro"))
+    assert measure("miou", scores.argmax(1), right).value.value == pytest.approx(found)
+
+
 @pytest.mark.parametrize("metric", ["f1", "miou"])
 def test_class_ids_in_floats_are_class_ids_and_logits_are_no_scores(metric):
     right = np.array([[[0, 1], [2, 3]], [[4, 5], [0, 1]]])
