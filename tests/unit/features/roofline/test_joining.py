@@ -190,6 +190,14 @@ def describe(ns: float = 10e6, layers: tuple[LayerTime, ...] = LAYERS):  # type:
     return describe_profile(model="m", engine=engine, profile=profile, end_to_end_ns=ns, clock="host")
 
 
+def test_layers_without_times_have_no_shares() -> None:
+    assert {name: group.share for name, group in describe().by_type.items()} == {
+        "Conv": 0.75, "Gemm": 0.125, "Cast": 0.125, "unknown": 0,
+    }  # fmt: skip
+    timeless = describe(1.0, LAYERS[3:])
+    assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
+
+
 def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:
     bound = replace(describe(), caveats=(make_caveat("enqueue_bound.share", share=0.99),))
     said, told = (" ".join(format_times(document, 9)) for document in (describe(), bound))

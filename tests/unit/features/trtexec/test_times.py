@@ -88,6 +88,13 @@ def test_the_user_knows_the_warm_up_best() -> None:
         summarize(made.make_times(50), warmup_ms=1000)
 
 
+@pytest.mark.parametrize("key", ["latencyMs", "computeMs", "startComputeMs", "endD2hMs", "endEnqMs"])
+def test_a_renamed_key_names_itself_and_those_found(key: str) -> None:
+    data = made.make_times(3).replace(f'"{key}"'.encode(), b'"somethingNewMs"')
+    with pytest.raises(ParseError, match=rf"entry 0: found no key {key} \(keys there: .*somethingNewMs"):
+        summarize(data)
+
+
 def test_what_is_wrong_later_names_its_entry() -> None:
     data = made.make_times(3)
     last = data.rindex(b'"latencyMs"')

@@ -32,6 +32,7 @@ from enginebench.models.precision.calibration import (
 )
 from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
+from enginebench.models.zoo import packaged_onnx
 from graphs import build_graph, build_residual, save, write_graph, write_nodes
 
 
@@ -106,6 +107,17 @@ def test_a_stated_percentile_is_kept_in_the_record(residual, arrays):
     default = calibrate(residual, arrays, method="percentile", threads=1)
     assert (narrow.percentile, default.percentile) == (90, 99.99)
     assert narrow.ranges["x"].high < default.ranges["x"].high
+
+
+def test_records_where_it_comes_from():
+    artifact = replace(read_onnx(packaged_onnx("digits-cnn")), model="digits-cnn")
+    data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=40, seed=3)
+    found = calibrate(artifact, data, threads=1)
+    assert (found.n, found.source, found.seed, found.method) == (40, "digits", 3, "minmax")
+    assert found.model_sha256 == artifact.sha256 and len(found.data_sha256) == 64
+    assert found.preprocess_sha256 == data.preprocess_sha256
+    assert {"onnx", "onnxruntime", "numpy"} <= found.made_by.keys()
+    assert found.caveats == ()
 
 
 def test_weights_have_the_same_hash_under_another_batch(tmp_path, residual, arrays):

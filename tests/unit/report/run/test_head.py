@@ -14,7 +14,7 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
-from samples import make_drift, make_machine, make_result
+from samples import make_drift, make_estimate, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 GROSS = make_drift(9.0, passed=False, centred=0.1)
@@ -41,6 +41,19 @@ def spoil(result: Result) -> Result:
     n = len(result.measurements[0].latency_ns)
     noisy = Block(start=0, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
     return replace(result, measurements=tuple(replace(m, blocks=(noisy,), least_ns=17e6) for m in result.measurements))
+
+
+def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
+    document = describe(PYTORCH, ort())
+    slow, fast = (make_estimate(value, 0.99 * value, 1.01 * value) for value in (90.0, 21.0))
+    rows = {row.engine: row for row in document.rows}
+    pytorch, winner = replace(rows["pytorch"], p99_ms=fast), replace(rows["ort"], p99_ms=slow)
+    part = "enqueue time 1.00 against 9.00 ms"
+    found = format_head(replace(document, rows=(pytorch, winner), p99_reasons={winner.id: part}))[0].lines
+    assert found[1:] == (f"by p99 pytorch fp32 is faster: 21.0 against 90.0 ms; largest difference: {part}",)
+    unknown = replace(winner, p99_ms=replace(slow, supported=False))
+    for pair in ((pytorch, unknown), (replace(pytorch, clock="tool"), winner)):  # trtexec's, without the launch
+        assert format_head(replace(document, rows=pair))[0].lines == found[:1]
 
 
 def test_among_equals_the_outputs_decide_and_what_the_user_has_comes_first() -> None:

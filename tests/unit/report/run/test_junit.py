@@ -27,6 +27,14 @@ def test_one_case_a_row() -> None:
     assert missing.find("failure").text == "only the base has this configuration"  # type: ignore[union-attr]
 
 
+def test_what_shows_nothing_is_skipped() -> None:
+    noisy = {"sd": 0.06, "processes": 6}
+    (case,) = parse([make_result(median_ms=10, **noisy)], [make_result(median_ms=9.3, seed=9, **noisy)])  # type: ignore[arg-type]
+    assert "trials would show it" in (case.find("skipped").get("message") or "")  # type: ignore[union-attr]
+    (case,) = parse([make_result(batch=1)], [make_result(batch=2)], allow_not_comparable=True)
+    assert case.find("skipped") is not None and case.find("failure") is None
+
+
 def test_names_are_text() -> None:
     evil = 'a"]]><x>\x1b\x00&'
     (case,) = parse([replace(make_result(), id=evil)], [make_result(status="failed", reason=evil)])
