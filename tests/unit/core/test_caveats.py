@@ -83,16 +83,6 @@ def test_an_older_doubt_keeps_its_words() -> None:
     assert format_caveat(gone, gone) == format_caveat(old)
 
 
-@pytest.mark.parametrize(
-    "figures", [{}, {"ratio": "much"}, {"ratio": 2.0}, {"ratio": 1.25, "in_processes": 3}], ids=str
-)
-def test_figures_that_do_not_make_the_words_are_not_believed(figures: dict[str, float]) -> None:
-    doubt = make_caveat("clock_drift.reference", ratio=1.25)
-    damaged = replace(doubt, figures=figures)
-    assert find_sentence(damaged) == (doubt.code, doubt.message, doubt.advice)
-    assert format_caveat(damaged) == format_caveat(doubt)
-
-
 def test_a_text_in_braces_stays_text() -> None:
     doubt = make_caveat("no_layer_times", failure="{0.__class__} {share:.0%}")
     assert "{0.__class__} {share:.0%}" in format_caveat(doubt, doubt)

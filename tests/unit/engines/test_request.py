@@ -14,10 +14,6 @@ KNOWN = {
 SPEC = EngineSpec(backend="x")
 
 
-def test_defaults_fill_what_was_not_given() -> None:
-    assert read_options(replace(SPEC, options={"mode": "b"}), KNOWN) == {"mode": "b", "size": "3"}
-
-
 def test_unknown_option_lists_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         read_options(replace(SPEC, options={"colour": "red"}), KNOWN)

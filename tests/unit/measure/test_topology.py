@@ -6,22 +6,12 @@ from pathlib import Path
 import pytest
 
 from enginebench.measure import topology
-from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
+from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, LayOut
 
 
 def test_cpus_of_one_core_are_found_together(lay_out: LayOut) -> None:
     assert topology.group_cores(range(6), lay_out(INTEL_HYBRID)) == [(0, 1), (2, 3), (4,), (5,)]
     assert topology.whole_cores((1, 4), lay_out(INTEL_HYBRID)) == {0, 1, 4}, "a CPU brings its siblings along"
-
-
-def test_only_the_cpus_asked_for_are_grouped(lay_out: LayOut) -> None:
-    assert topology.group_cores((1, 3), lay_out(AMD_V2)) == [(1, 3)]
-    assert topology.group_cores((2, 3), lay_out(AMD_V2)) == [(2,), (3,)]
-
-
-def test_without_topology_each_cpu_is_a_core(lay_out: LayOut) -> None:
-    root = lay_out(JETSON)
-    assert topology.group_cores((0, 1), root) == [(0,), (1,)] and topology.whole_cores((1,), root) == {1}
 
 
 @pytest.mark.parametrize(

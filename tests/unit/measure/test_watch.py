@@ -60,19 +60,6 @@ def test_a_block_too_short_for_the_counters_gives_none(lay_out: LayOut) -> None:
     assert watch_block(lay_out, before, after, wall_ms=100).foreign_cpu_cores is not None
 
 
-def test_only_the_chosen_cpus_count(lay_out: LayOut) -> None:
-    before, after = format_stat((0, 0), (0, 0)), format_stat((SECOND, 0), (0, SECOND))
-    assert watch_block(lay_out, before, after, cpus=(1,)).foreign_cpu_cores == pytest.approx(0.0)
-    assert watch_block(lay_out, before, after, cpus=(0,)).foreign_cpu_cores == pytest.approx(1.0)
-
-
-def test_the_cpuset_of_the_container_is_watched(lay_out: LayOut) -> None:
-    files = {"sys/fs/cgroup/cgroup.controllers": "", "sys/fs/cgroup/cpuset.cpus.effective": "1"}
-    lay_out({"proc/self/cgroup": "0::/\n", **files})
-    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((SECOND, 0), (0, SECOND)))
-    assert reading.foreign_cpu_cores == pytest.approx(0.0)
-
-
 def test_without_proc_or_a_beginning_there_is_no_figure(lay_out: LayOut, tmp_path: Path) -> None:
     watch = BlockWatch(root=tmp_path)
     watch.begin()

@@ -426,14 +426,6 @@ def test_rows_end_once_no_verdict_can_change(bed: Bed) -> None:
     assert (reporter.total, reporter.advanced) == (22, 22)
 
 
-@pytest.mark.parametrize("measure", [replace(UP_TO_TEN, settle=None, processes=7), UP_TO_TEN])
-def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: MeasureSpec) -> None:
-    rows = [bed.plan("1", measure=measure), bed.plan("2", measure=measure, latency_us="3000", batch=4)]
-    rows = rows[:1] if measure.settle else [rows[0], bed.plan("2", measure=measure, latency_us="3000")]
-    results = bed.start(*rows).run()
-    assert {(r.look, len(r.measurements)) for r in results} == {(None, measure.processes)}
-
-
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
 
 

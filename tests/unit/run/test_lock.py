@@ -65,17 +65,6 @@ def test_the_order_is_that_of_the_names(asked: tuple[str, ...], monkeypatch: pyt
         assert order == ["cpu", "cuda:0", "cuda:1"]
 
 
-@pytest.mark.feature("trtexec")
-def test_the_devices_of_a_request_are_those_of_its_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(name: str) -> Availability:
-        return Availability(engine=name, available=name != "ort-cuda")
-
-    monkeypatch.setattr(plan, "find_installed", find)
-    assert set(plan.list_devices(ask("ort", "trtexec"))) == {"cpu", "cuda:0"}
-    assert plan.list_devices(ask("ort", "ort-cuda")) == ("cpu",)  # what is not installed runs nowhere
-    assert plan.list_devices(ask("trtexec", device="cuda:1")) == ("cuda:1",)
-
-
 def test_a_lock_is_held_though_its_file_was_removed(tmp_path: Path) -> None:
     with lock_device("cpu"):
         (tmp_path / "enginebench-cpu.lock").unlink()

@@ -131,12 +131,6 @@ def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(changes,
     assert [row.engine.backend for row in rows if row.engine.precision == "bf16"] == short
 
 
-def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=name == "ort"))
-    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", None),))
-    assert plan.list_transforms(request, (GRAPH,)) == [("int8", "cpu")]
-
-
 @pytest.mark.parametrize(
     ("device", "asked", "made", "starts", "skip"),
     [

@@ -49,12 +49,6 @@ def test_defaults_are_those_of_the_measurement() -> None:
     assert shared.read_shapes() is None
 
 
-def test_quick_is_one_process() -> None:
-    timing, _ = ask(time_limit=3.0)
-    measure = timing.make_measure(7, quick=True, percentiles=(99.9,))
-    assert measure == MeasureSpec(processes=1, time_limit_s=3.0, seed=7, percentiles=(99.9,))
-
-
 def test_a_row_is_asked_for_with_all_that_was_given() -> None:
     made = COMMON.make_row_request("digits-mlp", "ort:opt=basic", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
     assert (made.model, made.engines, made.batches) == ("digits-mlp", (("ort", {"opt": "basic"}),), (2,))
@@ -62,12 +56,6 @@ def test_a_row_is_asked_for_with_all_that_was_given() -> None:
     assert made.measure == MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
     given = (made.device, made.threads, made.weights, made.input_size, made.input_shapes)
     assert given == ("cpu", 3, "random", 64, {"x": (1, 4)})
-
-
-@pytest.mark.parametrize("engine", ["ort:speed=9", "ort:opt=some", "ort:env=nowhere,speed=9"])
-def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> None:
-    with pytest.raises(UsageError, match=r"has no option 'speed'|must be one of: all, extended"):
-        COMMON.make_row_request("m", engine, "fp32", 1, time_limit_s=1.0, input_size=None)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +141,6 @@ def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
     assert request.choose_batches((8,), {"x": (1, 3)}) == (8,)
     with pytest.raises(UsageError, match=r"first axis of --input-shape is 4, but --batch is 1, 8"):
         request.choose_batches((1, 8), {"x": (4, 3)})
-
-
-@pytest.mark.parametrize(
-    ("text", "device"), [("cpu", "cpu"), ("cuda:1", "cuda:1"), ("CUDA:0", "cuda:0"), ("cuda", "cuda:0")]
-)
-def test_devices_have_one_spelling(text: str, device: str) -> None:
-    assert ask(device=text)[1].device == device
 
 
 @pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:0,1", ""])

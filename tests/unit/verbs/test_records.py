@@ -46,11 +46,6 @@ DEFAULTS = {"threads": None, "share": 0.5, "scope": "compute", "quick": False, "
 DEFAULTS["progress"] = None
 
 
-def test_the_verb_gets_every_option_whatever_was_given() -> None:
-    assert gauge("t") == {"target": "t", "out": None, **DEFAULTS}
-    assert gauge("t", share=0.25, quick=True) == {"target": "t", "out": None, **DEFAULTS, "share": 0.25, "quick": True}
-
-
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
@@ -51,24 +50,11 @@ def join(*names: str | LayerTime, graph: GraphWork = GRAPH) -> dict[str, tuple[s
     return {one.layer.name: one.nodes for one in join_layers(layers, graph).layers}
 
 
-def test_a_name_that_only_begins_like_another_is_not_it() -> None:
-    joining = join_layers([LayerTime(name="node_Conv_99", mean_ns=30), LayerTime(name="node_gemm", mean_ns=10)], GRAPH)
-    assert joining.layers[0].nodes == ()
-    assert joining.unmapped_share == 0.75
-    assert "node_Conv_1" in joining.left and "node_Conv_10" in joining.left
-
-
 def test_a_fusion_named_after_its_activation_has_the_convolution() -> None:
     """ONNX Runtime's blocked convolutions are called after the tensor that comes out of the ReLU."""
     assert join("relu_nchwc", "node_Conv_10")["relu_nchwc"] == ("node_Conv_1", "node_relu")
     told = LayerTime(name="relu_nchwc", mean_ns=1, kind="Relu")  # a ReLU of its own did no convolution
     assert join(told, "node_Conv_10")["relu_nchwc"] == ("node_relu",)
-
-
-def test_a_residual_addition_goes_with_the_last_of_what_it_adds() -> None:
-    assert join("node_Conv_1", "node_Conv_10") == {
-        "node_Conv_1": ("node_Conv_1", "node_relu"), "node_Conv_10": ("node_Conv_10", "node_add"),
-    }  # fmt: skip
 
 
 def test_a_compilers_region_is_what_lies_between_its_ends() -> None:
@@ -140,22 +126,6 @@ EXPORTED = GraphWork(
     tensors={},
     outputs=("sum",),
 )
-
-
-@pytest.mark.parametrize(
-    ("names", "nodes"),
-    [
-        (["block: silu", "block: mul"], {"block: silu": ("sigmoid", "times"), "block: mul": ("scaled",)}),
-        (["a: linear", "a: linear 2"], {"a: linear": ("first",), "a: linear 2": ("second",)}),
-        (["block: truediv + block: add"], {"block: truediv + block: add": ("ratio", "sum")}),
-        # One of two additions is not in the graph any more, and nobody knows which.
-        (["block: add", "a + block: add 2"], {"block: add": (), "a + block: add 2": ("first", "second")}),
-    ],
-)
-def test_operators_are_found_by_what_the_exporter_says(names: list[str], nodes: dict[str, tuple[str, ...]]) -> None:
-    others = [node.name for node in EXPORTED.nodes if node.name not in sum(nodes.values(), ())]
-    joined = join(*(LayerTime(name=name, mean_ns=10) for name in (*names, *others)), graph=EXPORTED)
-    assert {name: joined[name] for name in names} == nodes
 
 
 def test_an_operator_of_the_model_itself_is_not_the_first_of_its_kind_anywhere() -> None:

@@ -68,18 +68,6 @@ def test_an_include_adds_beside_the_matrix_what_no_axis_has(tmp_path: Path) -> N
     assert [(c.model, c.machine, c.batch) for c in added] == [("digits-mlp", "big", 32), ("digits-mlp", "small", 32)]
 
 
-def test_a_group_has_the_rows_of_one_model_on_one_kind_and_its_own_settings(tmp_path: Path) -> None:
-    groups = list_groups(read_spec(write(tmp_path, MATRIX)))
-    models = ("digits-cnn", "digits-mlp")
-    assert [(g.model, g.machine.kind) for g in groups] == [
-        (model, kind) for model in models for kind in ("big", "small")
-    ]
-    assert len({g.id for g in groups}) == 4
-    assert [g.request.threads for g in groups] == [0, 1, 0, 1]
-    assert [g.request.max_metric_drop for g in groups] == [None, None, 0.02, 0.02]
-    assert all(len(g.request.wanted) == 12 == len(set(g.cells)) for g in groups)
-
-
 # What an option is set to where its type alone does not say what it may be.
 SET = {"dynamic_axes": '["x:2"]', "input_shape": "{x = [1, 64]}", "limit": '"cosine=0.9"', "normalize": '"0.5/0.25"'}
 SET |= {"metric": '["top5"]', "warmup": '"200ms"', "device": '"cuda:1"', "baseline": '"fake"', "task": '"text"'}

@@ -30,21 +30,6 @@ def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() 
     assert [(t.name, t.shape) for t in document.io] == [("input", (1, 3, 8, 8)), ("logits", (1, 1000))]
 
 
-def test_shares_of_time_with_a_profile_by_name_and_order() -> None:
-    document = summarize(made.make_layers(), made.make_profile())
-    assert document.shares_of == "time"
-    assert document.layers[4].share == pytest.approx(2.0 / 7.0)
-    assert document.by_type["Gemm"].share == pytest.approx(2.0 / 7.0)
-    assert next(iter(document.by_type)) == "Gemm"
-    assert document.by_type["Gemm"].average_ms == pytest.approx(2.0 / 51, rel=1e-5)
-    document = summarize(made.make_layers(made.LAYERS[:3]), made.make_profile())
-    assert document.notes[-1] == "2 layers of the profile are not in the engine"
-    names = ["/a/Conv", "/b/Gemm", "/a/Conv"]  # the generator makes the later ones slower
-    document = summarize(made.make_layers(names), made.make_profile(names))
-    first, _, last = document.layers
-    assert first.average_ms is not None and last.average_ms is not None and first.average_ms < last.average_ms
-
-
 @pytest.mark.parametrize(
     ("text", "dtype"),
     [("Row major linear FP32", "fp32"), ("Channel major FP16 format where channel % 8 == 0", "fp16"),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines
+from enginebench.features.trtexec.lines import read_banner, split_lines
 from enginebench.features.trtexec.log import complete_run, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
@@ -19,15 +19,6 @@ def read_one(text: str) -> LogRun:
     runs = read_log(text, LOG).runs
     assert len(runs) == 1
     return runs[0]
-
-
-@pytest.mark.parametrize(
-    ("digits", "version"),
-    [("8601", "8.6.1"), ("9200", "9.2.0"), ("8001", "8.0.1"), ("100001", "10.0.1"), ("101601", "10.16.1"),
-     ("110100", "11.1.0")],
-)  # fmt: skip
-def test_both_integer_schemes(digits: str, version: str) -> None:
-    assert decode_version(digits) == version
 
 
 def test_rows_of_8_0_are_read_and_7_is_named() -> None:
@@ -87,17 +78,6 @@ def test_a_summary_row_that_cannot_be_read_is_no_empty_column(figure: str, writt
     assert read_one(text).notes == ()
     (note,) = read_one(text.replace(figure, written)).notes
     assert "1 row of the summary could not be read whole" in note and written in note
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["Cuda failure: CUDA driver version is insufficient for CUDA runtime version", f"{made.STAMP} [E] stoi",
-     f"{made.STAMP} [I] Cannot find device ID 99!", f"{made.STAMP} [E] Unknown option: --fp16 "],
-)  # fmt: skip
-def test_a_run_can_fail_without_a_closing_banner(line: str) -> None:
-    run = read_one(f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # trtexec --onnx=x\n{line}\n")
-    assert run.status == "failed"
-    assert line.split("] ")[-1].strip() in (run.status_reason or "")
 
 
 def test_build_options_of_a_loaded_engine_and_its_size() -> None:

@@ -124,13 +124,6 @@ def test_looking_twice_names_a_challenger_at_the_margin_as_rarely_as_the_level_a
     assert sum(final.beaten for final in finals) <= 0.04 * len(finals)
 
 
-def test_a_default_that_won_the_race_is_measured_and_not_beaten() -> None:
-    final = run_final(Final("a", ["a", "b"], length=6), {"a": 1.0, "b": 1.3})
-    assert final.winner == "a" and not final.beaten and final.compare("a") is None
-    alone = run_final(Final("a", ["a"], length=6), {"a": 1.0})
-    assert alone.winner == "a" and alone.rounds == 3 and alone.estimate("a") is not None
-
-
 def test_a_challenger_that_fails_in_the_final_has_not_won() -> None:
     final = Final("new", ["a"], length=6)
     for _ in range(5):

@@ -62,13 +62,6 @@ def test_the_default_of_an_arm_is_what_run_measures_and_engines_that_compile_for
     assert arms["ort int8"].default.name == "ort int8@cpu 2 threads"
 
 
-def test_what_the_user_names_stays_as_it_is() -> None:
-    arm = find_arms("ort:spinning=never", FP32)["ort fp32"]
-    assert "spinning" not in arm.knobs and arm.set({"opt": "basic"}).options == {"spinning": "never", "opt": "basic"}
-    named = find_arms("ort", ("int8", "tensorrt"))["ort int8"]
-    assert all(value.startswith("tensorrt") for value in named.knobs["recipe"])
-
-
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
 def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
     for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():
@@ -154,12 +147,6 @@ def test_names_of_weights_tell_the_kind_of_model(tmp_path: Path, head: bytes, fa
         file.writestr("m/data.pkl", head)
         file.writestr("m/data/0", b"running_mean" * 9)
     assert find_families(keep(tmp_path / "m.pt")) == families
-
-
-def test_operators_tell_the_kind_of_a_graph(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(5 * b'"\x04Conv' + b'"\x07Softmax')
-    assert find_families(keep(tmp_path / "m.onnx")) == ["convolutions"]
-    assert find_families(keep(tmp_path / "none.onnx")) == ["transformers"]
 
 
 def test_what_was_fixed_stays_and_an_engine_without_combinations_has_none() -> None:

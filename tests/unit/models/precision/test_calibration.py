@@ -20,7 +20,6 @@ from enginebench.models.precision.calibrate import (
     calibrate,
     choose_by_entropy,
     choose_by_percentile,
-    fold_signs,
 )
 from enginebench.models.precision.calibration import (
     Calibration,
@@ -368,10 +367,6 @@ def test_entropy_never_clips_more_than_one_value_in_a_thousand():
     limit = float(values.max())
     threshold = choose_by_entropy(count(values, limit), limit)
     assert (values > threshold + limit / BINS_PER_SIDE).mean() <= MOST_CLIPPED
-
-
-def test_fold_adds_both_signs():
-    assert fold_signs(np.array([1, 2, 3, 4])).tolist() == [3 + 2, 4 + 1]
 
 
 @pytest.mark.parametrize("percentile", [99.0, 99.9, 90.0])

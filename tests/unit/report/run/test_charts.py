@@ -120,13 +120,6 @@ def with_samples(*lists: list[int]) -> Result:
     return replace(row, measurements=made)
 
 
-def test_labels_name_only_what_differs_and_are_unique() -> None:
-    document = describe([make_result("ort"), make_result("pytorch")])
-    assert list(label_rows(document).values()) == ["ort fp32", "pytorch fp32"]
-    document = describe([make_result("ort"), make_result("ort", batch=8)])
-    assert list(label_rows(document).values()) == ["ort fp32, batch 1", "ort fp32, batch 8"]
-
-
 SHARED, MORE = (",".join(f"{name}_{i}=value" for i in range(20)) for name in ("first", "last"))
 
 

@@ -38,16 +38,6 @@ def test_one_unit_for_all_times_of_a_table() -> None:
     assert table["p50 us"] == ["29.0", "12038"] and "p99 us" in table
 
 
-def test_fewer_bits_are_held_against_the_next_more_of_the_same_engine() -> None:
-    times = {"ort fp32": 10, "ort int8": 4, "openvino fp32": 8, "openvino bf16": 5, "openvino int8": 2}
-    results = [make_result(*name.split(), ms, seed=i, sd=1e-9) for i, (name, ms) in enumerate(times.items())]
-    gains = "bf16 against fp32: openvino 1.58 - 1.60x; int8 against fp32: ort 2.49 - 2.50x; int8 against bf16: openvino"
-    for kept, line in ((results, gains), ([r for r in results if r.engine.precision != "bf16"], None)):
-        (section,) = list_tables(describe(*kept))
-        found = [text for part in section.parts[1:] for _, text in part.lines if "against" in text]
-        assert [text.removesuffix(" 2.49 - 2.52x") for text in found] == ([line] if line else [])
-
-
 def test_what_was_timed_in_bytes_says_so() -> None:
     timed = replace(make_result(), shapes={"x": (1, 3)})
     told = [list_facts(describe(timed, normalize=n))[1] for n in (None, {"mean": [0.5]}, {"input": "x"})]
