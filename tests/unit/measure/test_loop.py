@@ -54,15 +54,6 @@ def test_run_is_looked_up_once_and_compute_binds_the_first_feed_once() -> None:
     assert (engine.run_lookups, engine.bound, engine.fetched) == (1, [FEEDS[0]], 0)
 
 
-def test_io_times_bind_run_and_fetch_over_the_rotating_feeds() -> None:
-    measurement, engine = measure(script=[100], scope="io", warmup=2, iters=7, bind_ns=10, fetch_ns=1)
-    assert measurement.latency_ns == [111] * 7
-    first, *timed = (int(feeds["x"][0]) for feeds in engine.bound)
-    assert first == 0  # bound once before, so that `run` can be had
-    assert timed == [0, 1, 2] * 4  # 2 of warm-up, 3 untimed, 7 samples
-    assert engine.fetched == 12
-
-
 class Overlapped(ScriptedEngine):
     """Takes 1 ms to copy in and out, and a run's time between; one run begins when the one before it has ended."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
 from enginebench.core.records import TensorSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes
+from enginebench.core.shapes import concrete_shape
 from enginebench.models.samples import (
     cut_entries,
     group_samples,
@@ -32,16 +32,6 @@ def make_sounds(n: int, length: int = 512) -> dict[str, np.ndarray]:
         "state": np.arange(2 * n * 128, dtype=np.float32).reshape(2, n, 128),
         "sr": np.array(16000),
     }
-
-
-def test_entries_lie_on_the_axis_that_is_the_batch_of_each_input() -> None:
-    assert find_batch_axes(VAD) == {"input": 0, "state": 1, "sr": None}
-    given = make_sounds(3)
-    entries = cut_entries(given, VAD)
-    assert [entry["state"].shape for entry in entries] == [(2, 1, 128)] * 3
-    assert (entries[1]["state"] == given["state"][:, 1:2]).all() and entries[1]["sr"] == 16000
-    joined = join_samples(entries, VAD, 3)
-    assert all((joined[name] == given[name]).all() and joined[name].shape == given[name].shape for name in given)
 
 
 def test_entries_of_one_shape_are_fed_together_and_a_last_call_is_filled_up(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from asked import make_row
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ChildFailed, GateFailed, MeasurementError, TimedOut, UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
@@ -142,21 +141,6 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
     assert [turn for turn in bed.children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
     assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
-
-
-def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(bed: Bed) -> None:
-    bad, good, other = (bed.plan("1", fault="raise", at="build"), bed.plan("2"), bed.plan("3", bias="1"))
-    chosen = make_caveat("chosen_shapes.refused", shapes="x 1x128", why="no", option="x:1x128")
-    bad = replace(bad, chain=tuple(replace(artifact, caveats=(chosen,)) for artifact in bad.chain))
-    failed, first, second = bed.start(bad, good, other).run()
-    assert failed.status == "failed" and failed.measurements == () and failed.drift is None
-    assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")
-    assert str(failed.reason).endswith(f"; {chosen.advice}") and "--input-shape" in chosen.advice
-    assert bed.stored(bad) == failed
-    assert [turn[0] for turn in bed.children.turns] == ["2", "3", "2", "3"]
-    assert first.drift is not None and first.drift.passed and first.drift.reference == good.id
-    assert second.drift is not None and not second.drift.passed and second.drift.reference == good.id
-    assert second.drift.outputs[0].max_abs_diff == pytest.approx(1)
 
 
 def test_answers_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None:

@@ -107,12 +107,6 @@ def test_a_shape_of_another_form_is_explained() -> None:
         ask_sides(replace(COMMON, input_shape=("x:1x-4",)), None)
 
 
-def test_axes_between_commas_are_one_shape() -> None:
-    assert request.parse_buckets(["x:1,3,8,8"]) == ({"x": (1, 3, 8, 8)},)
-    assert request.parse_buckets(["a:b:1,3, y:2 , 4"]) == ({"a:b": (1, 3), "y": (2, 4)},)
-    assert request.parse_buckets(["x:1x16,1x128"]) == ({"x": (1, 16)}, {"x": (1, 128)})
-
-
 def test_one_extra_may_hold_several_arguments() -> None:
     assert request.name_settings(None, None, ("--a=4 --b", "'--c=d e'")) == {"run_extra": "--a=4 --b '--c=d e'"}
     with pytest.raises(UsageError, match=r"--extra .*No closing quotation"):

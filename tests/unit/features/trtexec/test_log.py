@@ -149,13 +149,6 @@ def test_a_tuning_run_is_judged_by_its_own_banner_and_no_run_that_a_log_is_about
     assert read_log(make_tuning(), LOG).choose_run().parent is None
 
 
-def test_stderr_before_stdout_and_a_summary_without_prefixes_are_read() -> None:
-    run = read_one(f"{made.STAMP} [W] careful\n" + made.make_log())
-    assert run.warnings == ("careful",)
-    run = read_one("\n".join(["Performance:", *made.make_summary()]))
-    assert run.latency_ms is not None and run.status == "unknown"
-
-
 @pytest.mark.parametrize("text", ["hello\nworld\n", "\n\n", "{}", "Latency is high today: min = 1"])
 def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
     with pytest.raises(ParseError, match=r"run\.log, line 1: found no line that trtexec writes"):

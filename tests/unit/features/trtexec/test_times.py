@@ -123,13 +123,6 @@ def test_only_nan_is_an_error() -> None:
         summarize(re.sub(rb'"latencyMs" : [^ ]+', b'"latencyMs" : nan', made.make_times(2)))
 
 
-@pytest.mark.parametrize("keep", [1, 2, 40, 150, 290, 400, 560, -2, -3])
-def test_a_cut_file_names_the_byte(keep: int) -> None:
-    data = made.make_times(3)[:keep]
-    with pytest.raises(ParseError, match=rf"times\.json, byte {len(data)}: found the end of the file"):
-        summarize(data)
-
-
 NONE = "no iteration times"
 
 
