@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from importlib import import_module, metadata
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency, Usage
 from enginebench.core.features import list_names
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
-from enginebench.engines.fake import FakeBackend
 from enginebench.engines.registry import (
     ENTRIES,
     check_options,
@@ -66,26 +64,6 @@ def test_an_engine_file_reads_its_name_and_options_from_its_entry(entry: Entry) 
     module = import_module(entry.module)
     assert entry.name == module.NAME
     assert module.OPTIONS is entry.options
-
-
-def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[dict[str, object]] = []
-    everything = {"loader": object(), "cache_dir": Path("c")}
-
-    def take(**seen: object) -> FakeBackend:
-        handed.append(seen)
-        return FakeBackend()
-
-    for create in (
-        lambda: take(),
-        lambda cache_dir: take(cache_dir=cache_dir),
-        lambda loader, cache_dir: take(loader=loader, cache_dir=cache_dir),
-    ):
-        module = SimpleNamespace(create_backend=create)
-        monkeypatch.setattr(registry, "import_module", lambda name, module=module: module)
-        open_backend("fake", **everything)  # type: ignore[arg-type]
-    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["loader", "cache_dir"]]
-    assert all(seen[key] is everything[key] for seen in handed for key in seen)
 
 
 @pytest.mark.parametrize(

@@ -19,23 +19,12 @@ def describe(*results: Result, **spec: object) -> RunDocument:
     return describe_run(model="m", machine=make_machine(), spec=spec, results=results)
 
 
-def read(document: RunDocument) -> list[dict[str, list[str]]]:
-    """Of each table: title of a column -> the texts beneath it."""
-    tables = [part for section in list_tables(document) for part in section.parts if isinstance(part, Table)]
-    return [{column.title: [column.text(row) for row in table.rows] for column in table.columns} for table in tables]
-
-
 def test_the_rate_is_shown_where_calls_overlap() -> None:
     for scope, shown in (("compute", False), ("pipelined", True)):
         result = make_result()
         run = describe(replace(result, measure=replace(result.measure, scope=scope)))
         (table,) = (part for section in list_tables(run) for part in section.parts if isinstance(part, Table))
         assert [column.wide for column in table.columns if column.title == "images/s"] == [not shown]
-
-
-def test_one_unit_for_all_times_of_a_table() -> None:
-    (table,) = read(describe(make_result(median_ms=0.029), make_result("ort", median_ms=12, seed=1)))
-    assert table["p50 us"] == ["29.0", "12038"] and "p99 us" in table
 
 
 def test_what_was_timed_in_bytes_says_so() -> None:
