@@ -108,7 +108,7 @@ def list_budgets() -> list[Budget]:
     return [
         Budget("src, lines", count_lines(src), 53_000, 62_485),
         Budget("src, lines of code", sum(map(count_code, src)), 37_000, 45_650),
-        Budget("tests, lines", count_lines(tests), 34_000, 45_065),
+        Budget("tests, lines", count_lines(tests), 34_000, 42_037),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),
         Budget("most parameters", widest[0], 12, None, widest[1]),
