@@ -3,7 +3,8 @@
     python tools/budgets.py
 
 `limit` is what was agreed on; `held` is what a figure may not pass today where it is still above its limit. It is
-lowered with each cut, and raised only by a new capability. Exit code 1: a figure is above both.
+lowered with each cut, and raised only by a new capability. Why some limits are missed, and what was tried:
+CONTRIBUTING.md, "Size". Exit code 1: a figure is above both.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def list_budgets() -> list[Budget]:
     return [
         Budget("src, lines", count_lines(src), 53_000, 62_485),
         Budget("src, lines of code", sum(map(count_code, src)), 37_000, 45_650),
-        Budget("tests, lines", count_lines(tests), 34_000, 45_065),
+        Budget("tests, lines", count_lines(tests), 34_000, 42_037),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),
         Budget("most parameters", widest[0], 12, None, widest[1]),
@@ -119,6 +120,8 @@ def main() -> int:
     for b in budgets:
         over = "" if b.found <= b.limit else f"  over by {b.found - b.limit:,}"
         print(f"{b.what:30} {b.found:8,}  limit {b.limit:8,}{over}{'  ' + b.where if b.where else ''}")
+    if any(b.found > b.limit for b in budgets):
+        print("Why, and what was tried: CONTRIBUTING.md, Size")
     failed = [(b, allowed) for b in budgets if b.found > (allowed := max(b.limit, b.held or 0))]
     for b, allowed in failed:
         print(f"FAILED: {b.what}: {b.found - allowed:,} above {allowed:,}, which it may not pass today")

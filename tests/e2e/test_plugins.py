@@ -47,17 +47,11 @@ BROKEN = {
     "leaves": ("raise SystemExit('good-bye')", "SystemExit: good-bye"),
     "dies": ("import os; os._exit(7)", "exit code 7"),
     "no-entry": ("ENTRY = 'an engine'", "is of type str; expected an enginebench.core.entry.Entry"),
-    "no-attribute": ("", "has no attribute 'ENTRY'"),
     "renamed": (SOUND.format(name="other", probe=SAY_SO), "is the entry of an engine 'other'; expected 'renamed'"),
     "no-comma": (
         "from enginebench.core.entry import Entry\n"
         "ENTRY = Entry(name='no-comma', module=__name__, takes='onnx', distributions=('onnx'))",
         "is an Entry with a field of a wrong type: Expected `array`, got `str` - at `$.distributions`",
-    ),
-    "bare-options": (
-        "from enginebench.core.entry import Entry\n"
-        "ENTRY = Entry(name='bare-options', module=__name__, takes='onnx', options=('threads',))",
-        "is an Entry with a field of a wrong type: Expected `object`, got `array` - at `$.options`",
     ),
     "raises": (SOUND.format(name="raises", probe="raise OSError('no licence')"), "OSError: no licence"),
     "no-answer": (

@@ -80,30 +80,6 @@ def build_residual(seed: int = 0) -> ModelProto:
     return build_graph(nodes, constants, ["batch", 3, 8, 8], ["batch", 10])
 
 
-def build_pair(
-    *,
-    scale: Any = 0.1,
-    zero: Any = 0,
-    zero_type: Any = np.int8,
-    axis: int | None = None,
-    data: str = "x",
-    reader: str = "Relu",
-) -> ModelProto:
-    """One Q/DQ pair in front of a Relu, or around the weight `w` [4, 6] of a matrix product."""
-    attributes = {} if axis is None else {"axis": axis}
-    scale = np.asarray(scale, np.float32)
-    zero = np.full(scale.shape, zero, zero_type)
-    nodes = [
-        helper.make_node("QuantizeLinear", [data, "s", "z"], ["q"], "quantizer", **attributes),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantizer", **attributes),
-        helper.make_node("Relu", ["d"], ["y"], "reader")
-        if reader == "Relu"
-        else helper.make_node(reader, ["x", "d"], ["y"], "reader"),
-    ]
-    constants = {"s": scale, "z": zero, "w": np.ones((4, 6), np.float32)}
-    return build_graph(nodes, constants, [2, 4], [2, 4] if reader == "Relu" else [2, 6])
-
-
 def save(model: ModelProto, path: Path) -> Path:
     path.write_bytes(model.SerializeToString())
     return path

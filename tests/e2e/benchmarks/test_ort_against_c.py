@@ -37,14 +37,6 @@ def test_both_sides_answer_alike_and_are_timed(benchmark: ModuleType, graph: Pat
     assert "tiny" in benchmark.format_comparison(found)
 
 
-def test_a_graph_that_cannot_be_read_gives_the_runtimes_own_words(benchmark: ModuleType, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.onnx"
-    broken.write_bytes(b"not a graph")
-    code = benchmark.compile_bare_loop(tmp_path)
-    with pytest.raises(RuntimeError, match=r"the C side failed: .*broken\.onnx"):
-        benchmark.BareLoop(code, broken, 1, {}, {})
-
-
 def test_intervals_are_taken_over_rounds(benchmark: ModuleType) -> None:
     ratios = [1.00, 1.02, 1.01, 0.99]
     rounds = [[benchmark.Pair(1000.0 * r, 1000.0, 0.5)] * 3 for r in ratios]
@@ -56,11 +48,3 @@ def test_intervals_are_taken_over_rounds(benchmark: ModuleType) -> None:
     assert found.added_us.value == pytest.approx(0.005)
     assert found.foreign_cpu_cores == 0.5
     assert not found.within_limits
-
-
-def test_limits_are_held_against_the_upper_end(benchmark: ModuleType) -> None:
-    near = [[benchmark.Pair(100_900.0 + i, 100_000.0, None)] for i in range(4)]
-    far = [[benchmark.Pair(101_100.0 + i, 100_000.0, None)] for i in range(4)]
-    assert benchmark.compare_rounds("mobilenet_v3_small", near).within_limits
-    assert not benchmark.compare_rounds("mobilenet_v3_small", far).within_limits
-    assert benchmark.compare_rounds("digits-mlp", far).within_limits  # 1.1 us more

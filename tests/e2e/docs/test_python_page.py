@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import enginebench
-from enginebench.core.features import list_names
 from pages import find_code, find_section, find_tables, read_page
 from processes import environment
 
@@ -60,12 +59,3 @@ def test_what_the_page_says_of_a_run_is_there() -> None:
         if kind in ("Run", "Bench"):
             known = {*dir(getattr(enginebench, kind)), "results", "folder", "record"}
             assert {member.removesuffix("()") for member in members} <= known
-
-
-def test_the_reference_has_every_name_once() -> None:
-    """Errors and records stand in sections of their own."""
-    section = find_section(read_page("api.md"), "## enginebench")
-    (listed,) = re.findall(r"members: \[(.*)\]", section)
-    own = {n for n in enginebench.__all__ if n.islower() or n in ("Run", "Bench")}
-    assert sorted(listed.split(", ")) == sorted(own - set(list_names("functions")))  # a hook adds those of features
-    assert "<!-- the functions of every feature -->" in section

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -95,45 +94,8 @@ def test_the_reference_has_the_fields_of_the_records(site: Path) -> None:
     ] == []
 
 
-DEAD_LINKS = [
-    ("docs/cli.md", "nowhere.md"),
-    ("docs/cli.md", "engines.md#nothing"),
-    ("docs/cli.md", "#nothing"),
-    ("README.md", "docs/no-page.md"),
-    ("docs/results.md", "../results/no-page.md"),
-    ("docs/reports.md", "pictures/no-picture.png"),
-]
-
-
-def test_links_that_lead_nowhere_fail_the_build(small_site: Path) -> None:
-    for page, link in DEAD_LINKS:
-        with (small_site / page).open("a", encoding="utf-8") as file:
-            file.write(f"\n[a link]({link})\n")
-    done = build_site(small_site, small_site / "out")
-    said = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert [(page, link) for page, link in DEAD_LINKS if f"'{page}' contains a link '{link}'" not in said] == []
-    assert f"Aborted with {len(DEAD_LINKS)} warnings in strict mode!" in said
-
-
 def test_make_docs_counts_warnings() -> None:
     """MkDocs counts those that it prints: `--quiet --strict` accepts every dead link."""
     (command,) = re.findall(r"^docs:.*\n\t(.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert "mkdocs build --strict" in command
     assert not re.search(r" (?:-q|--quiet)\b", command)
-
-
-@pytest.fixture
-def small_site(tmp_path: Path) -> Path:
-    """The pages of the site alone, without the reference, whose sources take most of the time."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        outside = import_module("site_pages").OUTSIDE_OF_DOCS
-    finally:
-        sys.path.pop(0)
-    for path in ("mkdocs.yml", "tools/site_pages.py", *outside):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, tmp_path / path)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    (tmp_path / "docs" / "api.md").write_text("# The Python API\n", encoding="utf-8")
-    return tmp_path

@@ -46,18 +46,14 @@ def test_resolve_onnx_path_with_spaces_and_umlauts(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("resnet19", "did you mean resnet18"),
-        ("ResNet-50", "resnet50"),
         ("digits_cnn", "did you mean digits-cnn"),
-        ("mobilenet-v3-small", "did you mean mobilenet_v3_small"),
         ("nothing like it", "package.module:factory"),
         ("", "unknown model ''; expected one of"),
         ("weights.pth", "--weights FILE"),
         ("model.plan", "TARGET"),
         ("my-package.mod:factory", "package.module:factory"),
-        ("package.module:", "package.module:factory"),
         (":factory", "package.module:factory"),
         ("timm:", "expected timm:NAME"),
-        ("timm:a b", "expected timm:NAME"),
     ],
 )
 def test_unknown_names_are_usage_errors_with_advice(text: str, expected: str) -> None:

@@ -505,22 +505,6 @@ def test_drift_compares_every_sample_that_was_asked_for(cli: Cli, tmp_path: Path
     assert json.loads(broken.stdout)["n"] == 7
 
 
-def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: Path, graph: Path) -> None:
-    variables = make_environment(tmp_path, "10.16", "10.16")
-    done = succeed(
-        cli,
-        *("run", graph, "--engines", "ort,tensorrt,trtexec", "--batch", "1,8"),
-        *("--out", "r", "--json", *SHORT),
-        env=variables,
-    )
-    doubts = {
-        (row["engine"], row["batch"]): [c["message"] for c in row["caveats"] if c["code"] == "partly_compared"]
-        for row in json.loads(done.stdout)["rows"]
-    }
-    assert doubts.pop(("trtexec", 1)) == ["outputs were compared on 4 of 32 samples"]
-    assert len(doubts) == 5 and not any(doubts.values())
-
-
 def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Their profiles say what they run; one side's profile is its own, and not the other's."""
     variables = make_environment(tmp_path, "10.16", "10.16")
@@ -584,14 +568,6 @@ def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path, gra
     row = json.loads(told.stdout)["row"]
     assert (row["batch"], row["requested_precision"], row["precision"]) == (32, None, None)
     assert "as built" in told.stderr and "fp32" not in told.stderr
-
-
-def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_path: Path, graph: Path) -> None:
-    variables = make_environment(tmp_path, "8.6.0", "8.6")
-    for engine, words in (("tensorrt", "has no BuilderFlag.BF16"), ("trtexec", "does not know --bf16")):
-        done = cli("build", graph, "--engine", engine, "--precision", "bf16", "--out", "x.plan", env=variables)
-        assert done.returncode == 2 and words in done.stderr, done.stderr
-    assert not list(tmp_path.glob("*.bf16.onnx"))
 
 
 def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path, graph: Path) -> None:

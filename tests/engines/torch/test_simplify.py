@@ -69,7 +69,6 @@ def test_a_mask_that_forbids_nothing_is_left_out(name: str, exported: bool) -> N
     ("made", "replaced"),
     [
         ({}, True),
-        ({"bias": False}, True),
         ({"kernel_size": (4, 2), "stride": (4, 2)}, True),
         ({"padding": 4}, False),
         ({"stride": 2}, False),

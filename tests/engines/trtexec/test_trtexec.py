@@ -139,16 +139,6 @@ def test_a_row_holds_exactly_the_samples_asked_for(backend: TrtexecBackend, plan
 
 
 @NEWEST
-def test_the_classic_folder_is_left(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
-    backend.prove_precision(plan, make_spec())
-    backend.measure(plan, make_spec(), EXACT)
-    (folder,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0")
-    names = [p.name for p in sorted(folder.iterdir())]
-    assert names == ["layers.json", "profile.json", "times.json", "trtexec_stdout.log"]
-    assert (folder / "profile.json").stat().st_nlink == 1, "a file of its own"
-
-
-@NEWEST
 def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) -> None:
     home = tmp_path / "run"
     assert backend.find_logs(plan, make_spec(), EXACT) == []

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import TEMPLATES, find_sentence, format_caveat, limit_to_processes, make_caveat
+from enginebench.core.caveats import TEMPLATES, find_sentence, format_caveat, make_caveat
 from enginebench.core.records import Caveat, CaveatCode
 from rooms import list_lifted
 
@@ -69,41 +69,9 @@ def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
             assert {keyword.arg for keyword in call.keywords} == wanted
 
 
-def test_several_rows_have_one_sentence() -> None:
-    slow, slower = (make_caveat("clock_drift.reference", ratio=ratio) for ratio in (1.2501, 1.3699))
-    assert slow.message == "the reference kernel was slower in some trials, at worst 1.25 times"
-    assert find_sentence(slow) == find_sentence(slower)
-    several = format_caveat(slow, slower)
-    assert several.startswith("the reference kernel was slower in some trials, at worst 1.25 to 1.37 times; fix")
-    assert format_caveat(slow, slow) == format_caveat(slow)
-
-
-def test_a_unit_stands_once_and_equal_figures_are_no_range() -> None:
-    a, b = (make_caveat("foreign_cpu", share=share) for share in (0.012, 0.0531))
-    assert format_caveat(b, a).startswith("other programs used the CPU during 1 to 5% of the samples; stop them")
-    assert "during 1% of" in format_caveat(a, replace(a, figures={"share": 0.0121}))
-
-
-def test_texts_tell_doubts_apart_and_numbers_do_not() -> None:
-    first, second = (make_caveat("failed_proof", asked="fp16", failure=text) for text in ("killed", "no record"))
-    assert find_sentence(first) != find_sentence(second)
-    counts = [make_caveat("too_few_samples.p99", n=n, needed=368) for n in (128, 54, 138)]
-    assert len(set(map(find_sentence, counts))) == 1
-    assert format_caveat(*counts).startswith("54 to 138 samples are too few for p99, which needs 368; raise")
-
-
 def test_templates_of_one_code_are_not_merged() -> None:
     one, other = make_caveat("throttled.clock", share=0.1), make_caveat("throttled.device", share=0.1)
     assert one.code == other.code and find_sentence(one) != find_sentence(other)
-
-
-def test_number_of_processes_is_a_figure() -> None:
-    doubts = [limit_to_processes(make_caveat("no_foreign_cpu_figure"), count, 10) for count in (3, 4)]
-    assert doubts[0].message.endswith("(3 of 10 trials)")
-    assert format_caveat(*doubts).startswith(
-        "other programs' use of the CPU cannot be seen here (3 to 4 of 10 trials); m"
-    )
-    assert find_sentence(doubts[0]) != find_sentence(make_caveat("no_foreign_cpu_figure"))
 
 
 def test_an_older_doubt_keeps_its_words() -> None:
@@ -113,16 +81,6 @@ def test_an_older_doubt_keeps_its_words() -> None:
     assert format_caveat(old, old) == format_caveat(old) == "up to 1.25 times slower; fix it"
     gone = replace(old, template="clock_drift.no_more", figures={"ratio": 1.25})
     assert format_caveat(gone, gone) == format_caveat(old)
-
-
-@pytest.mark.parametrize(
-    "figures", [{}, {"ratio": "much"}, {"ratio": 2.0}, {"ratio": 1.25, "in_processes": 3}], ids=str
-)
-def test_figures_that_do_not_make_the_words_are_not_believed(figures: dict[str, float]) -> None:
-    doubt = make_caveat("clock_drift.reference", ratio=1.25)
-    damaged = replace(doubt, figures=figures)
-    assert find_sentence(damaged) == (doubt.code, doubt.message, doubt.advice)
-    assert format_caveat(damaged) == format_caveat(doubt)
 
 
 def test_a_text_in_braces_stays_text() -> None:

@@ -4,19 +4,10 @@ import pytest
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
-from enginebench.core.shapes import fix_shapes, match_axes
+from enginebench.core.shapes import match_axes
 
 IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "seq"))
 MASK = TensorSpec(name="mask", dtype="int64", shape=("batch", 1, "seq", "seq"))
-
-
-def test_axes_get_their_lengths_and_the_batch_none() -> None:
-    assert match_axes((IDS, MASK), {"ids": (4, 128)}) == {"seq": 128}
-    assert [spec.shape for spec in fix_shapes((IDS, MASK), {"ids": (4, 128)})] == [
-        ("batch", 128),
-        ("batch", 1, 128, 128),
-    ]
-    assert fix_shapes((IDS,), {}) == (IDS,)
 
 
 def test_two_lengths_of_one_axis_are_refused() -> None:

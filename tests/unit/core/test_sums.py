@@ -41,17 +41,6 @@ def test_an_x86_that_does_not_tell_its_instructions_is_taken_for_an_old_one(old_
     assert sums.sums_saturate()
 
 
-def test_the_setting_is_made_where_sums_saturate(old_processor: Path) -> None:
-    settings = onnxruntime.SessionOptions()
-    sums.keep_sums_exact(settings)
-    assert settings.get_session_config_entry(sums.EXACT_SUMS) == "1"
-    old_processor.write_text("flags : avx2 avx512_vnni\n")
-    others = onnxruntime.SessionOptions()
-    sums.keep_sums_exact(others)
-    with pytest.raises(RuntimeError, match="does not have"):
-        others.get_session_config_entry(sums.EXACT_SUMS)
-
-
 def refuse_exact_sums(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """ONNX Runtime as it meets signed activations on a CPU without VNNI; returns the settings of what it opened."""
     opened: list[str] = []

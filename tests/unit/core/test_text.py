@@ -1,14 +1,10 @@
 """Text that cannot move a terminal's cursor."""
 
-from enginebench.core.text import clean_lines, clean_text, count_of, name_type
+from enginebench.core.text import clean_lines, count_of, name_type
 
 
 def test_control_characters_cannot_reach_the_terminal() -> None:
     assert clean_lines("a\x1b[31mb\x07\r\nc\td\u202e") == "a[31mb\nc\td"
-
-
-def test_one_line_stays_one_line() -> None:
-    assert clean_text("a\nb\tc\u2028d\x00") == "a b c d"
 
 
 def test_one_of_them_has_no_plural() -> None:

@@ -45,9 +45,3 @@ def list_lost(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_what_a_script_imports_is_there(script: Path) -> None:
     assert list(list_lost(script)) == []
-
-
-def test_what_is_gone_is_found(tmp_path: Path) -> None:
-    script = tmp_path / "old.py"
-    script.write_text("from enginebench.core.errors import UsageError, Gone\nfrom enginebench.gone import what\n")
-    assert list(list_lost(script)) == ["enginebench.core.errors.Gone", "enginebench.gone.what"]

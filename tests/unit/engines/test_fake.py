@@ -51,18 +51,6 @@ def run_in_child(**options: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": path})
 
 
-def test_clock_moves_only_when_moved() -> None:
-    clock, costly = FakeClock(), FakeClock(tick_ns=7)
-    clock.advance(5)
-    assert (clock(), clock()) == (5, 5)
-    assert (costly(), costly()) == (7, 14)
-
-
-def test_answer_is_the_mean_of_slices() -> None:
-    np.testing.assert_array_equal(project_feeds((INPUT,), (OUTPUT,), FEEDS)["y"], [[2, 7]])
-    np.testing.assert_array_equal(project_feeds((INPUT,), (OUTPUT,), FEEDS, bias=-1)["y"], [[1, 6]])
-
-
 def test_answer_has_any_shape_and_dtype() -> None:
     wide = TensorSpec(name="w", dtype="float16", shape=("batch", 3, 2))
     pooled = TensorSpec(name="p", dtype="int64", shape=())
@@ -71,19 +59,6 @@ def test_answer_has_any_shape_and_dtype() -> None:
     np.testing.assert_array_equal(answers["w"][0].ravel(), [1, 3, 5, 9, 1, 3])
     assert answers["w"].dtype == np.float16
     assert answers["p"] == 3  # 26 / 8, cut off
-
-
-def test_run_takes_the_time_asked_for() -> None:
-    assert time_runs(3, latency_us="2.5") == [2500, 2500, 2500]
-    assert time_runs(2) == [0, 0]
-
-
-def test_tricks_are_faster_slower_or_wrong() -> None:
-    assert time_runs(1, latency_us="100", trick="fast") == [80_000]
-    assert time_runs(1, latency_us="100", trick="slow") == [125_000]
-    engine = load(trick="wrong")
-    assert run_on(engine, FEEDS)["y"].tolist() == [[3.0, 8.0]]
-    assert run_in_child(trick="crash").returncode == -signal.SIGSEGV, "at loading"
 
 
 def test_real_time_passes_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,13 +145,6 @@ def test_slow_build_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Non
     options = {"fault": "slow_build", "build_s": "40"}
     assert FakeBackend().build(ARTIFACT, EngineSpec(backend="fake", options=options), tmp_path) == ARTIFACT
     assert naps == [40.0]
-
-
-def test_what_was_built_slowly_runs_like_any_other() -> None:
-    engine = load(fault="slow_build", after="1")
-    engine.bind(FEEDS)
-    for _ in range(3):
-        engine.run()
 
 
 @pytest.mark.parametrize("stage", ["build", "load"])

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from onnx import load as load_graph
 
 from calls import run_on
-from enginebench.core.engine_api import make_answer, name_axes
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.protocols import EmptyCall
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
 from enginebench.models.onnx.source import read_onnx
@@ -55,26 +54,6 @@ def test_an_input_that_is_handed_on_is_answered(tmp_path: Path, level: str) -> N
         assert type(engine.run).__module__ == "functools"
 
 
-def test_inputs_of_several_dtypes_and_no_axes(tmp_path: Path) -> None:
-    ends = "(int64[batch, length] ids, double scale) => (double[batch, length] y)"
-    artifact = write_graph(tmp_path / "m.onnx", f"g {ends} {{ d = Cast <to = 11> (ids) y = Mul (d, scale) }}")
-    with OrtBackend().load(artifact, SPEC) as engine:
-        np.testing.assert_array_equal(
-            run_on(engine, {"ids": np.array([[1, 2, 3]]), "scale": np.array(0.5)})["y"], [[0.5, 1.0, 1.5]]
-        )
-
-
-def test_axes_take_their_length_from_the_arrays() -> None:
-    spec = TensorSpec(name="x", dtype="float32", shape=("batch", 3, "length"))
-    axes = name_axes((spec,), {"x": np.zeros((2, 3, 7), np.float32)})
-    assert axes == {"batch": 2, "length": 7}
-    answer = make_answer(TensorSpec(name="y", dtype="float32", shape=("length", 4)), axes)
-    assert answer is not None
-    assert answer.shape == (7, 4)
-    assert np.isnan(answer).all()
-    assert make_answer(TensorSpec(name="y", dtype="float32", shape=("unknown",)), axes) is None
-
-
 def test_dropped_provider_is_an_error(onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
         def get_providers(self) -> list[str]:
@@ -83,11 +62,6 @@ def test_dropped_provider_is_an_error(onnx_artifact: Artifact, monkeypatch: pyte
     monkeypatch.setattr(ort.onnxruntime, "InferenceSession", Session)
     with pytest.raises(BackendUnavailable, match="asked ONNX Runtime for CPUExecutionProvider, got SomethingElse"):
         OrtBackend().load(onnx_artifact, SPEC)
-
-
-@pytest.mark.parametrize(("arena", "kept"), [("own", True), ("none", False)])
-def test_the_arena_is_kept_or_left_out(arena: str, kept: bool) -> None:
-    assert make_session_options(replace(SPEC, options={"arena": arena})).enable_cpu_mem_arena is kept
 
 
 @pytest.mark.parametrize(
@@ -126,13 +100,6 @@ def test_no_python_stands_between_loop_and_session(onnx_artifact: Artifact) -> N
         assert type(run).__module__ == "functools"
         assert type(run.func).__name__ in ("builtin_function_or_method", "method")
         assert not hasattr(run.func, "__code__")
-
-
-def test_probe_tells_a_build_without_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: ["CoreMLExecutionProvider"])
-    answer = OrtBackend().probe()
-    assert not answer.available
-    assert "no CPUExecutionProvider" in str(answer.reason)
 
 
 def test_an_empty_call_reaches_the_extension(load_engine: Any) -> None:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from importlib import import_module, metadata
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +13,12 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency, Usage
 from enginebench.core.features import list_names
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
-from enginebench.engines.fake import FakeBackend
 from enginebench.engines.registry import (
     ENTRIES,
     check_options,
     choose_graph_engine,
     find_device,
     find_entry,
-    find_installed,
-    find_versions,
     list_unasked,
     open_backend,
     probe,
@@ -70,26 +66,6 @@ def test_an_engine_file_reads_its_name_and_options_from_its_entry(entry: Entry) 
     assert module.OPTIONS is entry.options
 
 
-def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[dict[str, object]] = []
-    everything = {"loader": object(), "cache_dir": Path("c")}
-
-    def take(**seen: object) -> FakeBackend:
-        handed.append(seen)
-        return FakeBackend()
-
-    for create in (
-        lambda: take(),
-        lambda cache_dir: take(cache_dir=cache_dir),
-        lambda loader, cache_dir: take(loader=loader, cache_dir=cache_dir),
-    ):
-        module = SimpleNamespace(create_backend=create)
-        monkeypatch.setattr(registry, "import_module", lambda name, module=module: module)
-        open_backend("fake", **everything)  # type: ignore[arg-type]
-    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["loader", "cache_dir"]]
-    assert all(seen[key] is everything[key] for seen in handed for key in seen)
-
-
 @pytest.mark.parametrize(
     ("module", "words"),
     [
@@ -126,20 +102,6 @@ def test_the_registry_and_the_fake_import_no_runtime() -> None:
 def test_engines_for_gpus_run_on_the_first_unless_told(name: str) -> None:
     assert (find_device(name, "cpu"), find_device(name, "cuda:1")) == ("cuda:0", "cuda:1")
     assert find_device("ort", "cpu") == "cpu"
-
-
-def test_planning_looks_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(module: str) -> None:
-        raise AssertionError(f"{module} was imported")
-
-    monkeypatch.setattr(registry, "import_module", refuse)
-    pretend_installed(monkeypatch, {"openvino": "1.2.3"})
-    there, missing = find_installed("openvino"), find_installed("pytorch")
-    assert (there.available, there.version) == (True, "1.2.3")
-    assert (missing.available, missing.reason) == (False, "torch is not installed")
-    assert missing.fix == 'pip install "enginebench[torch]" (or: pip install torch torchvision)'
-    assert find_installed("fake").available
-    assert find_versions(("openvino", "no-such-distribution")) == {"openvino": "1.2.3"}
 
 
 def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
-from enginebench.core.records import Artifact, EngineSpec
-from enginebench.engines.request import Option, check_request, read_number, read_options
+from enginebench.core.errors import UsageError
+from enginebench.core.records import EngineSpec
+from enginebench.engines.request import Option, read_number, read_options
 
 KNOWN = {
     "mode": Option(default="a", choices=("a", "b"), meaning="which way"),
     "size": Option(default="3", meaning="how large"),
 }
-ARTIFACT = Artifact(kind="onnx", model="net", path="", sha256="", files=(), inputs=(), outputs=())
 SPEC = EngineSpec(backend="x")
-
-
-def test_defaults_fill_what_was_not_given() -> None:
-    assert read_options(replace(SPEC, options={"mode": "b"}), KNOWN) == {"mode": "b", "size": "3"}
 
 
 def test_unknown_option_lists_the_known_ones() -> None:
@@ -38,26 +33,3 @@ def test_value_outside_the_choices_is_refused() -> None:
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must be a number, zero or more"):
         read_number(SPEC, "size", text)
-
-
-def test_numbers_are_read() -> None:
-    assert read_number(SPEC, "size", "2.5") == 2.5
-    assert read_number(SPEC, "size", "-2.5", signed=True) == -2.5
-    with pytest.raises(UsageError, match=r"must be a number$"):
-        read_number(SPEC, "size", "red", signed=True)
-
-
-@pytest.mark.parametrize(
-    ("artifact", "spec", "error", "message"),
-    [
-        (replace(ARTIFACT, kind="torch"), SPEC, ArtifactError, "takes onnx artifacts; net comes as torch"),
-        (replace(ARTIFACT, path="gone.onnx"), SPEC, ArtifactError, r"does not exist: gone\.onnx"),
-        (ARTIFACT, replace(SPEC, precision="int8"), BackendUnavailable, "runs fp32 here, not int8"),
-        (ARTIFACT, replace(SPEC, device="cuda:0"), BackendUnavailable, "runs on cpu, not on cuda:0"),
-        (ARTIFACT, replace(SPEC, threads=0), UsageError, "1 or more; found 0 and 1"),
-        (ARTIFACT, replace(SPEC, batch=-1), UsageError, "1 or more; found 1 and -1"),
-    ],
-)
-def test_requests_that_cannot_be_met(artifact, spec, error, message) -> None:
-    with pytest.raises(error, match=message):
-        check_request(artifact, spec, ("onnx",), ("fp32",))

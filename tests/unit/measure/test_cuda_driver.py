@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from enginebench.core.cuda_devices import find_bus_id, find_gpu_name
 
 
@@ -35,11 +33,6 @@ class FakeDriver:
 def test_the_card_is_named_by_its_place_on_the_bus() -> None:
     assert [find_bus_id(i, lambda name: FakeDriver()) for i in (0, 1, 2)] == ["0000:0B:00.0", "0000:0A:00.0", None]
     assert [find_gpu_name(i, lambda name: FakeDriver()) for i in (0, 2)] == ["Orin", None]
-
-
-@pytest.mark.parametrize("call", ["cuInit", "cuDeviceGet", "cuDeviceGetPCIBusId"])
-def test_a_driver_that_refuses_names_no_card(call: str) -> None:
-    assert find_bus_id(0, lambda name: FakeDriver(call)) is None
 
 
 def test_without_a_driver_there_is_no_card() -> None:

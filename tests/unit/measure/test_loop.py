@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import BlockReading, Measurement, MeasureSpec
-from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, measure_left, paused_gc
+from enginebench.measure.loop import measure_engine, measure_left, paused_gc
 from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
 
 MS = 1_000_000
@@ -53,15 +52,6 @@ def test_every_further_block_begins_with_untimed_calls_unless_they_are_long() ->
 def test_run_is_looked_up_once_and_compute_binds_the_first_feed_once() -> None:
     _, engine = measure(script=[MS], warmup=5, iters=400, bind_ns=50, fetch_ns=50)
     assert (engine.run_lookups, engine.bound, engine.fetched) == (1, [FEEDS[0]], 0)
-
-
-def test_io_times_bind_run_and_fetch_over_the_rotating_feeds() -> None:
-    measurement, engine = measure(script=[100], scope="io", warmup=2, iters=7, bind_ns=10, fetch_ns=1)
-    assert measurement.latency_ns == [111] * 7
-    first, *timed = (int(feeds["x"][0]) for feeds in engine.bound)
-    assert first == 0  # bound once before, so that `run` can be had
-    assert timed == [0, 1, 2] * 4  # 2 of warm-up, 3 untimed, 7 samples
-    assert engine.fetched == 12
 
 
 class Overlapped(ScriptedEngine):
@@ -229,19 +219,6 @@ def test_paused_gc_leaves_as_it_was_what_the_caller_disabled_or_froze(before: An
         assert is_kept()
     finally:
         after()
-
-
-def test_call_overhead_is_what_the_clock_shows_around_nothing() -> None:
-    class TickingClock(ScriptedClock):
-        def __call__(self) -> int:
-            self.advance(5)
-            return self.now_ns
-
-    assert measure_call_overhead("compute", TickingClock()) == 5.0
-    assert measure_call_overhead("io", TickingClock()) == 5.0
-    calls = []
-    measure_call_overhead("compute", TickingClock(), SimpleNamespace(call_nothing=lambda: calls.append(1)))
-    assert len(calls) == OVERHEAD_CALLS
 
 
 def test_no_feeds_is_an_error() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 from enginebench.measure.loop import measure_engine
 from enginebench.measure.stopping import WarmupRule
@@ -46,25 +45,6 @@ def test_the_device_is_read_its_copies_in_io_alone_and_no_flush_is_timed(scope: 
     copies = [[20] * 20, [10] * 20, [40] * 20] if scope == "io" else [None] * 3
     assert [measured.h2d_ns, measured.d2h_ns, measured.staging_ns] == copies
     assert engine.flushes == (engine.calls if cache == "cold" else 0), "before each call"
-
-
-def test_cold_without_a_cache_to_flush_is_refused() -> None:
-    clock = ScriptedClock()
-    with pytest.raises(UsageError, match="needs an engine that can flush"):
-        measure_engine(ScriptedEngine(clock, [MS]), FEEDS, MeasureSpec(cache="cold"), clock=clock)
-
-
-def test_warm_up_waits_for_the_device_clock() -> None:
-    """Latencies stand still from the first call on; the clock rises over the first twelve windows."""
-    clock = ScriptedClock()
-    mhz = iter([345 + 100 * i for i in range(12)] + [1980] * 100)
-    measured = measure_engine(
-        DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(time_limit_s=3.0), clock=clock, read_clock_mhz=lambda: next(mhz)
-    )
-    assert measured.warmup_settled
-    assert measured.warmup_dropped >= 16 * 10
-    without = measure_engine(DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(time_limit_s=3.0), clock=clock)
-    assert without.warmup_dropped < measured.warmup_dropped
 
 
 def test_a_clock_that_never_settles_ends_with_the_limit() -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from enginebench.core.errors import UsageError
 from enginebench.measure import stopping
 from enginebench.measure.stopping import SettledRule, WarmupRule
 
@@ -38,12 +37,6 @@ def test_settled_when_the_interval_is_two_percent_wide() -> None:
     inside, outside = edge * 0.999, edge * 1.001
     assert feed_blocks(SettledRule(10.0), [1 - inside, 1 + inside] * 5)[-1] == "settled"
     assert feed_blocks(SettledRule(10.0), [1 - outside, 1 + outside] * 5)[-1] is None
-
-
-@pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_senseless_time_limit_is_refused(limit: float) -> None:
-    with pytest.raises(UsageError, match="time limit"):
-        SettledRule(limit)
 
 
 def warm_up(medians: list[float]) -> WarmupRule:

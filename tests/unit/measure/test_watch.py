@@ -54,36 +54,10 @@ def test_foreign_is_what_is_neither_idle_nor_ours(lay_out: LayOut) -> None:
     assert reading.marks == ("foreign_cpu",)
 
 
-def test_rounding_cannot_make_it_negative(lay_out: LayOut) -> None:
-    reading = watch_block(lay_out, format_stat((0, 0)), format_stat((SECOND, 0)), own_ms=1010)
-    assert reading.foreign_cpu_cores == 0.0
-
-
 def test_a_block_too_short_for_the_counters_gives_none(lay_out: LayOut) -> None:
     before, after = format_stat((0, 0)), format_stat((4, 5))
     assert watch_block(lay_out, before, after, wall_ms=79).foreign_cpu_cores is None
     assert watch_block(lay_out, before, after, wall_ms=100).foreign_cpu_cores is not None
-
-
-def test_only_the_chosen_cpus_count(lay_out: LayOut) -> None:
-    before, after = format_stat((0, 0), (0, 0)), format_stat((SECOND, 0), (0, SECOND))
-    assert watch_block(lay_out, before, after, cpus=(1,)).foreign_cpu_cores == pytest.approx(0.0)
-    assert watch_block(lay_out, before, after, cpus=(0,)).foreign_cpu_cores == pytest.approx(1.0)
-
-
-def test_the_cpuset_of_the_container_is_watched(lay_out: LayOut) -> None:
-    files = {"sys/fs/cgroup/cgroup.controllers": "", "sys/fs/cgroup/cpuset.cpus.effective": "1"}
-    lay_out({"proc/self/cgroup": "0::/\n", **files})
-    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((SECOND, 0), (0, SECOND)))
-    assert reading.foreign_cpu_cores == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize(
-    "after", ["", "cpu  1 2\ncpu0 1 2\n", "nonsense", format_stat((0, 0)), format_stat((1, 1), (1, 1))]
-)
-def test_counters_that_say_nothing_give_none(lay_out: LayOut, after: str) -> None:
-    """Empty, cut short, another format, standing still, a CPU that came."""
-    assert watch_block(lay_out, format_stat((0, 0)), after) == BlockReading()
 
 
 def test_without_proc_or_a_beginning_there_is_no_figure(lay_out: LayOut, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.classes import format_columns
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.targets.sources import choose_judged, judge_sources, note_unlabelled
+from enginebench.runs.targets.sources import choose_judged, judge_sources
 
 REQUEST = RunRequest(
     model="resnet18",
@@ -54,20 +54,6 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return names
 
 
-def test_a_flat_folder_is_compared_and_has_no_accuracy(flat: Path) -> None:
-    judged = choose_judged(replace(REQUEST, data=str(flat)))
-    assert judged is not None and judged.metrics == () and judged.labelled.metrics == ()
-    assert judged.labelled.n == 3 and "0.png is not in a class folder" in str(judged.labelled.unlabelled)
-    assert judge_sources(judged, REQUEST, ()) == judged
-    assert note_unlabelled(judged)[0].startswith("no accuracy, outputs are compared on 3 images of")
-
-
-@pytest.mark.parametrize("asked", [{"metrics": ("top1",)}, {"max_metric_drop": 0.01}])
-def test_a_metric_needs_labels_and_says_so_before_anything_is_built(flat: Path, asked: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match=r"not in a class folder.*A metric needs labelled samples"):
-        choose_judged(replace(REQUEST, data=str(flat), **asked))
-
-
 def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     """Of a model of the user's own that is known once its graph is there, and of a built-in one at once."""
     for name in ("spring", "summer"):
@@ -85,17 +71,6 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
     with pytest.raises(UsageError, match="A metric needs"):
         judge_sources(judged, replace(own, metrics=("top1",)), (graph,))
-
-
-def test_pictures_go_into_any_model_that_takes_pictures(flat: Path) -> None:
-    def prepare(*shape: int | str) -> np.ndarray:
-        data = open_data(str(flat), model="mine.onnx", inputs=(replace(INPUT[0], shape=shape),), n=3)
-        assert [caveat.code for caveat in data.caveats] == ["external_preprocess"]
-        return np.asarray(data.read(0, 3)["input"])
-
-    planes = prepare("n", 3, 24, 24)
-    assert planes.shape == (3, 3, 24, 24) and -3 < planes.min() < planes.max() < 3
-    assert (prepare(1, 24, 24, 3).transpose(0, 3, 1, 2) == planes).all()
 
 
 @pytest.mark.parametrize(

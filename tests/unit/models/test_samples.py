@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
-from enginebench.core.records import TEXT, TensorSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes
+from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import concrete_shape
 from enginebench.models.samples import (
     cut_entries,
     group_samples,
@@ -34,16 +34,6 @@ def make_sounds(n: int, length: int = 512) -> dict[str, np.ndarray]:
     }
 
 
-def test_entries_lie_on_the_axis_that_is_the_batch_of_each_input() -> None:
-    assert find_batch_axes(VAD) == {"input": 0, "state": 1, "sr": None}
-    given = make_sounds(3)
-    entries = cut_entries(given, VAD)
-    assert [entry["state"].shape for entry in entries] == [(2, 1, 128)] * 3
-    assert (entries[1]["state"] == given["state"][:, 1:2]).all() and entries[1]["sr"] == 16000
-    joined = join_samples(entries, VAD, 3)
-    assert all((joined[name] == given[name]).all() and joined[name].shape == given[name].shape for name in given)
-
-
 def test_entries_of_one_shape_are_fed_together_and_a_last_call_is_filled_up(tmp_path: Path) -> None:
     calls = [make_sounds(2), make_sounds(1, 256), make_sounds(1)]
     assert write_samples(calls, VAD, tmp_path / "samples") == 4
@@ -52,14 +42,6 @@ def test_entries_of_one_shape_are_fed_together_and_a_last_call_is_filled_up(tmp_
     assert (filled := join_samples([entries[3]], VAD, 2))["input"].shape == (2, 512)
     assert (filled["input"][0] == filled["input"][1]).all()
     assert len(read_samples(str(tmp_path / "samples"), 2)) == 2
-
-
-def test_a_graph_of_fixed_batch_gets_its_entries_back() -> None:
-    specs = (TensorSpec(name="x", dtype="float32", shape=(4, 3)), TensorSpec(name="table", dtype="float32", shape=(9,)))
-    given = {"x": np.arange(24, dtype=np.float32).reshape(8, 3), "table": np.zeros(9, np.float32)}
-    entries = cut_entries(given, specs)
-    assert len(entries) == 8 and entries[0]["table"].shape == (9,)
-    assert (join_samples(entries[4:], specs, 4)["x"] == given["x"][4:]).all()
 
 
 def test_open_axes_take_the_lengths_of_the_users_own() -> None:
@@ -122,44 +104,6 @@ def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
             resolve_given(str(tmp_path / name))
     with pytest.raises(UsageError, match=r"no such folder; expected F\.npz"):
         resolve_given(str(tmp_path / "absent"))
-
-
-def test_text_is_kept_and_fed_as_it_was_given(tmp_path: Path) -> None:
-    specs = (TensorSpec(name="text", dtype=TEXT, shape=("batch", 1)),)
-    np.savez(tmp_path / "text.npz", text=np.array([["a"], ["a longer one"], ["ö"]]))
-    assert write_samples(resolve_given(str(tmp_path / "text.npz")), specs, tmp_path / "kept") == 3
-    entries = read_samples(str(tmp_path / "kept"))
-    assert join_samples(entries, specs, 3)["text"].tolist() == [["a"], ["a longer one"], ["ö"]]
-    with pytest.raises(FeedError, match="input 'text' has dtype float64, not str"):
-        cut_entries({"text": np.zeros((1, 1))}, specs)
-    with pytest.raises(FeedError, match="has dtype <U1, not float32"):
-        cut_entries({"x": np.array([["a"]])}, (TensorSpec(name="x", dtype="float32", shape=("batch", 1)),))
-
-
-def test_a_length_of_zero_is_told_as_such() -> None:
-    specs = (TensorSpec(name="x", dtype="float32", shape=("batch", "wide", 3)),)
-    for shape, words in (
-        ((0, 4, 3), r"has shape 0x4x3: a batch of 0 has nothing to compute\. Expected x"),
-        ((2, 0, 3), "has shape 2x0x3: an axis of 0 has nothing to compute"),
-        ((0, 4, 2), "has shape 0x4x2, not batchxwidex3"),
-    ):
-        with pytest.raises(FeedError, match=words):
-            cut_entries({"x": np.zeros(shape, np.float32)}, specs)
-
-
-def test_entries_that_share_other_values_are_not_joined() -> None:
-    """A sampling rate belongs to every entry of its file: those of two files with different ones are two calls."""
-    specs = (
-        TensorSpec(name="x", dtype="float32", shape=("batch", 2)),
-        TensorSpec(name="rate", dtype="int64", shape=()),
-    )
-    entries = [
-        entry
-        for rate in (8, 16, 8)
-        for entry in cut_entries({"x": np.zeros((2, 2), np.float32), "rate": np.array(rate)}, specs)
-    ]
-    assert group_samples(entries, 4, specs) == [[0, 1, 4, 5], [2, 3]]
-    assert [int(join_samples([entries[i] for i in group], specs, 4)["rate"]) for group in [[0, 1], [2, 3]]] == [8, 16]
 
 
 def test_files_without_a_batch_axis_are_calls_of_their_own() -> None:

@@ -12,7 +12,6 @@ import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.report.charts import render_png
 from enginebench.report.history import OTHERS, collect_trends, draw_trend, export_mlflow, list_history, write_parquet
-from enginebench.runs.baselines import save_baseline
 from enginebench.runs.history import read_history, write_history
 from reports import draw
 from stored_history import runs
@@ -24,17 +23,6 @@ __all__ = ["runs"]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def test_every_row_is_found_oldest_first(runs: Path) -> None:
-    document = read_history(runs)
-    measured = [row for row in document.rows if row.n]
-    assert len(document.rows) == 12 and len(measured) == 8
-    assert [row.run for row in measured] == ["a"] * 4 + ["tief/b"] * 4
-    row = next(r for r in measured if (r.engine, r.precision) == ("ort", "int8"))
-    assert row.p50_ms == pytest.approx(12, rel=0.02) and row.n == 240 and row.processes == 6
-    assert (row.metric, row.score) == ("top1", 0.985) and row.started_utc == "2026-11-01T10:00:00+00:00"
-    assert row.reference_ms == pytest.approx(1.0, rel=0.01)
 
 
 def test_rows_that_did_not_change_are_not_read_again(runs, tmp_path, monkeypatch) -> None:
@@ -57,12 +45,6 @@ def test_a_damaged_cache_is_made_again(runs: Path, tmp_path: Path, content: byte
     (kept,) = (tmp_path / "cache" / "enginebench" / "history").iterdir()
     kept.write_bytes(content)
     assert read_history(runs) == document
-
-
-def test_a_baseline_counts_once(runs: Path) -> None:
-    save_baseline("main", runs / "a", runs / "baselines")
-    document = read_history(runs)
-    assert document.copies == 4 and len([row for row in document.rows if row.n]) == 8
 
 
 def test_damaged_files_cost_their_row_alone(runs: Path) -> None:

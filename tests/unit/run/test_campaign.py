@@ -1,7 +1,6 @@
 """Rows on their way: order, faults in the middle, builds, what is kept, and how a run ends."""
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,31 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from asked import make_row
-from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import (
-    ArtifactError,
-    BackendUnavailable,
-    ChildFailed,
-    GateFailed,
-    MeasurementError,
-    TimedOut,
-    UsageError,
-)
+from enginebench.core.errors import ArtifactError, ChildFailed, GateFailed, MeasurementError, TimedOut, UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
-from enginebench.engines.registry import read_engines
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
+from enginebench.runs.campaign import Campaign, judge_precisions, label
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
-from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
-from enginebench.runs.request import name_default_engines
 from enginebench.runs.scoring import Judged, open_metrics
 from enginebench.stats.alike import check_comparisons, judge_outputs
 from in_process import Children
@@ -45,8 +33,6 @@ MACHINE = describe_machine()
 
 AXES = ("batch", 4)
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
-NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
-UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))), any_engine=True)
 
 
 @pytest.fixture
@@ -143,13 +129,6 @@ def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
     assert told == [("0", "3", "3")] * 2 + [("1", "3", "3")]
 
 
-def test_a_row_of_fewer_processes_leaves_the_round(bed: Bed) -> None:
-    short, long = bed.plan("1", measure=replace(IDEAL, processes=1)), bed.plan("2")
-    results = bed.start(short, replace(long, measure=replace(IDEAL, processes=3))).run()
-    assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2), ("2", 2, 3)]
-    assert [len(r.measurements) for r in results] == [1, 3]
-
-
 def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
     bed.children.fail_in("2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
@@ -162,21 +141,6 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
     assert [turn for turn in bed.children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
     assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
-
-
-def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(bed: Bed) -> None:
-    bad, good, other = (bed.plan("1", fault="raise", at="build"), bed.plan("2"), bed.plan("3", bias="1"))
-    chosen = make_caveat("chosen_shapes.refused", shapes="x 1x128", why="no", option="x:1x128")
-    bad = replace(bad, chain=tuple(replace(artifact, caveats=(chosen,)) for artifact in bad.chain))
-    failed, first, second = bed.start(bad, good, other).run()
-    assert failed.status == "failed" and failed.measurements == () and failed.drift is None
-    assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")
-    assert str(failed.reason).endswith(f"; {chosen.advice}") and "--input-shape" in chosen.advice
-    assert bed.stored(bad) == failed
-    assert [turn[0] for turn in bed.children.turns] == ["2", "3", "2", "3"]
-    assert first.drift is not None and first.drift.passed and first.drift.reference == good.id
-    assert second.drift is not None and not second.drift.passed and second.drift.reference == good.id
-    assert second.drift.outputs[0].max_abs_diff == pytest.approx(1)
 
 
 def test_answers_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None:
@@ -204,15 +168,6 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed
     assert {d.reference for d in drifts} == {rows[0].id.replace("bf16", "fp32") + "-reference"}
     assert [r.drift for r in check_comparisons(results)] == drifts
     assert [r.drift for r in bed.resume(*rows).run()] == drifts and not bed.children.of(PrepareJob)
-
-
-def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(bed, monkeypatch) -> None:
-    rows = [shorten(bed.plan("1", batch=batch)) for batch in (1, 2)]
-    rows.insert(1, shorten(bed.plan("2")))
-    monkeypatch.setattr(module, "tunes", lambda engine: engine.options["seed"] == "1")
-    bed.start(*rows).run()
-    plain = [job.engine for job in bed.children.of(PrepareJob) if job.engine.precision == "fp32"]
-    assert [(engine.options["seed"], engine.batch) for engine in plain] == [("2", 1), ("1", 2)], "batch 2 has no other"
 
 
 def test_fp32_that_failed_judges_nothing(bed: Bed) -> None:
@@ -269,29 +224,6 @@ def test_outputs_of_another_shape_fail_the_row(bed: Bed) -> None:
     assert good.status == "ok"
     assert bad.status == "failed" and str(bad.reason).startswith("when its outputs were compared: ")
     assert {turn[0] for turn in bed.children.turns} == {"1"}
-
-
-def test_a_skipped_row_says_why_and_starts_nothing(bed: Bed) -> None:
-    skipped = replace(bed.plan("1"), skip="there is no GPU")
-    reporter = Counting()
-    left, right = bed.start(skipped, bed.plan("2"), reporter=reporter).run()
-    assert (left.status, left.reason, left.measurements) == ("skipped", "there is no GPU", ())
-    assert right.status == "ok" and bed.stored(skipped) == left
-    assert {job.engine.options["seed"] for job in bed.children.of(PrepareJob)} == {"2"}
-    assert (reporter.total, reporter.advanced) == (3, 3)
-
-
-def test_an_engine_that_turns_out_to_be_unusable_is_skipped(bed: Bed) -> None:
-    row = bed.plan("1")
-    unknown = replace(row, id="other", engine=replace(row.engine, precision="int8"), requested_precision="int8")
-
-    def refuse(job: Any) -> None:
-        if job.engine.precision == "int8":
-            raise BackendUnavailable("fake needs another driver")
-
-    bed.children.before = refuse
-    good, bad = bed.start(row, unknown).run()
-    assert (good.status, bad.status, bad.reason) == ("ok", "skipped", "fake needs another driver")
 
 
 def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(bed: Bed) -> None:
@@ -453,27 +385,6 @@ def test_another_precision_than_asked_is_named() -> None:
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 
-FAILED, SKIPPED = {"status": "failed", "reason": "it died"}, {"status": "skipped", "reason": "no GPU"}
-
-
-@pytest.mark.parametrize(
-    ("states", "asked", "error", "said"),
-    [
-        ([SKIPPED, SKIPPED], NAMED, BackendUnavailable, "no configuration can run here: no GPU$"),
-        ([FAILED, SKIPPED], NAMED, MeasurementError, "it died"),
-        ([{}], NAMED, None, ""),
-        ([{}, {}, FAILED], NAMED, None, ""),
-        ([SKIPPED, {}, FAILED], UNNAMED, None, ""),  # one is enough where nobody named the others
-        ([SKIPPED, {}, FAILED], NAMED, MeasurementError, "it died"),
-        ([FAILED, {}], UNNAMED, MeasurementError, "it died"),
-    ],
-)
-def test_a_run_is_fine_with_a_baseline_and_another_row(states: Any, asked: RunRequest, error: Any, said: str) -> None:
-    rows = [make_result(name, **state) for name, state in zip(("pytorch", "ort", "openvino"), states, strict=False)]
-    with pytest.raises(error, match=said) if error else nullcontext():
-        judge_outcome(rows, asked)
-
-
 def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:
     monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
     first, second = bed.plan("1"), bed.plan("2")
@@ -487,15 +398,6 @@ def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, m
     assert bed.stored(second).drift == drift
 
 
-def test_few_large_answers_are_compared_and_nothing_is_missed(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "CHECKED_VALUES", 12)  # of four values each: three calls
-    monkeypatch.setattr(arrays.limit_calls, "__defaults__", (12,))
-    row = bed.plan("1")
-    bed.start(row).run()
-    drift = bed.stored(row).drift
-    assert (drift.n, drift.asked) == (3, 3)
-
-
 UP_TO_TEN = MeasureSpec(warmup=0, iters=3, processes=10, settle=0.02)
 
 
@@ -506,23 +408,6 @@ def test_rows_end_once_no_verdict_can_change(bed: Bed) -> None:
     assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 6, 6)] * 2
     assert [bed.stored(row) for row in rows] == results
     assert (reporter.total, reporter.advanced) == (22, 22)
-
-
-def test_only_the_rows_whose_verdicts_are_open_go_on_to_ten_at_most(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [bed.plan(seed, measure=UP_TO_TEN) for seed in "123"]
-    still = {6: {rows[0].id, rows[2].id}, 8: {rows[0].id}, 10: set()}
-    monkeypatch.setattr(module, "list_open", lambda rows, trials, margin, pairs: still.get(trials, set()))
-    results = bed.start(*rows).run()
-    assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 10, 10), ("ok", 6, 6), ("ok", 8, 8)]
-    assert bed.resume(*rows).run() == results and bed.children.turns == []
-
-
-@pytest.mark.parametrize("measure", [replace(UP_TO_TEN, settle=None, processes=7), UP_TO_TEN])
-def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: MeasureSpec) -> None:
-    rows = [bed.plan("1", measure=measure), bed.plan("2", measure=measure, latency_us="3000", batch=4)]
-    rows = rows[:1] if measure.settle else [rows[0], bed.plan("2", measure=measure, latency_us="3000")]
-    results = bed.start(*rows).run()
-    assert {(r.look, len(r.measurements)) for r in results} == {(None, measure.processes)}
 
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
@@ -543,15 +428,6 @@ def test_each_build_is_made_from_nothing_and_measured_in_its_turn(bed: Bed) -> N
     assert str(bed.path) not in RunFolder(bed.path / "r").row_path(row.id).read_text(), (
         "paths are relative to the folder"
     )
-
-
-def test_what_a_killed_run_left_is_not_found_by_the_next_build(bed: Bed) -> None:
-    row = bed.plan("1", measure=MEASURE)
-    left = RunFolder(bed.path / "r").build_path(row.id, 1) / "cache" / "kernel"
-    left.parent.mkdir(parents=True)
-    left.write_text("chosen by an earlier build")
-    bed.start(row).run()
-    assert left.parent.parent.is_dir() and not left.exists()
 
 
 @pytest.mark.parametrize("failing", [1, 2])

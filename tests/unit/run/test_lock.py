@@ -45,30 +45,11 @@ def is_free(device: str) -> bool:
         return False
 
 
-def test_every_device_is_held_once_and_given_back() -> None:
-    with lock_devices(("cuda:0", "cpu", "cuda"), wait=False):
-        assert [is_free(device) for device in ("cpu", "cuda:0", "cuda:1")] == [False, False, True]
-    assert is_free("cpu") and is_free("cuda:0")
-
-
 def test_a_device_that_is_busy_leaves_the_others_free() -> None:
     with lock_device("cuda:0"):
         with pytest.raises(DeviceBusy, match="cuda:0"), lock_devices(("cuda:0", "cpu"), wait=False):
             raise AssertionError("a lock was given to two")
         assert is_free("cpu")
-
-
-def test_two_runs_may_call_two_cards_by_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With CUDA_VISIBLE_DEVICES=0 and 1."""
-    places = iter(["0000:0A:00.0", "0000:0B:00.0", "0000:0A:00.0"])
-    monkeypatch.setattr(lock, "find_bus_id", lambda index: next(places))
-    with (
-        lock_device("cuda:0"),
-        lock_device("cuda:0", wait=False),
-        pytest.raises(DeviceBusy, match=r"cuda:1 .*enginebench-00000a00.0"),
-        lock_device("cuda:1", wait=False),
-    ):
-        raise AssertionError("one card was given to two")
 
 
 @pytest.mark.parametrize("asked", [("cuda:1", "cpu", "cuda:0"), ("cuda:0", "cuda:1", "cpu")])
@@ -83,17 +64,6 @@ def test_the_order_is_that_of_the_names(asked: tuple[str, ...], monkeypatch: pyt
     monkeypatch.setattr(lock, "lock_device", note)
     with lock_devices(asked):
         assert order == ["cpu", "cuda:0", "cuda:1"]
-
-
-@pytest.mark.feature("trtexec")
-def test_the_devices_of_a_request_are_those_of_its_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(name: str) -> Availability:
-        return Availability(engine=name, available=name != "ort-cuda")
-
-    monkeypatch.setattr(plan, "find_installed", find)
-    assert set(plan.list_devices(ask("ort", "trtexec"))) == {"cpu", "cuda:0"}
-    assert plan.list_devices(ask("ort", "ort-cuda")) == ("cpu",)  # what is not installed runs nowhere
-    assert plan.list_devices(ask("trtexec", device="cuda:1")) == ("cuda:1",)
 
 
 def test_a_lock_is_held_though_its_file_was_removed(tmp_path: Path) -> None:

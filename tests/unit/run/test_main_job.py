@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from enginebench.core.errors import ChildFailed, DeviceBusy, ModelError, ParseError, UsageError
+from enginebench.core.errors import ChildFailed, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
-from enginebench.runs.lock import lock_device
 from enginebench.runs.main_job import run_model
 from graphs import write_text
 from in_process import Children
@@ -57,13 +56,6 @@ def test_one_engine_without_its_environment_costs_its_own_rows(tmp_path: Path, c
     assert [r.status for r in results] == ["ok", "ok", "skipped"]
 
 
-def test_the_baseline_is_the_first_row_wherever_it_was_named(tmp_path: Path, children: Children) -> None:
-    record, results = run(tmp_path / "r", replace(REQUEST, baseline="fake:seed=2"))
-    assert [r.engine.options["seed"] for r in results] == ["2", "1"]
-    assert children.turns == [("2", 0, 0), ("1", 0, 1), ("2", 1, 2), ("1", 1, 3)]
-    assert {r.drift.reference for r in results if r.drift} == {record.rows[0]}
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")])
 def test_what_was_measured_is_handed_on_however_the_run_ends(error, tmp_path, children) -> None:
     if isinstance(error, RuntimeError):  # not in a child, whose errors are its row's
@@ -83,22 +75,6 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(error, tmp_path, ch
     ((record, results),) = told.calls
     assert [(r.status, len(r.measurements)) for r in results] == [("partial", 1), ("partial", 1)]
     assert read_results(tmp_path / "r") == (record, results)
-
-
-def test_a_run_is_continued_as_it_was_asked_for(tmp_path: Path, children: Children) -> None:
-    children.fail_in("2", 0, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "r")
-    children.jobs.clear()
-    children.before = lambda job: None
-    other = replace(REQUEST, engines=(("ort", {}),), measure=MeasureSpec(processes=9))
-    told = Told()
-    record, results = run(tmp_path / "r", other, resume=True, on_results=told)
-    assert record.request == REQUEST, "the stored request counts"
-    assert [type(job) for job in children.jobs] == [MeasureJob] * 3, "sources and engines are those that were made"
-    assert children.turns == [("2", 0, 1), ("1", 1, 2), ("2", 1, 3)]
-    assert [(r.status, [m.repetition for m in r.measurements]) for r in results] == [("ok", [0, 1])] * 2
-    assert told.calls == [(record, results)]
 
 
 @pytest.mark.parametrize(
@@ -141,21 +117,6 @@ def test_a_row_of_another_model_is_refused_though_its_name_fits(tmp_path: Path, 
         read_results(root)
     with pytest.raises(ParseError, match="Delete it to measure this configuration again"):
         run(root, resume=True)
-
-
-def test_a_run_whose_model_could_not_be_had_is_continued_from_the_start(tmp_path: Path, children: Children) -> None:
-    def refuse(job: Any) -> None:
-        raise ModelError("the weights cannot be downloaded")
-
-    children.before = refuse
-    told = Told()
-    with pytest.raises(ModelError, match="cannot be downloaded"):
-        run(tmp_path / "r", on_results=told)
-    assert told.calls == [], "there is no configuration to tell of"
-    assert RunFolder(tmp_path / "r").read_record().request == REQUEST
-    children.before = lambda job: None
-    record, results = run(tmp_path / "r", resume=True)
-    assert len(record.rows) == 2 and [r.status for r in results] == ["ok", "ok"]
 
 
 def test_a_precision_that_cannot_be_made_is_remembered(tmp_path: Path, children: Children) -> None:
@@ -222,17 +183,6 @@ def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, children: Child
     for resume, why in ((False, "holds a run already; choose another --out"), (True, "results of bench, which run")):
         with pytest.raises(UsageError, match=why):  # nothing continues a bench
             run(tmp_path / "r", resume=resume)
-
-
-def test_a_busy_device_is_refused_before_anything_is_made(tmp_path, children, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    told = Told()
-    with lock_device("cpu"), pytest.raises(DeviceBusy, match="another run is measuring on cpu"):
-        run(tmp_path / "r", wait=False, on_results=told)
-    assert children.jobs == [] and told.calls == []
-    assert not (tmp_path / "r").exists()
-    _, results = run(tmp_path / "r", wait=False)
-    assert [r.status for r in results] == ["ok", "ok"]
 
 
 def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: Children) -> None:

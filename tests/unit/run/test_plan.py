@@ -78,28 +78,6 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
     assert [row.skip is None for row in planned] == [True, graph is not None and graph != "bf16"]
 
 
-@pytest.mark.parametrize("unasked", [True, False])
-@pytest.mark.parametrize(
-    ("kind", "precisions", "never"),
-    [
-        ("torch", ("fp32", "int8"), ["pytorch int8"]),
-        ("torch", ("fp32", "bf16"), ["ort bf16"]),
-        ("onnx", ("fp32",), ["pytorch fp32"]),
-        ("torch", ("fp32",), []),
-    ],
-)
-def test_what_nobody_asked_for_and_can_never_run_is_not_planned(unasked, kind, precisions, never) -> None:
-    source = replace(MODULE, kind=kind)
-    wanted = tuple((precision, None) for precision in precisions)
-    request = RunRequest(model="toy", engines=ENGINES, precisions=wanted, any_engine=unasked)  # type: ignore[arg-type]
-    graphs = [replace(GRAPH, precision=p, recipe="cpu" if p == "int8" else None) for p in precisions]
-    rows = plan_rows(request, (source, *graphs), probe=there)
-    told = {f"{row.engine.backend} {row.engine.precision}": row.skip for row in rows}
-    assert [name for name, skip in told.items() if skip] == ([] if unasked else never)
-    assert set(never).isdisjoint(told) == (unasked or not never)
-    assert ("bf16", None) not in plan.list_transforms(request, (source, GRAPH))
-
-
 @pytest.mark.parametrize(
     ("changes", "graph", "planned"),
     [
@@ -151,48 +129,6 @@ def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(changes,
     )
     rows = plan_rows(replace(request, **changes), (source, GRAPH)[: 1 + (source is MODULE)], probe=there)
     assert [row.engine.backend for row in rows if row.engine.precision == "bf16"] == short
-
-
-def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=name == "ort"))
-    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", None),))
-    assert plan.list_transforms(request, (GRAPH,)) == [("int8", "cpu")]
-
-
-def test_openvino_makes_bf16_of_the_graph_in_fp32_and_takes_a_user_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a graph that was cast before, it computes MobileNetV3 half as fast."""
-    monkeypatch.setattr(plan, "find_installed", there)
-    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort-cuda", {})), precisions=(("bf16", None),))
-    assert plan.list_transforms(replace(request, engines=request.engines[:1]), (GRAPH,)) == []
-    assert plan.list_transforms(request, (GRAPH,)) == [("bf16", None)]
-    own = replace(GRAPH, precision="bf16")
-    for graphs in ((GRAPH,), (GRAPH, own), (own,)):
-        row = plan.plan_rows(request, graphs)[0]
-        assert (row.engine.backend, row.requested_precision, row.skip) == ("openvino", "bf16", None)
-        assert row.source is not None and row.source.precision == graphs[0].precision
-
-
-def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(monkeypatch) -> None:
-    """And for OpenVINO it is another graph under the same name."""
-    monkeypatch.setattr(plan, "find_installed", there)
-    engines = (("ort-openvino", {}), ("openvino", {}), ("ort", {}))
-    request = RunRequest(model="toy", engines=engines, precisions=(("int8", "dynamic"),))
-    only = replace(request, engines=engines[:1])
-    made = [("int8", "w8"), ("int8", "dynamic")]
-    assert plan.list_transforms(request, (GRAPH,)) == made
-    assert plan.list_transforms(only, (GRAPH,)) == []
-    sources = (GRAPH, *(replace(GRAPH, precision="int8", recipe=recipe) for _, recipe in made))  # type: ignore[arg-type]
-
-    def plan_all(asked: RunRequest) -> dict[str, str | None]:
-        rows = plan_rows(asked, sources, probe=there)
-        return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
-
-    why = "int8@dynamic runs only on ort, openvino, pytorch-compile on cuda; "
-    why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf, int8@smooth"
-    assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
-    assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
-    beside = replace(only, any_engine=True, precisions=(("fp32", None), *only.precisions))
-    assert plan_all(beside) == {"ort-openvino": why}, "where nothing else runs the precision, why"
 
 
 @pytest.mark.parametrize(

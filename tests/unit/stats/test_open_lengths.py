@@ -16,11 +16,6 @@ def test_a_missing_box_is_a_difference_of_that_box() -> None:
     assert measure_drift(same, again, default_limits("fp32")).passed
 
 
-def test_a_side_that_was_joined_along_the_boxes_is_split_again() -> None:
-    reference, candidate = fill_lengths({"boxes": BOXES}, {"boxes": BOXES.reshape(6, 4)}, {"boxes"})
-    np.testing.assert_array_equal(reference["boxes"], candidate["boxes"])
-
-
 def test_what_does_not_fit_at_all_stays_as_it_is() -> None:
     odd = np.ones((5, 4), np.float32)
     reference, candidate = fill_lengths({"boxes": BOXES, "x": odd}, {"boxes": odd, "y": odd}, {"boxes", "x", "y"})

@@ -1,12 +1,9 @@
 """Points from stamps, the rule that believes a percentile, and queueing theory against what is known of it."""
 
-import msgspec
 import numpy as np
 import pytest
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import BlockReading, Mark, Measurement
-from enginebench.measure.watch import make_block
 from enginebench.stats.queueing import (
     DONE,
     DROPPED,
@@ -14,12 +11,10 @@ from enginebench.stats.queueing import (
     Limit,
     Stamps,
     describe_point,
-    is_disturbed,
     join_queries,
     judge_point,
     seems_to_hold,
 )
-from enginebench.stats.validity import judge
 
 MS = 1_000_000
 
@@ -64,13 +59,6 @@ def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
     assert [caveat.code for caveat in point.caveats] == ["cut_short"]  # the rate is not what it died of
 
 
-def test_queue_and_service_add_up_to_the_mean() -> None:
-    point = describe_point(make_stamps([2.0, 4.0, 6.0]), qps=100)
-    assert point.mean_ms == pytest.approx(4.0)
-    assert point.queue_ms is not None and point.service_ms is not None
-    assert point.queue_ms + point.service_ms == pytest.approx(4.0)
-
-
 def test_requests_that_never_ended_are_later_than_any() -> None:
     status = [DONE] * 90 + [DROPPED] * 6 + [FAILED] * 4
     point = describe_point(make_stamps([1.0] * 100, status=status), qps=100, limit=Limit(ms=5.0), reason="no memory")
@@ -94,21 +82,6 @@ def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None
     suspect = describe_point(stamps, qps=100, limit=Limit(ms=40.0))
     assert suspect.validity == "suspect" and suspect.generator_late_ms == 0.5
     assert [caveat.code for caveat in suspect.caveats] == ["generator_late"]
-
-
-@pytest.mark.parametrize(
-    ("cores", "validity", "codes"),
-    [(0.1, "valid", []), (0.3, "suspect", ["foreign_cpu"]), (0.7, "invalid", ["foreign_cpu"])],
-)
-def test_others_on_the_cores_spoil_a_point_as_they_spoil_a_row_of_a_run(cores, validity, codes) -> None:
-    marks: tuple[Mark, ...] = ("foreign_cpu",) if codes else ()
-    block = make_block(0, 1, 3 * 10**9, BlockReading(foreign_cpu_cores=cores, marks=marks))
-    point = describe_point(make_stamps([1.0] * 800), qps=100, limit=Limit(ms=100.0), block=block)
-    assert point.validity == validity and [caveat.code for caveat in point.caveats] == codes
-    assert point.foreign_cpu_cores == cores and is_disturbed(point) is bool(codes)
-    whole = msgspec.structs.replace(block, stop=800)
-    measured = Measurement(clock="host", latency_ns=[MS] * 800, blocks=(whole,), stop_rule="time_limit")
-    assert judge([measured])[0] == validity
 
 
 def test_the_last_of_few_requests_does_not_make_a_queue_unsteady() -> None:

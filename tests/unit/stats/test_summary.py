@@ -45,14 +45,6 @@ def test_marked_samples_are_kept_and_counted() -> None:
     assert summarize([make([1000, 1000], marks={(0, 2): ("throttled",)})]).p50_unmarked is None
 
 
-def test_device_times_are_a_field_of_their_own() -> None:
-    both = [make([5_000_000], device_ns=[4_000_000], enqueue_ns=[0]) for _ in range(2)]
-    summary = summarize(both)
-    assert summary.p50_device is not None and summary.p50_device.value == pytest.approx(4.0)
-    assert summary.enqueue is None
-    assert summarize([both[0], make([5_000_000])]).p50_device is None
-
-
 def test_pipelined_throughput_and_further_percentiles() -> None:
     summary = summarize([make(list(range(1000, 2000)), throughput_pipelined_per_s=50.0)], percentiles=[99.9])
     assert summary.throughput_pipelined_per_s == 50.0

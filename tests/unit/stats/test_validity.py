@@ -86,50 +86,8 @@ def test_no_samples_are_invalid() -> None:
     assert codes([make(0)]) == ("invalid", ["too_few_samples"])
 
 
-def test_a_neighbour_that_takes_little_is_a_doubt_and_one_that_takes_much_spoils_the_row() -> None:
-    def judged(cores: float) -> str:
-        block = Block(start=0, stop=400, duration_ns=10**9, foreign_cpu_cores=cores, marks=("foreign_cpu",))
-        return judge([make(400, blocks=(block,), repetition=i) for i in range(10)])[0]
-
-    assert (judged(0.3), judged(0.6)) == ("suspect", "invalid")
-
-
 def test_a_single_process_that_ran_out_of_time_says_so() -> None:
     assert codes([replace(make(400), stop_rule="time_limit")])[1] == ["single_process", "not_settled"]
-
-
-@pytest.mark.parametrize(("enqueue_ns", "doubted"), [(790, False), (810, True)])
-def test_a_gpu_that_waits_for_the_host_is_a_doubt(enqueue_ns: int, doubted: bool) -> None:
-    assert ("enqueue_bound" in codes([make(device_ns=[1000] * 100, enqueue_ns=[enqueue_ns] * 100)])[1]) is doubted
-
-
-@pytest.mark.parametrize(("odd_us", "processes", "on_gpu", "doubted"), [
-    (1019, 10, True, False), (1021, 10, True, True), (980, 10, True, True), (1021, 5, True, False),
-    (1021, 10, False, False),
-])  # fmt: skip
-def test_the_same_engine_twice_agrees_on_a_gpu(odd_us: int, processes: int, on_gpu: bool, doubted: bool) -> None:
-    def measure(repetition: int) -> Measurement:
-        latency_ns = [odd_us * 1000 if repetition % 2 else 1_000_000] * 100
-        more = {"device_ns": latency_ns} if on_gpu else {}
-        return replace(make(repetition=repetition, **more), latency_ns=latency_ns)
-
-    validity, found = codes([measure(r) for r in range(processes)])
-    assert (validity == "suspect") is doubted
-    assert ("uneven_processes" in found) is doubted
-
-
-@pytest.mark.parametrize(
-    ("device_ns", "enqueue_ns", "drifts"),
-    [(950_000, 10_000, False), (800_000, 10_000, True), (950_000, 900_000, True), (None, None, True)],
-)
-def test_the_speed_of_the_host_counts_where_the_host_is_timed(device_ns, enqueue_ns, drifts) -> None:
-    def measure(reference_ns: int) -> Measurement:
-        device = None if device_ns is None else [device_ns] * 100
-        enqueue = None if enqueue_ns is None else [enqueue_ns] * 100
-        return make(reference_ns=[reference_ns], device_ns=device, enqueue_ns=enqueue)
-
-    found = codes([measure(1000)] * 5 + [measure(1300)] * 5)[1]
-    assert ("clock_drift" in found) is drifts
 
 
 @pytest.mark.parametrize(("hidden", "expected"), [(5, "valid"), (6, "invalid"), (10, "invalid")])
@@ -178,48 +136,11 @@ def slowdown(side: list[Measurement]) -> float | None:
     return estimate_slowdown(measure_trials(side))
 
 
-def test_a_quiet_ratio_is_good() -> None:
-    assert weigh(make_side(20), make_side(5, seed=1)) == ("good", "")
-    assert weigh(make_side(20, marked=0.1, slowed=[2.0] * TRIALS), make_side(5, seed=1))[0] == "good"
-
-
-def test_what_slows_both_sides_of_a_pair_leaves_the_ratio() -> None:
-    """A machine of two speeds: single times are suspect or invalid, the ratio of neighbours is not."""
-    speeds = [1.5 if i % 3 == 0 else 1.0 for i in range(TRIALS)]
-    base, cand = (make_side(ms, slowed=speeds, marked=0.8, seed=i) for i, ms in enumerate((1.2, 0.3)))
-    assert judge(base)[0] == judge(cand)[0] == "invalid"
-    validity, why = weigh(base, cand)
-    ratio = compare(base, cand).ratio
-    assert validity == "medium" and "disturbed" in why
-    assert ratio is not None and ratio.low is not None and ratio.high is not None and ratio.low < 4.0 < ratio.high
-
-
-def test_a_side_that_waits_for_its_threads_costs_the_ratio() -> None:
-    """Two busy loops beside two cores: one engine 100 times slower in most trials, the other as quick as ever."""
-    starved = make_side(0.125, slowed=[1, 1, 1, 700, 2000, 5000, 900, 1, 3000, 800], marked=1.0)
-    base, cand = starved, make_side(0.013, marked=1.0, seed=1)
-    slowdowns = [slowdown(side) for side in (base, cand)]
-    assert slowdowns[0] is not None and slowdowns[0] > 50 and slowdowns[1] is not None and slowdowns[1] < 1.1
-    assert weigh(base, cand) == ("not_given", "pytorch fp32 was slowed by other programs far more than ort fp32")
-    assert weigh(cand, base)[1] == "ort fp32 was slowed by other programs far more than pytorch fp32"
-
-
 def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
     base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
     assert slowdown(base) is None
     validity, why = weigh(base, cand)
     assert validity == "not_given" and "by an unknown amount" in why
-
-
-def test_quiet_blocks_say_how_much_the_others_cost() -> None:
-    side = make_side(600, marked=0.6, slowed=[3.0] * TRIALS)
-    found = slowdown(side)
-    assert found is not None and found == pytest.approx(3.0, rel=0.1)
-    assert weigh(side, make_side(5, seed=1))[0] == "not_given"
-    alike = make_side(50, marked=0.6, slowed=[3.0] * TRIALS, seed=1)
-    assert weigh(side, alike)[0] == "medium"
-    hardly = make_side(50, marked=0.6, slowed=[2.3] * TRIALS, seed=1)
-    assert weigh(side, hardly) == ("low", "not disturbed alike")
 
 
 def test_short_calls_beside_others_all_the_time_leave_a_doubt() -> None:
@@ -267,14 +188,6 @@ def test_trials_and_width_set_the_level(trials: int, sd: float, expected: str) -
     ][:trials]
     assert weigh(base, cand)[0] == expected
     assert trials < 10 or weigh(base, cand[:3])[0] != "good"  # pairs count
-
-
-def test_a_starved_trial_counts_as_much_as_a_quiet_one() -> None:
-    """Every other trial starves: its few calls are next to none of all samples, and half of the trials."""
-    starved = [replace(m, latency_ns=m.latency_ns[:3], blocks=m.blocks[:1]) for m in make_side(2000, marked=1.0)]
-    base = [starved[i] if i % 2 else m for i, m in enumerate(make_side(20))]
-    validity, why = weigh(base, make_side(5, seed=1))
-    assert validity == "not_given" and "far more than" in why
 
 
 @pytest.mark.parametrize(("base_ms", "marked", "factor", "seed", "validity"), [
@@ -345,30 +258,6 @@ def test_a_starved_baseline_leaves_the_tie_where_each_trial_of_another_is_faster
     assert compare_rows(slow, replace(cand, id="cand")).clear
     few = [replace(row, measurements=row.measurements[:5]) for row in (slow, cand)]
     assert not compare_rows(few[0], replace(few[1], id="cand")).clear
-
-
-@pytest.mark.parametrize(
-    ("least_ms", "clear", "count"), [(2, False, TRIALS), (8, True, TRIALS), (8, True, 1), (0, False, 1)]
-)
-def test_a_starved_side_is_ranked_by_what_its_calls_take_at_least(least_ms: float, clear: bool, count: int) -> None:
-    """Twenty times slower in each trial, as much as the same engine may be, or a slow one."""
-    starved = [replace(m, least_ns=least_ms * 1e6) for m in make_side(50, marked=1.0)]
-    found = compare_rows(make_row(starved[:count]), replace(make_row(make_side(2.5, seed=1)[:count]), id="ort"))
-    assert (found.ratio_validity, found.clear) == ("not_given", clear)
-
-
-@pytest.mark.parametrize("count", [1, TRIALS])
-def test_equals_are_not_parted_by_cpu_time_beside_others(count: int) -> None:
-    """Both take 10 ms alone and 17 beside others, which paused during one trial of the other side."""
-    starved = [replace(m, least_ns=17e6) for m in make_side(40, marked=1.0)]
-    beside = [*make_side(10, seed=1)[:1], *make_side(17, marked=1.0, seed=1)[1:]]
-    found = compare_rows(make_row(starved[:count]), replace(make_row(beside[:count]), id="ort"))
-    assert (found.ratio_validity, found.clear) == ("not_given", False)
-
-
-def test_one_trial_names_only_what_lies_beyond_two_trials_of_one_row() -> None:
-    cand, *bases = (make_row(make_side(ms, seed=i)[:1]) for i, ms in enumerate((5, 8.5, 11.5)))
-    assert [compare_rows(base, replace(cand, id="cand")).clear for base in bases] == [False, True]
 
 
 def test_simulated_neighbours_give_no_false_ratio() -> None:

@@ -2,21 +2,18 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 import enginebench
 from enginebench import UsageError
-from enginebench.verbs import given
-from enginebench.verbs.given import name_precisions, read_numbers
+from enginebench.verbs.given import read_numbers
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"engines": []}, "the list of engines is empty"),
-        ({"batch": 0}, "--batch 0: expected distinct positive numbers"),
         ({"batch": [1, 1]}, r"--batch \[1, 1\]: expected distinct positive numbers"),
         ({"batch": 1.5}, "batch"),
         ({"time_limit": 0}, "time_limit=0: expected a finite number, more than 0"),
@@ -54,22 +51,3 @@ def test_plans_are_built_on_a_gpu(tmp_path: Path) -> None:
 def test_limits_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(UsageError, match=r"'cosines=0\.9': expected NAME=VALUE"):
         enginebench.drift("fake@a.onnx", "fake@b.onnx", limit={"cosines": 0.9})
-
-
-def test_a_gpu_has_short_precisions_by_default() -> None:
-    assert name_precisions(None, "cuda:0") == "fp32,fp16,bf16" and name_precisions(["int8"], "cuda:0") == ["int8"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "asked", "any_engine", "named"),
-    [
-        (("avx2", "avx512_bf16"), None, True, "fp32,bf16"),
-        (("amx_bf16",), None, True, "fp32,bf16"),
-        (("avx2", "avx512_vnni"), None, True, "fp32"),
-        (("avx512_bf16",), None, False, "fp32"),
-        (("avx512_bf16",), "int8", True, "int8"),
-    ],
-)
-def test_bf16_is_tried_unasked_where_the_cpu_multiplies_in_it(flags, asked, any_engine, named, monkeypatch) -> None:
-    monkeypatch.setattr(given, "describe_machine", lambda: Mock(cpu_flags=flags))
-    assert name_precisions(asked, "cpu", any_cpu=any_engine) == named

@@ -13,21 +13,6 @@ from line_graphs import FAST, draw, read_rows, write_lines
 from processes import Cli
 
 
-def test_openvino_answers_arrays_of_whatever_length(cli: Cli, tmp_path: Path) -> None:
-    path = write_lines(tmp_path)
-    np.savez(tmp_path / "in.npz", x=draw(2, 11))
-    answers = []
-    for engine in ("openvino", "ort"):
-        done = cli("infer", path, "in.npz", "--engine", engine, "--out", f"{engine}.npz", code=0)
-        answers.append(np.load(tmp_path / f"{engine}.npz")["y"])
-    assert answers[0].shape == (2, 4, 1, 9)
-    np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-4)
-    done = cli(
-        "drift", f"ort@{path}", f"openvino@{path}", "--inputs", "in.npz", "--json", "--limit", "cosine=0.999", code=0
-    )
-    assert json.loads(done.stdout)["n"] == 2
-
-
 def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: Path) -> None:
     path = write_lines(tmp_path)
     done = cli("run", path, "--engines", "ort,openvino", "--out", "r", *FAST, code=0)
@@ -51,19 +36,6 @@ def test_a_file_without_arrays_is_a_file_that_cannot_be_used(cli: Cli, tmp_path:
     np.savez(tmp_path / "empty.npz")
     done = cli("infer", write_lines(tmp_path), "empty.npz", "--engine", "ort", code=5)
     assert "empty.npz: found no array; expected one array for each input" in done.stderr
-
-
-def test_each_shape_has_rows_and_references_of_its_own(cli: Cli, tmp_path: Path) -> None:
-    path = write_lines(tmp_path)
-    shapes = ("--input-shape", "x:1x3x8x9,1x3x8x33")
-    done = cli("run", path, "--engines", "ort,openvino", *shapes, "--out", "r", "--json", *FAST, code=0)
-    rows = json.loads(done.stdout)["rows"]
-    pairs = [("ort", 9), ("openvino", 9), ("ort", 33), ("openvino", 33)]
-    assert [(row["engine"], row["shapes"]["x"][3]) for row in rows] == pairs
-    assert [row["baseline"] for row in rows] == [rows[0]["id"]] * 2 + [rows[2]["id"]] * 2
-    assert len({row["id"] for row in rows}) == 4 and all(row["outputs_agree"] is not False for row in rows)
-    again = cli("run", path, "--resume", "--out", "r", "--json")
-    assert again.returncode == 0 and [r["id"] for r in json.loads(again.stdout)["rows"]] == [r["id"] for r in rows]
 
 
 def test_a_shape_that_the_graph_fixes_is_skipped_with_the_reason(cli: Cli, tmp_path: Path) -> None:

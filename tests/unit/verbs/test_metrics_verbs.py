@@ -1,8 +1,6 @@
 """A model of one's own, judged by a metric of one's own: through `accuracy`, `run` and `diff`."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,28 +62,6 @@ def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Pa
     assert cli(*given, "--ref", "ort@roots.onnx", "--max-metric-drop", "0").returncode == 0
 
 
-INT8 = ("run", "mine.onnx", "--engines", "ort", "--precisions", "fp32,int8", *QUICK, "--out", "r")
-
-
-def list_doubts(document: dict[str, Any], precision: str) -> dict[str, str]:
-    return {
-        c["code"]: c["message"] for row in document["rows"] if row["precision"] == precision for c in row["caveats"]
-    }
-
-
-def test_eight_bits_judged_on_made_up_inputs_say_so(cli: Cli, own: Path) -> None:
-    document = ask(cli, *INT8)
-    assert "random_inputs" not in list_doubts(document, "fp32")
-    assert "random inputs" in list_doubts(document, "int8")["random_inputs"]
-
-
-def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
-    """Prepared arrays without labels: ranges and drift come from them, and nobody speaks of made-up inputs."""
-    document = ask(cli, *INT8, "--data", "in.npz")
-    assert not {"random_inputs", "random_calibration"} & set(list_doubts(document, "int8"))
-    assert len(list((own / "r" / "artefacts" / "samples").glob("*.npz"))) == 32
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -132,19 +108,6 @@ def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
         cli, "accuracy", "ort@net.onnx", "--data", "pictures", "--task", "classification", "--targets", "wrong.csv"
     )
     assert found["scores"][0]["value"]["value"] == pytest.approx(2 / 3)
-
-
-def test_text_is_decoded_and_its_errors_counted(cli: Cli, own: Path) -> None:
-    pytest.importorskip("jiwer")
-    write_text(own / "read.onnx", "(float[batch, 4, 3] x) => (float[batch, 4, 3] y) { y = Identity(x) }")
-    lines = np.eye(3, dtype=np.float32)[np.array([[1, 1, 2, 0], [2, 0, 2, 1], [0, 0, 1, 0]])]
-    np.savez(own / "lines.npz", x=lines)
-    (own / "t.json").write_text(json.dumps({"targets": ["ab", "bba", "b"], "vocabulary": ["a", "b"]}))
-    given = ("ort@read.onnx", "--inputs", "lines.npz", "--targets", "t.json")
-    (score,) = ask(cli, "accuracy", *given, "--task", "text")["scores"]
-    assert (score["metric"], score["value"]["value"], score["higher_is_better"]) == ("cer", 1 / 6, False)
-    scores = ask(cli, "accuracy", *given, "--task", "asr")["scores"]
-    assert [(s["metric"], s["value"]["value"]) for s in scores] == [("wer", 1 / 3), ("cer", 1 / 6)]
 
 
 def test_boxes_are_scored_by_map(cli: Cli, own: Path) -> None:

@@ -33,12 +33,6 @@ def ask(**given: Any) -> tuple[Timing, Shared]:
     return options.pick(Timing, filled), share(filled)
 
 
-def test_options_reach_their_records_and_nothing_else() -> None:
-    timing, shared = ask(seed=7, input_shape="x:1x4", iters=5, cache="cold", threads=3, weights="random")
-    assert shared == COMMON
-    assert timing == Timing(warmup=None, iters=5, time_limit=1.0, processes=None, scope="compute", cache="cold")
-
-
 @pytest.mark.parametrize(("given", "read"), [("20", (20, None)), (3, (3, None)), ("200ms", (None, 200))])
 def test_warm_up_is_calls_or_a_time(given: str | int, read: tuple[int | None, int | None]) -> None:
     measure = ask(warmup=given)[0].make_measure(0)
@@ -55,12 +49,6 @@ def test_defaults_are_those_of_the_measurement() -> None:
     assert shared.read_shapes() is None
 
 
-def test_quick_is_one_process() -> None:
-    timing, _ = ask(time_limit=3.0)
-    measure = timing.make_measure(7, quick=True, percentiles=(99.9,))
-    assert measure == MeasureSpec(processes=1, time_limit_s=3.0, seed=7, percentiles=(99.9,))
-
-
 def test_a_row_is_asked_for_with_all_that_was_given() -> None:
     made = COMMON.make_row_request("digits-mlp", "ort:opt=basic", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
     assert (made.model, made.engines, made.batches) == ("digits-mlp", (("ort", {"opt": "basic"}),), (2,))
@@ -68,12 +56,6 @@ def test_a_row_is_asked_for_with_all_that_was_given() -> None:
     assert made.measure == MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
     given = (made.device, made.threads, made.weights, made.input_size, made.input_shapes)
     assert given == ("cpu", 3, "random", 64, {"x": (1, 4)})
-
-
-@pytest.mark.parametrize("engine", ["ort:speed=9", "ort:opt=some", "ort:env=nowhere,speed=9"])
-def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> None:
-    with pytest.raises(UsageError, match=r"has no option 'speed'|must be one of: all, extended"):
-        COMMON.make_row_request("m", engine, "fp32", 1, time_limit_s=1.0, input_size=None)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +110,6 @@ def test_a_shape_of_another_form_is_explained() -> None:
         ask_sides(replace(COMMON, input_shape=("x:1x-4",)), None)
 
 
-def test_axes_between_commas_are_one_shape() -> None:
-    assert request.parse_buckets(["x:1,3,8,8"]) == ({"x": (1, 3, 8, 8)},)
-    assert request.parse_buckets(["a:b:1,3, y:2 , 4"]) == ({"a:b": (1, 3), "y": (2, 4)},)
-    assert request.parse_buckets(["x:1x16,1x128"]) == ({"x": (1, 16)}, {"x": (1, 128)})
-
-
 def test_one_extra_may_hold_several_arguments() -> None:
     assert request.name_settings(None, None, ("--a=4 --b", "'--c=d e'")) == {"run_extra": "--a=4 --b '--c=d e'"}
     with pytest.raises(UsageError, match=r"--extra .*No closing quotation"):
@@ -164,25 +140,10 @@ def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
         request.choose_batches((1, 8), {"x": (4, 3)})
 
 
-@pytest.mark.parametrize(
-    ("text", "device"), [("cpu", "cpu"), ("cuda:1", "cuda:1"), ("CUDA:0", "cuda:0"), ("cuda", "cuda:0")]
-)
-def test_devices_have_one_spelling(text: str, device: str) -> None:
-    assert ask(device=text)[1].device == device
-
-
 @pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:0,1", ""])
 def test_a_device_that_cannot_be_is_refused_before_anything_runs(text: str) -> None:
     with pytest.raises(UsageError, match="neither cpu nor cuda:N"):
         ask(device=text)
-
-
-@pytest.mark.parametrize(
-    ("engine", "device", "wanted"),
-    [(None, "cpu", "ort"), (None, "cuda:1", "ort-cuda"), ("openvino", "cpu", "openvino"), ("ort", "cuda:0", "ort")],
-)
-def test_the_engine_fits_the_device_unless_it_is_named(engine: str | None, device: str, wanted: str) -> None:
-    assert replace(COMMON, device=device).name_engine(engine) == wanted
 
 
 def walk_options(command: click.Command) -> Iterator[click.Option]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import enginebench
-from enginebench import GateFailed, ParseError, Result, Run, UsageError
+from enginebench import GateFailed, ParseError, Run, UsageError
 from enginebench.core.features import list_names
 from enginebench.core.store import encode
 from enginebench.report.history import HistoryDocument
@@ -14,8 +14,6 @@ from enginebench.verbs.read import DOCUMENTS
 from processes import ROOT
 from samples import make_result
 from stored_run import make_results, write_run
-
-STORED = ROOT / "tests" / "data" / "result-1"
 
 
 @pytest.fixture
@@ -28,13 +26,6 @@ def test_the_folder_of_a_run_and_its_record_are_the_run(folder: Path) -> None:
         run = enginebench.read(path)
         assert isinstance(run, Run)
         assert (run.folder, len(run.rows)) == (folder, 6)
-
-
-def test_the_file_of_a_row_is_a_result(folder: Path) -> None:
-    (path, *_) = sorted((folder / "rows").glob("*.json"))
-    result = enginebench.read(path)
-    assert isinstance(result, Result)
-    assert result.id == path.stem
 
 
 def test_a_document_is_read_as_what_its_schema_says(tmp_path: Path, folder: Path) -> None:

@@ -50,19 +50,6 @@ def test_products_count_and_additions_do_not(op: str, weight: tuple[int, ...], m
     assert sum_macs(describe([helper.make_node(op, ["x", "w"], ["y"])], [2, 8, 10, 10], {"w": weight})) == macs
 
 
-def test_a_product_of_a_flattened_input_is_found_through_the_reshape() -> None:
-    nodes = [
-        helper.make_node("Shape", ["x"], ["s"], end=1),
-        helper.make_node("Constant", [], ["rest"], value_ints=[-1]),
-        helper.make_node("Concat", ["s", "rest"], ["to"], axis=0),
-        helper.make_node("Reshape", ["x", "to"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "w"], ["y"], transB=1),
-    ]
-    found = describe(nodes, ["n", 8, 10, 10], {"w": (7, 800)})
-    assert sum_macs(found) == 2 * 7 * 800
-    assert [node.moves for node in found.nodes] == [True, True, True, True, False]
-
-
 def test_what_has_no_shape_is_counted_as_unknown() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["i"]),

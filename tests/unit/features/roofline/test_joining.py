@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
@@ -12,7 +11,7 @@ from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
 from enginebench.report.layer_table import format_times
 from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.profile import describe_profile, explain_remainder
+from enginebench.stats.profile import describe_profile
 from trtexec_artifacts import find_real_artifacts
 
 
@@ -51,46 +50,11 @@ def join(*names: str | LayerTime, graph: GraphWork = GRAPH) -> dict[str, tuple[s
     return {one.layer.name: one.nodes for one in join_layers(layers, graph).layers}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "node_Conv_10", "node_Conv_10_token_13", "node_Conv_10/WithoutBiases", "node_Conv_10_nchwc",
-        "node_Conv_10/WithoutBiases/DequantizationMultiply", "node_Conv_10/MatMulScaleFusion//MatmulTransposeFusion/",
-        "getitem_3_nchwc", "block.conv", "node_Conv_10 + node_add", "PWN(node_Conv_10, node_add)",
-    ],
-)  # fmt: skip
-def test_endings_of_runtimes_are_taken_off(name: str) -> None:
-    """And `node_Conv_1`, whose name is the beginning of the other one, is left alone."""
-    found = join(name)[name]
-    assert {"node_Conv_10", "node_add"} <= set(found)
-    assert "node_Conv_1" not in found
-
-
-def test_a_name_that_only_begins_like_another_is_not_it() -> None:
-    joining = join_layers([LayerTime(name="node_Conv_99", mean_ns=30), LayerTime(name="node_gemm", mean_ns=10)], GRAPH)
-    assert joining.layers[0].nodes == ()
-    assert joining.unmapped_share == 0.75
-    assert "node_Conv_1" in joining.left and "node_Conv_10" in joining.left
-
-
 def test_a_fusion_named_after_its_activation_has_the_convolution() -> None:
     """ONNX Runtime's blocked convolutions are called after the tensor that comes out of the ReLU."""
     assert join("relu_nchwc", "node_Conv_10")["relu_nchwc"] == ("node_Conv_1", "node_relu")
     told = LayerTime(name="relu_nchwc", mean_ns=1, kind="Relu")  # a ReLU of its own did no convolution
     assert join(told, "node_Conv_10")["relu_nchwc"] == ("node_relu",)
-
-
-def test_a_residual_addition_goes_with_the_last_of_what_it_adds() -> None:
-    assert join("node_Conv_1", "node_Conv_10") == {
-        "node_Conv_1": ("node_Conv_1", "node_relu"), "node_Conv_10": ("node_Conv_10", "node_add"),
-    }  # fmt: skip
-
-
-def test_a_region_named_after_its_end_has_the_products_inside() -> None:
-    region = LayerTime(name="node_transpose", mean_ns=1, kind="Subgraph")
-    found = join("node_Conv_1", "node_Conv_10", "node_MatMul_20", "node_MatMul_21", region)
-    assert found["node_transpose"] == ("node_MatMul_22", "node_softmax", "node_MatMul_23", "node_transpose")
-    assert found["node_MatMul_20"] == ("node_MatMul_20",)
 
 
 def test_a_compilers_region_is_what_lies_between_its_ends() -> None:
@@ -110,12 +74,6 @@ def test_what_moves_values_shares_the_node_that_it_moves_them_for() -> None:
     (first, second) = join_layers([moved, LayerTime(name="node_Conv_1", mean_ns=1)], GRAPH).layers
     assert first.shares and first.nodes == ("node_Conv_1",)
     assert not second.shares and second.nodes[0] == "node_Conv_1"
-
-
-def test_modules_are_found_by_their_weights_and_scopes() -> None:
-    found = join("stem.conv", "stem.relu", "block.conv", "block: add", "fc")
-    assert [found[name] for name in ("stem.conv", "stem.relu")] == [("node_Conv_1",), ("node_relu",)]
-    assert found["block: add"] == ("node_add",) and "node_gemm" in found["fc"]
 
 
 def test_layers_of_real_plans_name_their_operators() -> None:
@@ -170,22 +128,6 @@ EXPORTED = GraphWork(
 )
 
 
-@pytest.mark.parametrize(
-    ("names", "nodes"),
-    [
-        (["block: silu", "block: mul"], {"block: silu": ("sigmoid", "times"), "block: mul": ("scaled",)}),
-        (["a: linear", "a: linear 2"], {"a: linear": ("first",), "a: linear 2": ("second",)}),
-        (["block: truediv + block: add"], {"block: truediv + block: add": ("ratio", "sum")}),
-        # One of two additions is not in the graph any more, and nobody knows which.
-        (["block: add", "a + block: add 2"], {"block: add": (), "a + block: add 2": ("first", "second")}),
-    ],
-)
-def test_operators_are_found_by_what_the_exporter_says(names: list[str], nodes: dict[str, tuple[str, ...]]) -> None:
-    others = [node.name for node in EXPORTED.nodes if node.name not in sum(nodes.values(), ())]
-    joined = join(*(LayerTime(name=name, mean_ns=10) for name in (*names, *others)), graph=EXPORTED)
-    assert {name: joined[name] for name in names} == nodes
-
-
 def test_an_operator_of_the_model_itself_is_not_the_first_of_its_kind_anywhere() -> None:
     """Its name is also that of the tensor that the first one in the graph makes."""
     nodes = (
@@ -224,13 +166,6 @@ def test_layers_without_times_have_no_shares() -> None:
     }  # fmt: skip
     timeless = describe(1.0, LAYERS[3:])
     assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
-
-
-def test_what_no_layer_explains_is_said_and_an_excess_is_not_hidden() -> None:
-    assert (describe().remainder_ms, describe().notes) == (2, ("a note",))
-    document = describe(4e6)
-    assert document.remainder_ms == -4 and "2.00 times" in document.notes[-1]
-    assert explain_remainder(10.1, 10.0) == [] and explain_remainder(1.0, 0.0) != []
 
 
 def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:

@@ -16,7 +16,6 @@ from enginebench.features.roofline.limits import (
     bound_layers,
     bound_model,
     bound_nodes,
-    bound_whole,
     choose_limits,
     count_bytes,
     find_least_ms,
@@ -119,33 +118,6 @@ def test_ceilings_of_fewer_threads_hold_and_of_other_devices_do_not() -> None:
     assert choose_limits(ceilings, "cpu", 1) != two
     assert choose_limits(ceilings, "cpu", 3) is None
     assert choose_limits(ceilings, "cuda:1", 1) is None
-
-
-def test_a_launch_is_paid_by_every_group_on_a_gpu() -> None:
-    ceilings = [
-        ceiling("gemm", 1e5, "fp16", None, device="cuda:0"), ceiling("memory", 3000, threads=None, device="cuda:0"),
-        ceiling("kernel", 1.5, threads=None, device="cuda:0"), ceiling("graph", 9.0, threads=None, device="cuda:0"),
-    ]  # fmt: skip
-    limits = choose_limits(ceilings, "cuda:0", 8)
-    assert limits is not None
-    found = bound_layers(join_layers([layer("conv", 1), layer("gemm", 1)], GRAPH), GRAPH, limits, "fp16")
-    assert found.bound.launch_ms == pytest.approx(0.003)
-    assert found.bound.bound_by == "call"
-    assert [one.bound.bound_by for one in found.layers if one.bound] == ["launch", "launch"]
-
-
-def test_a_row_is_the_sum_of_its_groups_of_what_is_left_and_of_the_call() -> None:
-    joining = join_layers([layer("conv", 1), layer("strange", 1)], GRAPH)
-    found = bound_layers(joining, GRAPH, LIMITS, "fp32")
-    assert joining.left == ("gemm",)
-    assert found.bound.unmapped_share == 0.5
-    conv, strange = found.layers
-    left = bound_nodes(GRAPH, {"gemm"}, LIMITS, None)
-    assert conv.bound is not None and left is not None
-    assert (conv.onnx_nodes, strange.onnx_nodes, strange.bound) == (("conv", "relu", "view"), (), None)
-    assert found.bound.bound_ms == pytest.approx(conv.bound.bound_ms + left.bound_ms + 0.001)
-    whole = bound_whole(GRAPH, LIMITS, "fp32")
-    assert whole.layers == () and whole.bound.compute_ms == pytest.approx((8e6 / 80 + 1e3 / 40) / 1e6)
 
 
 def test_absorbed_nodes_never_make_a_bound_larger() -> None:

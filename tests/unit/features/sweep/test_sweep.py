@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ChildFailed, ParseError, UsageError
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.features.sweep import group as groups
 from enginebench.features.sweep import verb
 from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.sweep.reading import find_rows_folder, read_group, read_sweep
+from enginebench.features.sweep.reading import read_group, read_sweep
 from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
 from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Schedule, perform
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
@@ -22,8 +22,6 @@ from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
-from enginebench.runs.history import read_history
-from enginebench.stats.compare import compare
 from in_process import Children
 from interruptions import check_any_moment, still
 from reporters import Silent
@@ -84,23 +82,6 @@ def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
     return [row for g in list_groups(spec) for row in list_results(store, g.id)]
 
 
-def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(children, spec, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    document = sweep(spec(), tmp_path / "store")
-    assert len(document.cells) == ROWS and not document.failed and not document.unread
-    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"}
-    check_measured_once(children)
-    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
-    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1])), "rows of a group take turns"
-    faster = [c.row for c in document.cells if c.engine == "fake:latency_us=10"]
-    assert all(row and row.speedup and row.speedup.value > 1 for row in faster)
-    assert [c.row.outputs_agree for c in document.cells if c.engine == "fake:bias=1" and c.row] == [False] * 2
-    (machine,) = document.machines
-    assert machine.rows == ROWS and machine.machine_kind == "local"
-    folder = find_rows_folder(str(tmp_path / "store"))
-    assert len(read_history(folder).rows) == ROWS
-
-
 def test_another_specification_does_not_go_on_in_the_same_store(children: Children, spec: Spec, tmp_path: Path) -> None:
     sweep(spec(1), tmp_path / "store")
     with pytest.raises(UsageError, match="other options \\(processes\\)"):
@@ -157,34 +138,6 @@ def test_a_job_that_takes_its_worker_down_each_time_is_given_up(children: Childr
     assert all(f"given up after {MOST_LOSSES} losses" in reason for reason in schedule.refused.values())
     document = read_sweep(store, schedule.refused)
     assert len(document.failed) == ROWS and "the worker died" in document.failed[0].reason
-
-
-def test_a_row_that_fails_costs_itself(children: Children, spec: Spec, tmp_path: Path) -> None:
-    def crash(job: Any) -> None:
-        if isinstance(job, MeasureJob) and job.engine.options.get("bias") == "1":
-            raise ChildFailed("killed by SIGSEGV")
-
-    children.before = crash
-    document = sweep(spec(), tmp_path / "store")
-    assert [(cell.engine, "SIGSEGV" in cell.reason) for cell in document.failed] == [("fake:bias=1", True)] * 2
-    assert sum(1 for cell in document.cells if cell.row and cell.row.status == "ok") == ROWS - 2
-
-
-def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(children, spec, tmp_path, monkeypatch) -> None:
-    fleet = Losing(children, {7})  # in the second turn of the first model, after two of its five rows
-    tokens = iter(["first"] + ["second"] * 10)
-    monkeypatch.setattr(groups, "identify_machine", lambda salt: next(tokens))
-    store, _ = run_losing(fleet, spec(), tmp_path / "store")
-    machines = {row.id: [m.machine for m in row.measurements] for row in read_rows(store, spec())[:5]}
-    assert list(machines.values()).count(["first", "first"]) == 2
-    assert list(machines.values()).count(["first", "second"]) == 3
-    cells = read_sweep(store).cells[:5]
-    moved = [c.row for c in cells if c.row and c.row.machines == 2]
-    assert len(moved) == 3 and all(any(d.code == "several_machines" for d in row.caveats) for row in moved)
-    base, same, *_ = read_rows(store, spec())
-    other = next(row for row in read_rows(store, spec())[:5] if machines[row.id] == ["first", "second"])
-    assert compare(base.measurements, same.measurements).ratio.n == 2  # type: ignore[union-attr]
-    assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
 
 
 def test_a_group_is_not_continued_with_other_versions(children, spec, tmp_path, monkeypatch) -> None:

@@ -6,42 +6,8 @@ import pytest
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.features.trtexec.folder import (
-    find_profile,
-    is_trtexec_folder,
-    read_compute_ms,
-    read_folder,
-    sniff_kind,
-)
-from enginebench.features.trtexec.reporting import report_folder
+from enginebench.features.trtexec.folder import find_profile, is_trtexec_folder, read_compute_ms, read_folder
 from trtexec_artifacts import fill
-
-
-def test_one_run_with_all_files(tmp_path: Path) -> None:
-    (case,) = read_folder(fill(tmp_path / "ordner mit ü"))
-    assert set(case.files) == {"log", "times", "profile", "layers"}
-    assert case.log and case.times and case.profile and case.layers
-    assert (case.contradictions, case.unreadable, case.times.n) == ((), (), 60)
-    assert case.layers.shares_of == "time" and case.name == "ordner mit ü"
-    left = fill(tmp_path / "fp16" / "trtexec")  # of `bench --out fp16`
-    assert [case.name for case in read_folder(left)] == ["fp16"]
-    report_folder(left, ["md"])
-    assert (left / "report.md").read_text().startswith("# trtexec: fp16\n")
-    assert case.profile.end_to_end_ms == case.times.gpu_compute_ms.median  # type: ignore[union-attr]
-
-
-def test_files_of_several_runs_are_joined_by_name_also_by_one_that_ends_like_a_kind(tmp_path: Path) -> None:
-    fill(tmp_path, "fp16", 60)
-    fill(tmp_path, "int8", 70)
-    cases = read_folder(tmp_path)
-    assert [(case.name, case.times.n if case.times else None) for case in cases] == [("fp16", 60), ("int8", 70)]
-    assert all(len(case.files) == 4 for case in cases)
-    fill(tmp_path / "kinds", "profile-cuda-graph", 60)
-    fill(tmp_path / "kinds", "dry-run", 70)
-    assert [(case.name, len(case.files)) for case in read_folder(tmp_path / "kinds")] == [
-        ("dry-run", 4),
-        ("profile-cuda-graph", 4),
-    ]
 
 
 def test_stderr_belongs_to_its_stdout_and_says_why_a_run_ended(tmp_path: Path) -> None:
@@ -54,22 +20,6 @@ def test_stderr_belongs_to_its_stdout_and_says_why_a_run_ended(tmp_path: Path) -
     (tmp_path / "other.stderr").write_text("Cuda failure\n")
     (case,) = read_folder(tmp_path)
     assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")
-
-
-def test_a_log_and_a_timing_file_of_different_runs_contradict_and_an_implicit_batch_does_not(tmp_path: Path) -> None:
-    fill(tmp_path, n=60, log_n=61)
-    (case,) = read_folder(tmp_path)
-    assert case.contradictions[0] == "the log has 61 timed queries, the timing file 60"
-    (tmp_path / "run.log").write_text(made.make_log(n=60, seed=1))
-    (case,) = read_folder(tmp_path)
-    assert any(text.startswith("latency_ms median is 0.15") for text in case.contradictions)
-    (tmp_path / "run.log").write_text(made.make_log(n=60))
-    assert read_folder(tmp_path)[0].contradictions == ()
-    fill(tmp_path)
-    text = made.make_log(8601, None, n=60).replace("Batch: Explicit", "Batch: 16").replace("1x3x224", "3x224")
-    qps = next(line for line in text.splitlines() if "Throughput" in line).split()[-2]
-    (tmp_path / "run.log").write_text(text.replace(f"Throughput: {qps}", f"Throughput: {16 * float(qps):g}"))
-    assert read_folder(tmp_path)[0].contradictions == ()
 
 
 def test_a_file_that_cannot_be_read_is_named_beside_the_others_and_beside_other_runs(tmp_path: Path) -> None:
@@ -114,19 +64,6 @@ def test_runs_of_ours_links_and_our_own_files_are_left_out(tmp_path: Path) -> No
     assert not is_trtexec_folder(inside)
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "kind"),
-    [("x.json", made.make_times(), "times"), ("x.json", made.make_profile(), "profile"),
-     ("x.json", made.make_layers(), "layers"), ("my_times.json", b"[1]", "times"), ("graph.json", b"{}", "layers"),
-     ("output_diff.json", b"{}", "drift"), ("x.log", made.make_log().encode("utf-16"), "log"), ("x.log", b"hi", None),
-     ("x.bin", made.make_times(), None), ("x.stderr", b"[11/21/2026-01:37:39] [E] stoi", "stderr"),
-     ("profile-x.output.json", b'[{"name": "logits", "values": [1]}]', None)],
-)  # fmt: skip
-def test_what_a_file_is(tmp_path: Path, name: str, data: bytes, kind: str | None) -> None:
-    (tmp_path / name).write_bytes(data)
-    assert sniff_kind(tmp_path / name) == kind
-
-
 def test_drift_beside_the_artifacts(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": [{"name": "logits", "max_abs_diff": 0.5}]}')
@@ -159,24 +96,6 @@ def test_the_compute_time_and_the_profile_that_lie_beside(tmp_path: Path) -> Non
     fill(tmp_path, "fp16")
     assert find_profile(tmp_path / "fp16.layers.json") == tmp_path / "fp16.profile.json"
     assert find_profile(tmp_path / "int8.layers.json") is None
-
-
-def test_no_file_is_left_out_because_another_has_its_name(tmp_path: Path) -> None:
-    for name in ("resnet.best.log", "resnet.worst.log", "resnet.worst.txt", "resnet.best.stdout"):
-        (tmp_path / name).write_text(made.make_log())
-    assert [case.name for case in read_folder(tmp_path)] == [
-        "resnet.best",
-        "resnet.best.stdout",
-        "resnet.worst",
-        "resnet.worst.txt",
-    ]
-
-
-def test_differences_of_outputs_beside_several_runs(tmp_path: Path) -> None:
-    fill(tmp_path, "fp16")
-    fill(tmp_path, "int8")
-    (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": []}')
-    assert [(case.name, case.drift) for case in read_folder(tmp_path)][2] == ("output_diff", {"n": 3, "outputs": []})
 
 
 def test_every_run_of_a_log_that_lies_alone_is_a_case(tmp_path: Path) -> None:

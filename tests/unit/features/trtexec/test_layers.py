@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,21 +28,6 @@ def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() 
     assert [tensor.mode for tensor in document.io] == [None, None]
     document = summarize(made.make_layers(version=11, detailed=False))
     assert [(t.name, t.shape) for t in document.io] == [("input", (1, 3, 8, 8)), ("logits", (1, 1000))]
-
-
-def test_shares_of_time_with_a_profile_by_name_and_order() -> None:
-    document = summarize(made.make_layers(), made.make_profile())
-    assert document.shares_of == "time"
-    assert document.layers[4].share == pytest.approx(2.0 / 7.0)
-    assert document.by_type["Gemm"].share == pytest.approx(2.0 / 7.0)
-    assert next(iter(document.by_type)) == "Gemm"
-    assert document.by_type["Gemm"].average_ms == pytest.approx(2.0 / 51, rel=1e-5)
-    document = summarize(made.make_layers(made.LAYERS[:3]), made.make_profile())
-    assert document.notes[-1] == "2 layers of the profile are not in the engine"
-    names = ["/a/Conv", "/b/Gemm", "/a/Conv"]  # the generator makes the later ones slower
-    document = summarize(made.make_layers(names), made.make_profile(names))
-    first, _, last = document.layers
-    assert first.average_ms is not None and last.average_ms is not None and first.average_ms < last.average_ms
 
 
 @pytest.mark.parametrize(
@@ -151,16 +135,6 @@ def test_operators_in_metadata_and_their_numbers() -> None:
     assert [places[name] for name in ("Conv_9", "Conv_10", "Conv_100")] == [("Conv", 0), ("Conv", 1), ("Conv", 2)]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "overhead"),
-    [("Reformatting CopyNode for Input Tensor 0 to x", None, True), ("QuantizeLinear_2", "Reformat", True),
-     ("QuantizeLinear_2", None, True), ("w + QuantizeLinear_2 + Conv_3", "Convolution", False), ("c", "Cast", True)],
-)  # fmt: skip
-def test_overhead(name: str, kind: str | None, overhead: bool) -> None:
-    item: Any = {"Name": name, "LayerType": kind} if kind else name
-    assert summarize(json.dumps({"Layers": [item]})).layers[0].overhead is overhead
-
-
 def make_engine(names: list[str], times: list[float], precision: str = "FP16") -> LayersDocument:
     """An engine whose layers take the given times."""
     tensor = {"Name": "t", "Dimensions": [1], "Format/Datatype": precision}
@@ -213,17 +187,6 @@ def test_renumbered_operators_meet_by_their_place() -> None:
 def test_other_files_are_refused(text: str, found: str) -> None:
     with pytest.raises(ParseError, match=found):
         summarize(text)
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [("LayerType", "no key ParameterType or LayerType"), ("Format/Datatype", "no key Format/Datatype or Datatype")],
-)
-def test_a_renamed_key_names_itself_and_those_found(key: str, said: str) -> None:
-    text = made.make_layers().decode().replace(f'"{key}"', '"Renamed"')
-    with pytest.raises(ParseError, match=said) as caught:
-        summarize(text)
-    assert "Renamed" in str(caught.value)
 
 
 def test_layers_without_their_sides_name_the_keys_and_no_layers_a_note() -> None:

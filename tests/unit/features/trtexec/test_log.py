@@ -1,6 +1,5 @@
 """Logs: every figure, every version, every way in which a log arrives damaged."""
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,8 @@ from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines
-from enginebench.features.trtexec.log import complete_run, parse_log, read_log
+from enginebench.features.trtexec.lines import read_banner, split_lines
+from enginebench.features.trtexec.log import complete_run, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
 
@@ -20,15 +19,6 @@ def read_one(text: str) -> LogRun:
     runs = read_log(text, LOG).runs
     assert len(runs) == 1
     return runs[0]
-
-
-@pytest.mark.parametrize(
-    ("digits", "version"),
-    [("8601", "8.6.1"), ("9200", "9.2.0"), ("8001", "8.0.1"), ("100001", "10.0.1"), ("101601", "10.16.1"),
-     ("110100", "11.1.0")],
-)  # fmt: skip
-def test_both_integer_schemes(digits: str, version: str) -> None:
-    assert decode_version(digits) == version
 
 
 def test_rows_of_8_0_are_read_and_7_is_named() -> None:
@@ -48,16 +38,6 @@ def test_any_shell_may_have_saved_it(encoding: str, ends: str) -> None:
     assert (run.status, run.queries, run.device) == ("passed", 50, "NVIDIA H200")
 
 
-def test_members_of_a_gzip_file_are_read_one_behind_the_other(tmp_path: Path) -> None:
-    path = tmp_path / "run.log.gz"
-    members = [gzip.compress(made.make_log(command=f"trtexec --onnx={name}.onnx").encode()) for name in "ab"]
-    path.write_bytes(b"".join(members) + bytes(512))
-    assert [run.queries for run in parse_log(path).runs] == [50, 50]
-    path.write_bytes(members[0] + b"more")
-    with pytest.raises(ParseError, match="damaged gzip data"):
-        parse_log(path)
-
-
 def test_plugin_prints_and_colours_do_no_harm() -> None:
     lines = made.make_log().splitlines()
     noisy = [f"[plugin] working{line}" if i % 3 == 0 else line for i, line in enumerate(lines)]
@@ -69,19 +49,6 @@ def test_plugin_prints_and_colours_do_no_harm() -> None:
     coloured = "\x1b]0;title\x07" + text.replace("\x1b[32m[I] \x1b[0m", "[I] ")
     coloured = coloured.replace("[11/", "\x1b[1m[11/").replace("&&&&", "\x1b[31;1m&&&&")
     assert read_log(decode_text(coloured.encode()), LOG).runs[0].latency_ms == read_one(made.make_log()).latency_ms
-
-
-def test_what_stands_before_a_warning_or_a_cut_is_read() -> None:
-    text = f"{made.STAMP} [I] Latency: min = 1.5 ms, max = 2{made.STAMP} [W] * GPU compute time is unstable\n"
-    run = read_one(text)
-    assert run.latency_ms is not None
-    assert (run.latency_ms.min, run.latency_ms.max) == (1.5, None)
-    assert run.warnings == ("* GPU compute time is unstable",)
-    whole = made.make_log()
-    cut = whole[: whole.index("median = ", whole.index("] Latency: ")) + 12]
-    run = read_one(cut)
-    assert run.latency_ms is not None and run.latency_ms.mean is not None and run.latency_ms.median is None
-    assert run.status == "unknown" and "cut" in (run.status_reason or "")
 
 
 @pytest.mark.parametrize("share", range(5, 100, 5))
@@ -111,38 +78,6 @@ def test_a_summary_row_that_cannot_be_read_is_no_empty_column(figure: str, writt
     assert read_one(text).notes == ()
     (note,) = read_one(text.replace(figure, written)).notes
     assert "1 row of the summary could not be read whole" in note and written in note
-
-
-def test_failure_lines_a_message_over_two_lines_and_help() -> None:
-    text = made.make_log(8601, None, verdict="FAILED", command="trtexec --onnx=x")
-    text += f"{made.STAMP} [E] Error[3]: [f.cpp::g::1] Error Code 3: API Usage Error (Parameter check failed\nfor x)\n"
-    text += f"{made.STAMP} [E] Inference set up failed\nunrelated print\n"
-    run = read_one(text)
-    assert run.status == "failed" and run.status_reason == "Inference set up failed"
-    assert run.errors == (
-        "Error[3]: [f.cpp::g::1] Error Code 3: API Usage Error (Parameter check failed for x)",
-        "Inference set up failed",
-    )
-    run = read_one("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --help\n=== Help ===\n  --help\n")
-    assert (run.status, run.errors) == ("unknown", ())
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["Cuda failure: CUDA driver version is insufficient for CUDA runtime version", f"{made.STAMP} [E] stoi",
-     f"{made.STAMP} [I] Cannot find device ID 99!", f"{made.STAMP} [E] Unknown option: --fp16 "],
-)  # fmt: skip
-def test_a_run_can_fail_without_a_closing_banner(line: str) -> None:
-    run = read_one(f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # trtexec --onnx=x\n{line}\n")
-    assert run.status == "failed"
-    assert line.split("] ")[-1].strip() in (run.status_reason or "")
-
-
-def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
-    text = made.make_log(110100, 106).replace("Successfully captured", "Nothing captured")
-    assert read_one(text).cuda_graph is None
-    text += f"{made.STAMP} [W] CUDA graph capture failed. The inference will be launched without using CUDA graph.\n"
-    assert read_one(text).cuda_graph is False
 
 
 def test_build_options_of_a_loaded_engine_and_its_size() -> None:
@@ -214,23 +149,6 @@ def test_a_tuning_run_is_judged_by_its_own_banner_and_no_run_that_a_log_is_about
     assert read_log(make_tuning(), LOG).choose_run().parent is None
 
 
-def test_stderr_before_stdout_and_a_summary_without_prefixes_are_read() -> None:
-    run = read_one(f"{made.STAMP} [W] careful\n" + made.make_log())
-    assert run.warnings == ("careful",)
-    run = read_one("\n".join(["Performance:", *made.make_summary()]))
-    assert run.latency_ms is not None and run.status == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("batch", "shape", "expected"),
-    [("16", "3x8x8", 16), ("1", "1x3x8x8", 1), ("1", "32x3x8x8", None), ("Explicit", "8x3x4x4", 8), ("", "8x3", None)],
-)
-def test_batch_only_where_the_log_settles_it(batch: str, shape: str, expected: int | None) -> None:
-    lines = ["=== Inference Options ===", f"Batch: {batch}", ""]
-    lines += [f"Input binding for input with dimensions {shape} is created."]
-    assert read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines)).batch == expected
-
-
 @pytest.mark.parametrize("text", ["hello\nworld\n", "\n\n", "{}", "Latency is high today: min = 1"])
 def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
     with pytest.raises(ParseError, match=r"run\.log, line 1: found no line that trtexec writes"):
@@ -248,38 +166,6 @@ def test_lines_are_split_at_prefixes_and_a_banner_may_stand_behind_a_print() -> 
         "PASSED", None, None, "trtexec --onnx=a b.onnx"
     )  # fmt: skip
     assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
-
-
-def test_the_library_says_the_size_where_trtexec_does_not() -> None:
-    line = f"{made.STAMP} [I] Engine deserialized"
-    for word, size in (("10 MB", 10 * 2**20), ("26 MiB", 26 * 2**20), ("0 MiB", None)):
-        text = made.make_log(8001).replace(line, f"{made.STAMP} [I] [TRT] Loaded engine size: {word}\n{line}")
-        (run,) = read_log(text, Path("x")).runs
-        assert run.engine_bytes == size
-        assert any("whole MiB" in note for note in run.notes) == (size is not None)
-    text = text.replace("0 MiB\n", f"7 MiB\n{made.STAMP} [I] Created engine with size: 0.5 MiB\n")
-    (run,) = read_log(text, Path("x")).runs
-    assert (run.engine_bytes, run.notes) == (2**19, ())
-
-
-def test_a_key_that_stands_once_for_each_input_keeps_all_values() -> None:
-    shapes = "".join(f"{made.STAMP} [I] Input build shape (profile 0): {name}=1x3\n" for name in ("ids", "mask"))
-    text = made.make_log().replace(f"{made.STAMP} [I] === Inference", f"{shapes}{made.STAMP} [I] === Inference")
-    text = text.replace(f"{made.STAMP} [I] \n{shapes}", shapes)
-    (run,) = read_log(text, Path("x")).runs
-    assert run.options["System Options"]["Input build shape (profile 0)"] == "ids=1x3; mask=1x3"
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [("Skipped inference phase since --skipInference is added.", "built only"),
-     ("The e2e network timing is not reported since it is inaccurate", "without --separateProfileRun"),
-     ("=== Profile (51 iterations ) ===", "without --separateProfileRun")],
-)  # fmt: skip
-def test_a_run_that_passed_without_a_latency_says_why(line: str, said: str) -> None:
-    head = made.make_log(verdict=None).split(f"{made.STAMP} [I] Starting inference")[0]
-    (run,) = read_log(f"{head}{made.STAMP} [I] {line}\n&&&& PASSED TensorRT.trtexec # {made.COMMAND}\n", Path("x")).runs
-    assert run.status == "passed" and said in run.notes[-1]
 
 
 def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -> None:

@@ -74,13 +74,6 @@ def test_nan_where_nothing_was_timed(word: str) -> None:
     assert rewritten.total_ms == 1
 
 
-@pytest.mark.parametrize("keep", [2, 20, 100, 300, -2, -5])
-def test_a_cut_file_names_the_line(keep: int) -> None:
-    text = made.make_profile().decode()[:keep]
-    with pytest.raises(ParseError, match=rf"line {text.count(chr(10)) + 1}: found the end of the file"):
-        summarize(text)
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "hello", "[]", "{}", "null", "3", made.make_times().decode(), made.make_layers().decode(), "[" * 100_000,

@@ -17,13 +17,13 @@ from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series, list_layer_times
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series
 from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import command as parse_command
 from enginebench.features.trtexec.verb import parse_times
-from enginebench.report.charts import draw_layers, import_altair, render_png, shorten
+from enginebench.report.charts import import_altair, render_png
 from enginebench.report.markdown import format_sections
 from enginebench.runs.reporting import FORMATS
 from enginebench.stats.layer_diff import compare_layers
@@ -116,15 +116,6 @@ def test_foreign_text_stays_text_and_drift_is_shown(folder: Path) -> None:
     assert json.loads((folder / "report.json").read_text())["cases"][0]["drift"] == drift
 
 
-def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
-    for stem in ("fp16", "int8"):
-        (tmp_path / f"{stem}.times.json").write_bytes(made.make_times(60))
-    names = {path.name for path in render_trtexec_folder(tmp_path)}
-    assert {"fp16.latency_hist.png", "int8.percentiles.png", "report.md"} <= names
-    assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
-    assert "](fp16.latency_hist.png)" in (tmp_path / "report.md").read_text()
-
-
 def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingDependency, match=r'pip install "enginebench\[report\]"'):
@@ -139,25 +130,6 @@ def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(folder
 @pytest.mark.parametrize("n", [1, 2, 7, 339, 340, 341, 5000])
 def test_charts_of_any_number_of_queries(n: int) -> None:
     assert 0 < hold(draw_series(made.sample_latencies(n)["latency"], "title")) < 1100
-
-
-def test_a_series_shows_the_slowest_of_its_neighbours() -> None:
-    values = np.ones(10_000)
-    values[5_000] = 9.0
-    buckets = draw_series(values, "t")["data"]["values"]
-    assert max(bucket["max"] for bucket in buckets) == 9.0 and {bucket["median"] for bucket in buckets} == {1.0}
-
-
-def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
-    names = ["x" * 60 + str(i % 2) + "y" * 60 for i in range(40)]
-    path = tmp_path / "p.json"
-    path.write_bytes(made.make_profile([name + str(i) for i, name in enumerate(names)]))
-    bars = draw_layers(list_layer_times(parse_profile(path)), "t", topk=30)["data"]["values"]
-    assert len(bars) == 31 and bars[-1]["name"] == "(10 more layers)" and len({bar["rank"] for bar in bars}) == 31
-    assert bars[-1]["shown"] == pytest.approx(1.1 * bars[0]["ms"]) and bars[-1]["ms"] > bars[-1]["shown"]
-    assert bars[-1]["label"].endswith("%, bar cut off") and all(bar["shown"] == bar["ms"] for bar in bars[:-1])
-    assert len(shorten(names[0])) == 46
-    assert render_png(draw_layers(list_layer_times(parse_profile(path)), "t", topk=3)).startswith(b"\x89PNG")
 
 
 def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_path: Path) -> None:
@@ -228,31 +200,6 @@ def test_the_table_of_a_log_has_the_percentiles_and_rows_of_the_log(tmp_path: Pa
     assert (first["latency_p99_ms"], second["latency_p50_ms"]) == ("", "")
     assert second["h2d_p99_ms"] and second["enqueue_mean_ms"] and second["host_walltime_s"]
     assert not [name for name in first if not first[name] and not second[name] and name.endswith("_ms")]
-
-
-def test_streams_are_noted_once_and_shares_say_what_they_are_of(folder: Path) -> None:
-    text = (folder / "run.log").read_text().replace("Inference Streams: 1", "Inference Streams: 2")
-    (folder / "run.log").write_text(text)
-    (case,) = describe_cases(read_folder(folder)).cases
-    assert len([note for note in case.notes if note.startswith("2 streams")]) == 1
-    (folder / "profile.json").unlink()
-    report = describe_cases(read_folder(folder))
-    assert report.cases[0].shares_of == "layers"
-    assert "Fraction of the layers by precision (number of layers): fp32 100.0% (5)." in format_report(report)
-
-
-def test_the_table_is_a_file_with_all_percentiles(folder: Path) -> None:
-    paths = render_trtexec_folder(folder, ["csv", "md", "json"])
-    assert {path.name for path in paths} == {"report.md", "table.csv", "report.json"}
-    document = json.loads((folder / "report.json").read_text())
-    (case,) = document["cases"]
-    assert (document["schema"], case["batch"], case["contradictions"]) == ("enginebench.report-trtexec/1", 1, [])
-    assert case["p50_ms"] == np.sort(made.sample_latencies(400)["latency"])[199]
-    assert case["top_layers"][0]["name"] == "/fc/Gemm"
-    (row,) = read_csv(folder / "table.csv")
-    assert float(row["p90_ms"]) <= float(row["p95_ms"]) <= float(row["p99_ms"]) <= float(row["p999_ms"])
-    assert (row["tensorrt_version"], row["gpu"], row["n"]) == ("10.16.0", "NVIDIA H200", "400")
-    assert "| p99.9 ms |" in (folder / "report.md").read_text()
 
 
 def test_a_log_without_a_count_of_queries_has_figures_all_the_same(tmp_path: Path) -> None:

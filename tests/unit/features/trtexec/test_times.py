@@ -11,7 +11,6 @@ import pytest
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec import trace as trace_module
 from enginebench.features.trtexec.records import LogRun, TimesDocument
 from enginebench.features.trtexec.times import count_before, find_trtexec_index, summarize_trace
 from enginebench.features.trtexec.trace import read_trace, read_trace_bytes
@@ -122,22 +121,6 @@ def test_nan_and_inf_are_counted_and_left_out(word: bytes) -> None:
 def test_only_nan_is_an_error() -> None:
     with pytest.raises(ParseError, match="no finite latency"):
         summarize(re.sub(rb'"latencyMs" : [^ ]+', b'"latencyMs" : nan', made.make_times(2)))
-
-
-@pytest.mark.parametrize("keep", [1, 2, 40, 150, 290, 400, 560, -2, -3])
-def test_a_cut_file_names_the_byte(keep: int) -> None:
-    data = made.make_times(3)[:keep]
-    with pytest.raises(ParseError, match=rf"times\.json, byte {len(data)}: found the end of the file"):
-        summarize(data)
-
-
-def test_a_cut_file_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "_PIECE", 700)
-    data = made.make_times(20)
-    assert len(read_trace_bytes(data, FILE)) == 20
-    assert np.array_equal(read_trace_bytes(data, FILE).columns["latency"], made.sample_latencies(20)["latency"])
-    with pytest.raises(ParseError, match="the end of the file"):
-        read_trace_bytes(data[:-3], FILE)
 
 
 NONE = "no iteration times"

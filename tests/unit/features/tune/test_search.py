@@ -11,19 +11,18 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
-from enginebench.features.tune.proposals import Tried, Walk
+from enginebench.features.tune.proposals import Walk
 from enginebench.features.tune.race import Final
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.search import Search
-from enginebench.features.tune.sections import format_answer, list_tune
+from enginebench.features.tune.sections import format_answer
 from enginebench.features.tune.session import describe_search
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Trial
 from enginebench.runs.folder import RunRequest
 from reporters import Silent
-from reports import draw
 from samples import make_machine
-from tracks import ARMS, DISTURBED, Clock, Scripted
+from tracks import ARMS, Scripted
 
 REQUEST = SearchRequest(
     run=RunRequest(
@@ -35,7 +34,6 @@ REQUEST = SearchRequest(
 
 
 MACHINE = make_machine()
-MANY = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
 
 
 class Stored:
@@ -104,16 +102,6 @@ def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
     assert f"inconclusive ({row.reason})." in " ".join(format_answer(document))
 
 
-def test_nothing_is_tried_twice_and_the_end_comes_when_nothing_is_left() -> None:
-    track = Scripted()
-    search = run(track)
-    proposed = [s.name for generation in search.record.generations for s in generation.settings]
-    assert len(proposed) == len(set(proposed))
-    # Both changes of x, one or two at a time, from wherever its best was; everything of y.
-    assert {"y:kept=1 fp32 1 thread", "x:arena=none fp32 2 threads", "x fp32 1 thread"} <= set(proposed)
-    assert len(track.order) == len(set(track.order)) == search.processes
-
-
 @pytest.mark.parametrize("budget_s", [40.0, 60.0, 100.0])
 def test_the_budget_is_kept_and_the_final_gets_its_share(budget_s: float) -> None:
     track = Scripted(sd=0.02)
@@ -137,21 +125,6 @@ def test_a_budget_that_ends_within_the_first_round_of_the_final_leaves_who_led_t
     track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
     search = run(track, replace(REQUEST, budget_s=50.0))
     assert search.final is None and search.leader is not None and search.leader == search.record.finalists[0]
-
-
-def test_a_budget_that_ends_before_the_race_leaves_a_final_of_all_defaults() -> None:
-    track = Scripted()
-    slow_check = track.check
-
-    def check(settings: Sequence[Setting]) -> Any:
-        track.clock.now_s += 26.0
-        return slow_check(settings)
-
-    track.check = check  # type: ignore[method-assign]
-    search = run(track, replace(REQUEST, budget_s=36.0))
-    assert search.final is not None and len(search.final.defaults) == 2 and search.final.rounds >= 3
-    assert name(search) == "x fp32 2 threads" and not search.final.beaten
-    assert not [key for key in track.order if not key[2]], "there was no time for a race"
 
 
 class Slow(Scripted):
@@ -202,57 +175,11 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     assert roomy.limits["z:mode=good fp32 2 threads"] == 500.0 and roomy.limits["z:arena=none fp32 2 threads"] == 200.0
 
 
-def test_the_final_leaves_out_whoever_is_far_behind_the_best_default() -> None:
-    track = Scripted()
-    track.find_cost = lambda setting: 1.0 if setting.engine == "x" else 2.5  # type: ignore[method-assign]
-    search = run(track)
-    assert search.final is not None and search.final.defaults == ("x fp32 2 threads",)
-
-
-@pytest.mark.parametrize("budget_s", [50.0, 90.0, 120.0])
-def test_a_default_that_leads_keeps_time_for_the_interval_of_its_own(budget_s: float) -> None:
-    track = Scripted(lap_s=4.0)
-    track.find_cost = lambda setting: 1.0 if setting == ARMS[0].default else 1.01  # type: ignore[method-assign]
-    search = run(track, replace(REQUEST, budget_s=budget_s))
-    assert search.final is not None and (search.final.challenger, search.final.rounds) == (ARMS[0].default.name, 3)
-    assert search.record.finished
-
-
-def test_a_build_that_is_ended_costs_its_share_alone() -> None:
-    search = search_slowly(Slow({"z": 101.0}), 200.0)
-    assert name(search) == "y:kept=1 fp32 2 threads" and search.record.spent_s <= 205.0
-    assert next(lost.reason for lost in search.lost) == "no response within the time-out"
-
-
-def test_one_that_hangs_costs_a_share_of_the_budget_and_outlasts_it_never() -> None:
-    budget = Budget(100.0, 10.0, clock=(clock := Clock()))
-    budget.child_s, limits = 40.0, list[float]()
-    for clock.now_s in (0.0, 60.0, 99.0):
-        limits.append(budget.limit_child())
-    assert limits == [40.0, 30.0, 0.1]
-    assert replace(REQUEST, budget_s=1200.0).child_s == 240.0
-    assert replace(REQUEST, budget_s=30.0).child_s == 30.0, "importing PyTorch takes its time"
-    assert replace(REQUEST, budget_s=1e5, run=replace(REQUEST.run, timeout_s=300.0)).child_s == 300.0
-
-
 def test_where_nobody_may_race_every_reason_is_told() -> None:
     track = Scripted()
     track.refusals = {arm.default.name: f"no {arm.engine}" for arm in ARMS}
     with pytest.raises(MeasurementError, match=r"no setting can be measured\. .*no x.*no y"):
         run(track, replace(REQUEST, budget_s=5.0))
-
-
-def test_a_disturbed_lap_is_a_warning_of_its_setting_and_of_the_search() -> None:
-    track = Scripted()
-    track.shaky = {"y:kept=1 fp32 2 threads", "x fp32 1 thread"}
-    document = describe_search(run(track), MACHINE, proposed_by=[])
-    assert document.validity == "invalid"
-    assert {row.candidate: row.validity for row in document.final if row.validity != "valid"} == {
-        "y:kept=1 fp32 2 threads": "invalid"
-    }
-    assert {one.candidate for one in document.candidates if one.validity == "invalid"} == track.shaky
-    (row,) = [row for row in document.final if row.caveats]
-    assert row.caveats == (DISTURBED,) and "~ " in draw(list_tune(document), 300)
 
 
 def interrupt(track: Scripted, count: int, after_s: float = 0.0) -> Callable[..., None]:
@@ -292,70 +219,6 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
         assert sorted(track.order) == sorted(whole_track.order), "nothing was measured twice"
 
     check()
-
-
-def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
-    """The process was killed between the two: the trial counts, only its seconds are lost."""
-    track, stored = Scripted(), Stored()
-    whole = run(Scripted())
-    run_lap, stop = track.run, interrupt(track, 8)
-
-    def kill(*given: Any, **named: Any) -> Any:
-        found = list(run_lap(*given, **named))
-        stop()
-        return found
-
-    track.run = kill  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        make_search(track, stored=stored).run()
-    track.run = run_lap  # type: ignore[method-assign]
-    again = make_search(track, stored=stored)
-    again.run()
-    found, wanted = (describe_search(one, MACHINE, proposed_by=[]) for one in (again, whole))
-    assert replace(found, spent_s=wanted.spent_s) == wanted and len(track.order) == len(set(track.order))
-
-
-def test_proposers_take_turns_and_leave_when_they_have_nothing() -> None:
-    asked: list[str] = []
-
-    class Once:
-        def __init__(self, label: str, settings: Sequence[Setting]) -> None:
-            self.name, self._left = label, list(settings)
-
-        def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-            asked.append(self.name)
-            found, self._left = self._left[:1], self._left[1:]
-            return found
-
-    x = ARMS[0]
-    settings = [x.set({"mode": "good"}), x.set({"threads": "1"}), x.set({"arena": "none"})]
-    track = Scripted()
-    proposers: list[Any] = [Once("a", settings[:2]), Once("b", settings[2:])]
-    search = run_with(ARMS, track, 1e4, proposers)
-    assert asked == ["a", "b", "a", "b", "a"]
-    assert [s.name for g in search.record.generations[1:] for s in g.settings] == [
-        settings[0].name, settings[2].name, settings[1].name,
-    ]  # fmt: skip
-
-
-def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> None:
-    """The default came first, and was taken although a setting measured after it was nine times as fast."""
-    track = Scripted(lap_s=20.0)
-    track.find_cost = lambda setting: 9.0 if setting.engine == "x" else 1.0  # type: ignore[method-assign]
-    track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
-    known = [ARMS[0].set({"mode": "good"}), ARMS[0].set({"arena": "none"}), ARMS[0].set({"mode": "bad"})]
-    search = run_with(ARMS, track, 130.0, known=known)
-    assert search.leader is not None and search.leader.name == "y:kept=1 fp32 2 threads"
-    assert "no time was left to measure it" in {lost.reason for lost in search.lost}
-
-
-@pytest.mark.parametrize("budget_s", [38.0, 44.0, 50.0])
-def test_settings_that_no_time_is_left_to_race_are_not_proposed_for_ever(budget_s: float) -> None:
-    """Of a clock that only trials move; a real one ran out, at one more stored generation for each turn."""
-    track = Scripted()
-    track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
-    search = run_with(MANY, track, budget_s, [Walk(MANY)])
-    assert search.final is not None and len(search.record.generations) < 4
 
 
 def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:

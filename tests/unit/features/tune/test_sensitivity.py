@@ -44,18 +44,6 @@ CASES = [(model, recipe) for model in ("digits", "residual") for recipe in ("cpu
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_all_groups_together_are_the_quantized_graph(made, case):
-    given, prepared, quantized, feeds = made[case]
-    groups = find_groups(given, prepared, quantized)
-    everything = quantize_only(prepared, quantized, [name for group in groups for name in group.nodes])
-    assert list_quantized_products(everything) == list_quantized_products(quantized)
-    theirs, ours = answer(quantized, feeds, 1), answer(everything, feeds, 1)
-    reference = answer(prepared, feeds, 1)
-    assert measure_harm(reference, ours) == pytest.approx(measure_harm(reference, theirs), rel=0.05)
-    assert measure_harm(reference, theirs) > 0
-
-
-@pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_one_group_has_its_own_pairs_and_no_others(made, case):
     given, prepared, quantized, feeds = made[case]
     reference = answer(prepared, feeds, 1)

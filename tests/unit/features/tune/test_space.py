@@ -62,58 +62,6 @@ def test_the_default_of_an_arm_is_what_run_measures_and_engines_that_compile_for
     assert arms["ort int8"].default.name == "ort int8@cpu 2 threads"
 
 
-def test_what_the_user_names_stays_as_it_is() -> None:
-    arm = find_arms("ort:spinning=never", FP32)["ort fp32"]
-    assert "spinning" not in arm.knobs and arm.set({"opt": "basic"}).options == {"spinning": "never", "opt": "basic"}
-    named = find_arms("ort", ("int8", "tensorrt"))["ort int8"]
-    assert all(value.startswith("tensorrt") for value in named.knobs["recipe"])
-
-
-def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
-    assert "sessions" not in find_arms("ort", FP32)["ort fp32"].knobs
-    assert {"streams", "max_batch", "sessions"} <= find_arms("ort", FP32, goal="throughput")["ort fp32"].knobs.keys()
-    assert "recipe" not in find_arms("ort", FP32)["ort fp32"].knobs
-    arms = find_arms("pytorch", FP32, ("bf16", None))
-    assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
-    assert "accuracy_level" not in find_arms("ort", ("int8", "cpu"))["ort int8"].knobs
-    for weights_only in ("int8", "w8"), ("int4", None), INT8:  # w8 is searched unasked
-        (arm,) = find_arms("ort", weights_only).values()
-        assert arm.knobs["accuracy_level"] == ("0", "1", "4")
-    assert arm.set({"recipe": "w8", "accuracy_level": "4"}).options and not arm.set({"accuracy_level": "4"}).options
-    scaled = [find_arms("pytorch-compile", ("fp8", recipe), device="cuda:0") for recipe in (None, "dynamic")]
-    assert ["scales" in arms["pytorch-compile fp8"].knobs for arms in scaled] == [False, True], "static has its own"
-    assert not find_arms("pytorch", INT8), "PyTorch has 8 bits only where it compiles"
-    assert not find_arms("pytorch-compile", ("int8", "cpu"))
-
-
-@pytest.mark.parametrize(
-    ("engine", "recipes"),
-    [
-        ("ort", {"cpu", "tensorrt", "dynamic", "w8"}),
-        ("openvino", {"nncf", "cpu", "dynamic", "w8"}),
-        ("pytorch-compile", {"pt2e"}),
-    ],
-)
-def test_recipes_are_searched_unasked(engine: str, recipes: set[str]) -> None:
-    found = find_arms(engine, INT8)[f"{engine} int8"].knobs["recipe"]
-    assert {value.partition("/")[0] for value in found} == recipes
-
-
-def test_streams_share_the_threads_and_requests_wait_up_to_a_quarter_of_their_limit() -> None:
-    arm = find_arms("ort", FP32, goal="capacity", limit_ms=10.0)["ort fp32"]
-    assert arm.knobs["max_wait_ms"] == ("0", "1", "2.5")
-    setting = arm.set({"max_batch": "8", "max_wait_ms": "2.5"})
-    assert setting.name == "ort fp32 2 threads batch 8 wait 2.5 ms" and setting.max_wait_ms == 2.5
-    assert (arm.read(setting) or {})["max_wait_ms"] == "2.5"
-    assert arm.set({"max_wait_ms": "2.5"}) == arm.default, "a request that is computed alone waits for nobody"
-    assert arm.set({"streams": "2", "max_batch": "8"}).name == "ort fp32 1 thread 2 streams batch 8"
-
-
-def test_a_gpu_takes_larger_batches_and_streams_without_cores() -> None:
-    arm = find_arms("pytorch-cudagraph", FP32, goal="capacity", device="cuda:0")["pytorch-cudagraph fp32"]
-    assert arm.knobs["streams"] == ("1", "2", "3", "4") and arm.knobs["max_batch"][-1] == "128"
-
-
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
 def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
     for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():
@@ -172,17 +120,6 @@ def test_without_optuna_settings_are_enumerated(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(make_proposer(ARMS, seed=0), Walk)
 
 
-def test_what_changes_no_output_is_not_tried_with_what_was_refused_and_what_takes_minutes_comes_last() -> None:
-    knobs = {"threads": ("2",), "mode": ("plain", "other", "max"), "wait": ("spin", "driver")}
-    arm = Arm(engine="x", fixed={}, precision="fp32", knobs=knobs, timing_only=frozenset({"wait"}),
-              dear=frozenset({("mode", "max")}))  # fmt: skip
-    known = [tried(arm.default, 1.0), Tried(setting=arm.set({"mode": "other"}), cost=None)]
-    names = [setting.name for setting in Walk([arm]).propose(100, known)]
-    assert names == [f"x:{options} fp32 2 threads" for options in ("wait=driver", "mode=max", "mode=max,wait=driver")]
-    drawn = make_proposer([arm], seed=1).propose(1, known)
-    assert [setting.name for setting in drawn] == names[:1]
-
-
 PRECISIONS = (("fp32", None), ("fp16", None), ("bf16", None))
 ENGINES = (("pytorch", {}), ("pytorch-compile", {"cuda_graph": "1"}), ("pytorch-cudagraph", {}))
 
@@ -210,25 +147,6 @@ def test_names_of_weights_tell_the_kind_of_model(tmp_path: Path, head: bytes, fa
         file.writestr("m/data.pkl", head)
         file.writestr("m/data/0", b"running_mean" * 9)
     assert find_families(keep(tmp_path / "m.pt")) == families
-
-
-def test_operators_tell_the_kind_of_a_graph(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(5 * b'"\x04Conv' + b'"\x07Softmax')
-    assert find_families(keep(tmp_path / "m.onnx")) == ["convolutions"]
-    assert find_families(keep(tmp_path / "none.onnx")) == ["transformers"]
-
-
-def test_a_gpu_begins_with_compiled_code_in_one_graph_in_the_fastest_precision() -> None:
-    known = list_known(arms := make_arms(), ["convolutions"], "cuda")
-    folded = "pytorch-compile:channels_last=1,cuda_graph=1,fold_bn=1"
-    assert known[0].name == f"{folded} fp16 4 threads" and f"{folded} bf16 4 threads" in [s.name for s in known]
-    names = [setting.name for setting in order_first(arms, known)]
-    assert names[:4] == [
-        *("pytorch fp32 4 threads", known[0].name, "pytorch fp16 4 threads", "pytorch-cudagraph fp16 4 threads")
-    ]
-    assert len(names) == len(set(names)) and {arm.default.name for arm in arms} <= set(names)
-    assert names.index(f"{folded} bf16 4 threads") < names.index("pytorch-compile:cuda_graph=1 fp16 4 threads")
-    assert list_known(arms, ["transformers"], "cuda")[0].name == "pytorch-compile:cuda_graph=1 bf16 4 threads"
 
 
 def test_what_was_fixed_stays_and_an_engine_without_combinations_has_none() -> None:

@@ -124,12 +124,6 @@ def test_the_graphs_of_the_request_serve_without_being_made_again(made: list[Any
     assert row.id == "ort-int8.cpu-b1-compute-t2-hot-race" and row.chain == (GRAPH, INT8)
 
 
-def test_dynamic_int8_of_openvino_is_made_from_weights_alone(made: list[Any]) -> None:
-    row = make_rows().plan(replace(SETTING, engine="openvino", recipe="dynamic"), MeasureSpec())
-    assert row.source is not None and (row.source.recipe, row.engine.recipe, row.skip) == ("w8", "dynamic", None)
-    assert [recipe for _, _, recipe, _ in made] == ["w8"]
-
-
 def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:
     with pytest.raises(ArtifactError, match=r"the stored search names the graph '\.\./secret', which it has not made"):
         make_rows().plan(replace(SETTING, graph="../secret"), MeasureSpec())
@@ -160,13 +154,3 @@ def test_a_graph_of_a_proposer_stands_in_for_that_of_its_precision(made: list[An
     row = found.plan(replace(SETTING, graph="half of it"), MeasureSpec())
     assert row.source is not None and row.source.sha256 == "mixed" and not made
     assert row.id != found.plan(SETTING, MeasureSpec()).id
-
-
-def test_no_graph_takes_longer_to_make_than_the_search_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(track, "make_graph", lambda request, *_, **__: asked.append(request.timeout_s) or INT8)
-    for left_s in (5.0, 10_000.0):
-        found = make_rows(GRAPH)
-        found.find_left = lambda left_s=left_s: left_s  # type: ignore[misc]
-        found.plan(SETTING, MeasureSpec())
-    assert asked == [5.0, REQUEST.timeout_s]

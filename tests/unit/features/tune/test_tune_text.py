@@ -13,7 +13,7 @@ from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Mea
 from enginebench.core.store import encode
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
 from enginebench.features.tune.records import Candidate, Dropped, Finalist, TuneDocument, TuneRef
-from enginebench.features.tune.sections import draw_frontier, format_answer, list_points, list_tune, list_tune_page
+from enginebench.features.tune.sections import draw_frontier, format_answer, list_tune, list_tune_page
 from enginebench.features.tune.session import find_frontier, format_headroom
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
@@ -84,13 +84,6 @@ OWN = tuple(replace(KEPT.candidates[0], default=True, candidate=name) for name i
 )
 def test_the_answer_comes_first(document: TuneDocument, answer: str) -> None:
     assert " ".join(format_answer(document)).startswith(answer)
-
-
-def test_a_terminal_shows_the_last_who_were_dropped_and_counts_all() -> None:
-    said = flatten(show(BEATEN))
-    assert "8 dropped in the race" in said and "4 dropped before the race" in said
-    assert "c11 round 2 reason 11" in said and "c3 " not in said and "tune.html has all of them" in said
-    assert "it died" in flatten(show(KEPT)) and "(not finished)" in flatten(show(BROKEN))
 
 
 def test_a_final_that_others_disturbed_is_told_with_its_reasons() -> None:
@@ -169,13 +162,6 @@ CANDIDATES = (
     make_candidate("failed", None, None),
 )
 PICTURED = replace(BEATEN, candidates=CANDIDATES, frontier=find_frontier(CANDIDATES))
-
-
-def test_points_say_what_kind_they_are_and_who_is_on_the_frontier() -> None:
-    assert [(point["candidate"], point["kind"], point["front"]) for point in list_points(PICTURED)] == [
-        ("fp32", "default", True), ("int8", "default", True), ("mix <b>", "mixed precision", True),
-        ("worse", "other setting", False),
-    ]  # fmt: skip
 
 
 def test_the_picture_is_drawn_and_stands_on_the_page_and_without_the_library_the_table_alone() -> None:

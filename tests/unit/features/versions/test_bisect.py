@@ -22,11 +22,6 @@ ROW = make_result("fake", processes=0)
 AGREES = replace(make_drift(0.0), reference="r0")
 
 
-def test_a_series_stands_for_its_newest() -> None:
-    assert cut_range(VERSIONS, "p", "1.24", "1.26") == ["1.24.4", "1.25.0", "1.26.0"]
-    assert cut_range(VERSIONS, "p", "1.24.0", "1.25") == ["1.24.0", "1.24.4", "1.25.0"]
-
-
 @pytest.mark.parametrize(
     ("versions", "good", "bad", "said"),
     [
@@ -143,11 +138,6 @@ def test_a_version_between_without_a_verdict_is_passed_over(
     assert asked == {"666": [6], "777": [], "888": [6, 12, 24]}[between]
     beside = bisect(tmp_path, ["200", between, "201", "300", "301"])
     assert (beside.first_bad, beside.last_good, beside.undecided) == ("300", "201", ())
-
-
-def test_an_inconclusive_version_gets_more_trials(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
-    assert bisect(tmp_path, ["200", "201", "999"]).first_bad == "999"
-    assert [count for _, version, count in measured if version == "999"] == [6, 12, 24]
 
 
 def test_a_package_is_for_an_engine() -> None:

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.core.records import Artifact, Build, Measurement, MeasureSpec, Result
-from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, find_best_build
+from enginebench.core.records import Measurement
+from enginebench.stats.builds import estimate_between, find_best_build
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
-from samples import make_result
 
 
 def draw(rng: np.random.Generator, builds: int, processes: int, between: float, within: float) -> list[list[float]]:
@@ -32,13 +30,6 @@ def measure(groups: Sequence[Sequence[float]], scale: float = 1.0) -> list[Measu
     ]
 
 
-def make_row(groups: Sequence[Sequence[float]], hashes: Sequence[str | None], seconds: float = 10.0) -> Result:
-    artifact = Artifact(kind="plan", model="m", path="p", sha256="0", files=(), inputs=(), outputs=())
-    builds = [Build(artifact=artifact, build_s=seconds, fingerprint=text, max_abs_diff=0.0) for text in hashes]
-    row = replace(make_result("fake", processes=0), measure=MeasureSpec(builds=len(groups)))
-    return replace(row, measurements=tuple(measure(groups)), builds=tuple(builds))
-
-
 def test_deviations_are_those_of_the_textbook() -> None:
     """One-way ANOVA by SciPy; the F of the interval's ends gives back the chance that they were made for."""
     groups = draw(np.random.default_rng(3), 5, 4, 0.05, 0.01)
@@ -50,12 +41,6 @@ def test_deviations_are_those_of_the_textbook() -> None:
     for end, p in ((found.low, 0.975), (found.high, 0.025)):
         expected = within**2 * 4 * (f - stats.f.ppf(p, 4, 15)) / (4 * stats.chi2.ppf(p, 4))
         assert end == pytest.approx(math.sqrt(expected))
-
-
-@pytest.mark.parametrize("groups", [[[0.0, 0.1]], [[0.0], [0.1]], [[0.0, 0.1], []]])
-def test_too_few_processes_say_nothing(groups: list[list[float]]) -> None:
-    assert estimate_between(groups) == (None, None)
-    assert find_best_build(groups, [1.0] * len(groups)) is None
 
 
 def test_the_best_of_builds_that_are_alike_gains_nothing() -> None:
@@ -76,18 +61,6 @@ def test_the_best_of_builds_that_differ_gains_and_pays() -> None:
     assert best.pays_after == math.ceil(20 / (best.gain.value * 1e-9))
     worse = find_best_build([[0.05, -0.1], [0.0, 0.0], [-0.05, 0.1]], [None, 1.0, 1.0])
     assert worse is not None and worse.cost_s is None and worse.pays_after is None
-
-
-def test_a_row_tells_of_its_builds_and_doubts_one_of_them() -> None:
-    effect = describe_builds(make_row(draw(np.random.default_rng(5), 6, 3, 0.05, 0.002), "aabbcc"))
-    assert effect is not None and effect.shown and effect.best is not None
-    assert (effect.builds, effect.processes, effect.distinct, effect.max_abs_diff) == (6, 18, 3, 0.0)
-    assert len(effect.medians_ms) == 6 and effect.medians_ms[0] == pytest.approx(100, rel=0.2)
-    (doubt,) = doubt_builds(effect)
-    assert doubt.code == "builds_differ" and "6 builds of this engine differ by" in doubt.message
-    alike = describe_builds(make_row(draw(np.random.default_rng(6), 6, 3, 0.0, 0.01), [None] * 6))
-    assert alike is not None and not alike.shown and alike.distinct is None and not doubt_builds(alike)
-    assert describe_builds(make_row([[0.0, 0.1]], [None])) is None and not doubt_builds(None)
 
 
 def test_the_build_is_the_unit_of_a_comparison() -> None:

@@ -161,9 +161,3 @@ def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
     came = replace(rows[1], layers=(*slower, LayerTime(name="x", mean_ns=5e5, kind="Cast")))
     assert format_change(describe_change("m", rows[0], came))[-1].endswith("conv +2 ms, x (new) +0.5 ms")
     assert format_changes(DiffDocument(rows=(), verdict="faster", gate_failed=False)) == []
-
-
-def test_packages_that_came_or_went_are_changes() -> None:
-    versions: list[dict[str, str]] = [{"a": "1", "b": "1"}, {"b": "2", "c": "1"}]
-    base, cand = (replace(make_row(None), machine=make_machine(versions=each)) for each in versions)
-    assert describe_change("m", base, cand).versions == {"a": ("1", None), "b": ("1", "2"), "c": (None, "1")}

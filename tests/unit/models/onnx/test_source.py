@@ -14,7 +14,7 @@ from enginebench.core.records import Artifact, TensorSpec
 from enginebench.core.store import hash_file, refuse_pointer
 from enginebench.models.onnx import source as onnx_source
 from enginebench.models.onnx.source import read_onnx, read_packaged_onnx, read_precision
-from enginebench.models.zoo import DATA_DIR, packaged_onnx
+from enginebench.models.zoo import DATA_DIR
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -250,19 +250,6 @@ def test_only_packaged_models_ship_as_onnx() -> None:
     assert read_packaged_onnx("digits-mlp").inputs[0].shape == ("batch", 64)
     with pytest.raises(ArtifactError, match="does not ship as ONNX"):
         read_packaged_onnx("resnet18")
-
-
-def test_what_a_graph_says_of_itself_is_read(tmp_path: Path) -> None:
-    model = onnx.load(packaged_onnx("digits-cnn"))
-    node = model.graph.node.add(op_type="DequantizeLinear", output=["unused"])
-    node.input.extend(["unused_too", "scale"])
-    caveats = '[{"code":"random_calibration","message":"m"}]'
-    for label, recipe in (("int8@cpu", "cpu"), ("fp8@tensorrt", "qat"), ("int8@weak", "qat"), ("ä", "qat")):
-        entries = {"precision": label, "preprocess_sha256": "a" * 64, "caveats": caveats}
-        helper.set_model_props(model, {f"enginebench.{key}": value for key, value in entries.items()})
-        full = read_onnx(_save(model, tmp_path / "q.onnx"))
-        assert (full.precision, full.recipe, full.preprocess_sha256) == ("int8", recipe, "a" * 64)
-        assert [c.code for c in full.caveats] == ["random_calibration"]
 
 
 def test_doubts_that_cannot_be_read_are_not_dropped(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageE
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import TensorSpec
 from enginebench.models.precision.calibration_data import (
-    hash_while_reading,
     keep_batches,
     list_images,
     open_arrays,
@@ -153,12 +152,6 @@ def test_labels_from_an_index_file(folder, name, text):
     assert sorted(open_pictures(folder).read_labels(1000).tolist()) == [0, 5, 5, 9]
 
 
-def test_labels_from_a_list_of_names(folder):
-    name_folders(folder)
-    (folder / "classes.txt").write_text("n02\nn01\n\nn03\n")
-    assert read_class_index(folder, None) == {"n02": 0, "n01": 1, "n03": 2}
-
-
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"0": 1.5}', '{"x": ["n01"]}', '{"0": []}'])
 def test_a_damaged_index_file(folder, text):
     (folder / "class_index.json").write_text(text)
@@ -265,16 +258,3 @@ def test_a_damaged_origin_is_named(tmp_path):
     np.savez(tmp_path / "x.npz", input=np.ones((1, 64), np.float32), __enginebench__=np.array("{"))
     with pytest.raises(ParseError, match="__enginebench__"):
         open_arrays(tmp_path / "x.npz", DIGITS, 1)
-
-
-def test_the_hash_does_not_depend_on_the_steps():
-    data = open_data("fake", model="m", inputs=TWO, n=5)
-    hashes = set()
-    for size in (1, 2, 5):
-        hashed, read_hash = hash_while_reading(data)
-        list(hashed.batches(size))
-        hashes.add(read_hash())
-    assert len(hashes) == 1
-    hashed, read_hash = hash_while_reading(open_data("fake", model="m", inputs=TWO, n=5, seed=1))
-    list(hashed.batches(5))
-    assert read_hash() not in hashes

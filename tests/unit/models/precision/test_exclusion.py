@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, row_id
-from enginebench.core.records import Availability, EngineSpec, MeasureSpec
+from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
@@ -21,11 +21,8 @@ from enginebench.models.precision.exclusion import (
     write_exclusion,
 )
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
-from enginebench.models.precision.macs import list_quantized_products
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.zoo import packaged_onnx
-from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import plan_rows
 from graphs import build_graph, build_residual, save
 
 FIRST, LAST = "node_Conv_51", "node_linear_1"
@@ -38,29 +35,6 @@ def digits():
     data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=64)
     artifact = replace(artifact, preprocess_sha256=data.preprocess_sha256)
     return artifact, calibrate(artifact, data, threads=1), data
-
-
-@pytest.mark.parametrize("recipe", ["tensorrt", "cpu", "nncf"])
-def test_every_recipe_leaves_the_named_nodes_in_fp32(digits, tmp_path, recipe):
-    artifact, calibration, data = digits
-    found = {}
-    for name, exclude in (("all", ()), ("mixed", (FIRST, LAST))):
-        path = tmp_path / f"{name}.onnx"
-        ranges = {"data": data} if recipe == "nncf" else {"calibration": calibration}
-        quantize(artifact, "int8", recipe, path, exclude=exclude, **ranges)
-        found[name] = set(list_quantized_products(onnx.load(path)))
-    assert {FIRST, LAST} <= found["all"] and found["mixed"] == found["all"] - {FIRST, LAST}
-
-
-@pytest.mark.parametrize("to", ["fp16", "bf16"])
-def test_a_cast_leaves_the_named_nodes_in_fp32_and_does_not_call_them_unsafe(digits, tmp_path, to):
-    artifact, calibration, _ = digits
-    made = quantize(artifact, to, None, tmp_path / "cast.onnx", calibration=calibration, exclude=(FIRST,))
-    graph = onnx.load(tmp_path / "cast.onnx").graph
-    types = {t.name: t.data_type for t in graph.initializer}
-    weights = {node.name: types[node.input[1]] for node in graph.node if node.op_type == "Conv"}
-    assert weights.pop(FIRST) == onnx.TensorProto.FLOAT and onnx.TensorProto.FLOAT not in weights.values()
-    assert [c.template for c in made.caveats if c.code == "kept_fp32"] == ["kept_fp32.excluded"]
 
 
 def test_the_file_says_what_was_excluded_and_is_read_back_with_it(digits, tmp_path):
@@ -129,19 +103,6 @@ def test_a_bad_list_is_refused(tmp_path, content, error, message):
         (tmp_path / "list").write_bytes(content)
     with pytest.raises(error, match=message):
         read_exclusion(tmp_path / "list")
-
-
-def test_a_mixed_graph_is_a_row_of_its_own(digits, tmp_path):
-    artifact, calibration, _ = digits
-    ids = set()
-    for exclude in ((), (FIRST,), (LAST,), (FIRST, LAST)):
-        path = tmp_path / "q.onnx"
-        made = quantize(artifact, "int8", "cpu", path, calibration=calibration, exclude=exclude)
-        request = RunRequest(model=str(path), engines=(("ort", {}),), precisions=(("fp32", None),))
-        (row,) = plan_rows(request, (made,), probe=lambda name: Availability(engine=name, available=True))
-        assert row.skip is None and row.engine.mix == name_mix(exclude)
-        ids.add(row.id)
-    assert len(ids) == 4
 
 
 def test_the_order_of_a_list_does_not_make_another_row():

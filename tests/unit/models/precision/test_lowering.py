@@ -110,31 +110,12 @@ def test_group_normalization_becomes_its_definition(opset: int, tmp_path: Path) 
     assert axes == [[2], [2]]
 
 
-def test_a_definition_with_computed_axes_is_folded(tmp_path: Path) -> None:
-    scale = {"s": np.ones(6, np.float32)}
-    model = build("y = RMSNormalization <axis = -1> (x, s)", ["n", 4, 6], scale, 23, ("n", 4, 6))
-    _, nodes = lower(model, tmp_path)
-    (mean,) = [n for n in nodes if n.op_type == "ReduceMean"]
-    assert list(mean.input) == ["XSquared__1"] and mean.name
-    made, _ = lower(model, tmp_path, newest=20)
-    assert made.opset == 20
-
-
 def test_domains_of_others_stay_as_they_are(tmp_path: Path) -> None:
     model, _ = SAME["gelu"]
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))  # ONNX Runtime's quantizer adds it
     made, _ = lower(model, tmp_path)
     assert made.opset == 17
-
-
-def test_branches_are_lowered_too(tmp_path: Path) -> None:
-    branch = "g () => (float[2, 4, 1] m) <int64[1] a = {-1}> { m = ReduceMean (x, a) }"
-    choice = f"y = If (c) <then_branch = {branch}, else_branch = {branch}>"
-    lower(build(choice, [2, 4, 1], {"c": np.bool_(True)}), tmp_path)
-    text = (tmp_path / "made" / "lowered.onnx").read_bytes()
-    branches = [a.g for a in onnx.load_model_from_string(text).graph.node[0].attribute]
-    assert [list(branch.node[0].input) for branch in branches] == [["x"], ["x"]]
 
 
 def test_a_shape_of_some_axes_is_cut_in_branches_too_and_below_15(tmp_path: Path) -> None:

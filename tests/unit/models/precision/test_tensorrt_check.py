@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from onnx import ModelProto
 
-from enginebench.core.errors import ArtifactError
-from enginebench.models.precision.tensorrt_check import find_refusals, refuse_what_tensorrt_refuses
+from enginebench.models.precision.tensorrt_check import find_refusals
 from processes import ROOT
-from refusal_graphs import Pair, in_branch, in_function, make_broken, make_left_to_parser, make_sound, product
+from refusal_graphs import Pair, in_branch, in_function, make_broken, make_left_to_parser, make_sound
 
 SOUND, BROKEN, LEFT = make_sound(), make_broken(), make_left_to_parser()
 DATA = ROOT / "tests" / "data" / "tensorrt-8.6" / "parser-verdicts.json"
@@ -54,11 +53,6 @@ def test_graphs_are_found_where_they_lie() -> None:
     assert [refusal.node for refusal in find_refusals(in_branch(Pair(zero=3)))] == ["x_Q", "x_D"]
     first, second = find_refusals(in_function(Pair(zero=3)))
     assert "inner_Q" in first.node and "inner_D" in second.node
-
-
-def test_the_error_counts_names_and_advises() -> None:
-    with pytest.raises(ArtifactError, match=r"would refuse 4 nodes of net\.onnx: x_Q: .*uint8.*--to int8@tensorrt"):
-        refuse_what_tensorrt_refuses(product(x=Pair(kind=2), w=Pair(kind=2)), "net.onnx")
 
 
 def hash_graph(model: ModelProto) -> str:

@@ -17,14 +17,12 @@ from enginebench.report.run.series import (
     follow_batches,
     follow_rows,
     label_rows,
-    list_proofs,
-    list_speedups,
     list_stages,
     place_quality,
     trace_rows,
 )
 from samples import make_drift, make_machine, make_result
-from stored_run import make_doubtful_results, make_results
+from stored_run import make_results
 
 NAMES = [
     "speedup", "latency_hist", "percentiles", "latency_over_time", "pareto", "stages", "per_layer_time", "precision",
@@ -60,16 +58,6 @@ def test_layers_are_the_thirty_slowest_by_precision(charts: dict[str, Chart]) ->
     (rows,) = find_values(charts["per_layer_time"].spec)
     assert len(rows) == 31 and rows[0]["name"] == "conv 39" and rows[-1]["name"] == "(10 more layers)"
     assert {row["kind"] for row in rows[:30]} == {"int8", "fp32"}
-
-
-def test_the_picture_of_layers_is_of_the_fastest_row() -> None:
-    results = make_results()
-    charts = draw([replace(row, layers=results[2].layers) for row in results[:3]])
-    layers = [c for c in charts if c.section == "layers"]
-    assert [c.row for c in layers if c.name == "per_layer_time"] == ["ort int8 (cpu)"] and len(
-        {c.row for c in layers}
-    ) == 3
-    assert [c.name for c in layers if not c.picture] == ["per_layer_time_1", "per_layer_time_2"]
 
 
 def test_charts_hide_what_the_page_hides(charts: dict[str, Chart]) -> None:
@@ -132,13 +120,6 @@ def with_samples(*lists: list[int]) -> Result:
     return replace(row, measurements=made)
 
 
-def test_labels_name_only_what_differs_and_are_unique() -> None:
-    document = describe([make_result("ort"), make_result("pytorch")])
-    assert list(label_rows(document).values()) == ["ort fp32", "pytorch fp32"]
-    document = describe([make_result("ort"), make_result("ort", batch=8)])
-    assert list(label_rows(document).values()) == ["ort fp32, batch 1", "ort fp32, batch 8"]
-
-
 SHARED, MORE = (",".join(f"{name}_{i}=value" for i in range(20)) for name in ("first", "last"))
 
 
@@ -153,15 +134,6 @@ def test_engines_with_long_options_keep_their_own_line_over_batches() -> None:
     rows = [make_result(e, batch=b, identity=f"{e}{b}") for e in engines for b in (1, 8)]
     document = describe(rows)
     assert len({point["engine"] for point in follow_batches(document, label_rows(document))}) == 2
-
-
-def test_every_picture_names_the_rows_that_are_not_to_be_relied_on() -> None:
-    document = describe(make_doubtful_results())
-    labels = label_rows(document)
-    expected = ["pytorch fp32", "ort fp32 ~", "ort int8 (cpu) ~", "openvino int8 (nncf) ~"]
-    assert list(labels.values())[:4] == expected
-    for points in (list_speedups(document, labels), place_quality(document, labels)[0]):
-        assert {point["row"] for point in points} <= set(expected)
 
 
 def test_bins_hold_every_call_up_to_p999_and_equal_times_have_one_that_can_be_seen() -> None:
@@ -197,13 +169,6 @@ def test_traces_show_marks_and_the_reference_kernel() -> None:
     assert 0.9 < min(latency) <= 1 <= max(latency) < 1.1
 
 
-def test_a_row_that_doubles_shows_in_its_trace() -> None:
-    row = with_samples([1_000_000] * 100, [2_000_000] * 100)
-    points, _ = trace_rows([row], {row.id: "row"})
-    first, second = ([p["relative"] for p in points if p["line"] == i] for i in (0, 1))
-    assert np.mean(second) == pytest.approx(2 * np.mean(first), rel=1e-4)
-
-
 def test_quality_is_accuracy_where_there_is_any_else_the_cosine() -> None:
     document = describe(make_results())
     points, name = place_quality(document, label_rows(document))
@@ -224,16 +189,6 @@ def test_a_baseline_in_less_precision_is_as_far_from_the_reference_as_it_was_mea
     points, _ = place_quality(document, label_rows(document))
     assert document.rows[1].baseline == document.rows[1].id
     assert [p["quality"] for p in points] == [1.0, 0.98]
-
-
-def test_proofs_and_speedups_are_those_of_the_rows() -> None:
-    document = describe(make_results())
-    labels = label_rows(document)
-    shares = [(p["row"], p["precision"], p["share"]) for p in list_proofs(document, labels)]
-    assert ("ort int8 (cpu)", "int8", 0.83) in shares
-    speedups = list_speedups(document, labels)
-    assert [p["verdict"] for p in speedups] == ["baseline", "faster", "faster", "faster"]
-    assert speedups[0]["text"] == "1x"
 
 
 def test_stages_are_those_of_the_row_or_its_copies() -> None:

@@ -12,7 +12,6 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
-from enginebench.report.terminal import format_text
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
 from samples import make_drift, make_estimate, make_machine, make_result
@@ -35,20 +34,6 @@ def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AG
 
 
 PYTORCH = make_result(median_ms=20, drift=AGREE)
-
-
-def test_of_a_batch_the_rate_is_told() -> None:
-    drift, times = replace(AGREE, reference="pytorch-fp32-b32"), {"pytorch": 20, "ort": 10}
-    rows = [make_result(name, median_ms=ms, batch=32, drift=drift, sd=1e-9) for name, ms in times.items()]
-    assert head(*rows)["FASTEST"].startswith("ort fp32   9.98 ms, 3,201 images/s   2.00x pytorch fp32")
-
-
-def test_the_floats_beside_eight_bits_are_told() -> None:
-    mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
-    assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
-    halved = make_result("openvino:floats=bf16", "bf16", 6, drift=AGREE, seed=3)
-    text = format_text(list_sections(describe(PYTORCH, mixed, halved)))
-    assert "int8+bf16 cpu" in text and "bf16+bf16" not in text
 
 
 def spoil(result: Result) -> Result:
@@ -92,26 +77,11 @@ def test_what_changes_the_outputs_is_not_recommended() -> None:
     assert describe(PYTORCH, int8).recommended.id == PYTORCH.id  # type: ignore[union-attr]
 
 
-def test_the_baseline_that_wins_is_what_you_have() -> None:
-    found = head(make_result(median_ms=5, drift=AGREE), ort())["FASTEST"]
-    assert found.startswith("pytorch fp32, what you have: no other configuration is faster")
-
-
 def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
     found = head(make_result(status="failed", reason="died"), ort(), make_result("openvino", median_ms=12, drift=AGREE))
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
     found = head(make_result("openvino", status="skipped"), ort(), PYTORCH, baseline_engine="openvino")
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: openvino fp32 did not run"
-
-
-def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has() -> None:
-    source = Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(), outputs=())
-    rows = [replace(r, artifacts=(source,)) for r in (ort(), make_result("openvino", median_ms=12, drift=AGREE))]
-    skipped = make_result(status="skipped", reason="PyTorch is not installed")
-    assert head(skipped, *rows)["FASTEST"].startswith("ort fp32, the baseline: no other configuration is faster")
-    graph = [replace(r, artifacts=(replace(source, kind="onnx"),)) for r in rows]
-    assert head(skipped, *graph)["FASTEST"].startswith("ort fp32, what you have")
-    assert "strict" not in head(*graph[::-1])["FASTEST"], "ort is what the user has, and strict FP32 as well"
 
 
 def test_the_baseline_that_was_named_is_found_with_its_options() -> None:
@@ -142,17 +112,6 @@ def test_among_equals_the_first_row_is_not_preferred_where_the_user_has_none_of_
     rows = [make_result(name, median_ms=ms, processes=1) for name, ms in (("openvino", 10.05), ("tensorrt", 9.9))]
     found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["FASTEST"]
     assert found.startswith("no clear winner: tensorrt fp32 and openvino fp32 are too close to call after 1 trial each")
-
-
-def test_who_starved_is_not_beaten_by_what_it_would_beat_undisturbed() -> None:
-    quiet = make_result("openvino", median_ms=8, drift=AGREE, seed=2)
-    n = len(quiet.measurements[0].latency_ns)
-    busy = Block(start=n // 5, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
-    starved = tuple(
-        replace(m, latency_ns=[x * 9 if i >= n // 5 else x for i, x in enumerate(m.latency_ns)], blocks=(busy,))
-        for m in quiet.measurements
-    )
-    assert head(PYTORCH, ort(), replace(quiet, measurements=starved))["FASTEST"].startswith("no clear winner")
 
 
 def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
@@ -230,16 +189,6 @@ def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None
     assert wrong["FASTEST"].startswith(f"none with the same outputs: ort {precision}")
 
 
-def test_random_inputs_are_named_with_their_cure() -> None:
-    made = Caveat(code="random_inputs", message="outputs were compared on made-up inputs")
-    shown = describe(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
-    for shape, option in (((1, 3, 224, 224), "--data"), ((1, 512), "--inputs")):
-        rows = tuple(replace(row, shapes={"x": shape}) for row in shown.rows)
-        outputs = format_head(replace(shown, rows=rows))[1].lines[0]
-        assert outputs.startswith("not judged: random weights and inputs.")
-        assert outputs.endswith(f"Give --weights and {option}")
-
-
 def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:
     """Random weights: 0.67 is what BF16 keeps of ResNet-50, and FP32 all of it."""
     drift = replace(AGREE, passed=False, outputs=make_drift(0.1, centred=0.67).outputs)
@@ -271,13 +220,6 @@ def test_a_metric_that_is_lost_is_named() -> None:
     assert "ort int8 is 3.9" in head(*rows)["FASTEST"] and "loses too much of top-1" in head(*rows)["FASTEST"]
     kept = head(rows[0], ort(5, "int8", GROSS, accuracy=0.98))
     assert kept["FASTEST"].startswith("ort int8") and kept["OUTPUTS"] == "within limits: top-1 is within its limit"
-
-
-def test_times_of_a_part_of_the_work_name_nothing() -> None:
-    hidden = Caveat(code="work_outside_run", message="run leaves 90% of its work")
-    lazy = ort(1)
-    lazy = replace(lazy, measurements=tuple(replace(m, caveats=(hidden,)) for m in lazy.measurements))
-    assert head(PYTORCH, lazy)["FASTEST"].startswith("pytorch fp32")
 
 
 def test_an_unfinished_row_is_named_only_where_none_is_finished() -> None:

@@ -8,14 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Block, Build, Caveat, LayerTime, Result
 from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
-from enginebench.report.run.sections import (
-    find_largest,
-    format_builds,
-    format_largest,
-    list_batches,
-    make_batches,
-    make_builds,
-)
+from enginebench.report.run.sections import find_largest, format_builds, format_largest, list_batches, make_builds
 from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline, weigh
 from reports import write_markdown, write_page
@@ -145,19 +138,6 @@ def make_rows() -> list[Row]:
     return [make("a", 8, 4.0), make("a", 1, 1.0), make("a", 32, None), make("b", 1, 2.0)]
 
 
-def read(rows: list[Row]) -> list[tuple[str, ...]]:
-    (table,) = make_batches(rows)
-    return [tuple(column.text(row) for column in table.columns) for row in table.rows]  # type: ignore[union-attr]
-
-
-def test_series_are_the_engines_with_several_batches_in_order() -> None:
-    (series,) = list_batches(make_rows())
-    assert [(row.engine, row.batch) for row in series] == [("a", 1), ("a", 8), ("a", 32)]
-    assert [line[-1] for line in read(make_rows())] == ["1.00", "2.00", ""]
-    rows = [replace(row, scope="io") for row in make_rows()] + [replace(row, cache="cold") for row in make_rows()]
-    assert list_batches(rows) == []
-
-
 def test_the_largest_batch_keeps_to_the_limit() -> None:
     for limit, largest in ((0.5, None), (1.0, 1), (3.9, 1), (4.0, 8), (100.0, 8)):
         (series,) = list_batches(make_rows())
@@ -165,22 +145,6 @@ def test_the_largest_batch_keeps_to_the_limit() -> None:
     assert format_largest(list_batches(make_rows()), 4.0) == ["a fp32: batch 8 is the largest within p99 4 ms."]
     assert format_largest(list_batches(make_rows()), 0.5) == ["a fp32: no batch that was measured within p99 0.5 ms."]
     assert format_largest(list_batches(make_rows()), None) == []
-
-
-def test_a_batch_that_failed_shows_that() -> None:
-    assert read(make_rows())[2] == ("a", "fp32", "32", "failed", "", "", "")
-
-
-def test_a_batch_that_cannot_be_relied_on_says_so() -> None:
-    def doubt(row: Row) -> Row:
-        estimate = row.p99_ms and replace(row.p99_ms, supported=False)
-        return replace(row, validity="suspect", p99_ms=estimate) if row.batch == 8 else row
-
-    series = list_batches([doubt(row) for row in make_rows()])
-    assert read([doubt(row) for row in make_rows()])[1][3:5] == ("~ 2000", "4000?")
-    assert format_largest(series, 4.0) == [
-        "a fp32: batch 8 is the largest within p99 4 ms (too few samples for a p99, disturbed)."
-    ]
 
 
 def test_an_invalid_batch_keeps_to_no_limit() -> None:

@@ -1,7 +1,5 @@
 """The model of a run's report: what its sections hold, before anything draws them."""
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -10,29 +8,15 @@ from enginebench.core.names import find_rows, row_id, shorten_ids
 from enginebench.core.records import Result
 from enginebench.report.run.remarks import list_remarks, list_warnings, name_having
 from enginebench.report.run.rows import RunDocument, describe_run
-from enginebench.report.run.sections import list_facts, list_sections, list_tables
+from enginebench.report.run.sections import list_facts, list_tables
 from enginebench.report.table import Table
-from enginebench.report.terminal import format_text
-from samples import make_drift, make_machine, make_result, make_run
+from samples import make_drift, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 
 
 def describe(*results: Result, **spec: object) -> RunDocument:
     return describe_run(model="m", machine=make_machine(), spec=spec, results=results)
-
-
-def read(document: RunDocument) -> list[dict[str, list[str]]]:
-    """Of each table: title of a column -> the texts beneath it."""
-    tables = [part for section in list_tables(document) for part in section.parts if isinstance(part, Table)]
-    return [{column.title: [column.text(row) for row in table.rows] for column in table.columns} for table in tables]
-
-
-def test_devices_are_a_column_where_they_differ() -> None:
-    other = make_result("ort-cuda", median_ms=3, seed=1)
-    other = replace(other, engine=replace(other.engine, device="cuda:0"))
-    (table,) = read(describe(make_result(), other))
-    assert table["device"] == ["cuda:0", "cpu"] and "threads" not in table
 
 
 def test_the_rate_is_shown_where_calls_overlap() -> None:
@@ -43,45 +27,10 @@ def test_the_rate_is_shown_where_calls_overlap() -> None:
         assert [column.wide for column in table.columns if column.title == "images/s"] == [not shown]
 
 
-def test_one_unit_for_all_times_of_a_table() -> None:
-    (table,) = read(describe(make_result(median_ms=0.029), make_result("ort", median_ms=12, seed=1)))
-    assert table["p50 us"] == ["29.0", "12038"] and "p99 us" in table
-
-
-def test_a_precision_that_ran_less_than_asked_says_so() -> None:
-    weak = replace(
-        make_result("ort", "int8", median_ms=5, seed=1),
-        effective_precision={"int8": 0.71, "fp32": 0.29},
-        caveats=(make_caveat("low_effective_precision", record="71 %", asked="int8"),),
-    )
-    whole = replace(make_result("openvino", "int8", median_ms=6, seed=2), effective_precision={"int8": 0.93})
-    (table,) = read(describe(make_result(), weak, whole))
-    assert table["precision"] == ["int8 71%", "int8", "fp32"]
-
-
-def test_fewer_bits_are_held_against_the_next_more_of_the_same_engine() -> None:
-    times = {"ort fp32": 10, "ort int8": 4, "openvino fp32": 8, "openvino bf16": 5, "openvino int8": 2}
-    results = [make_result(*name.split(), ms, seed=i, sd=1e-9) for i, (name, ms) in enumerate(times.items())]
-    gains = "bf16 against fp32: openvino 1.58 - 1.60x; int8 against fp32: ort 2.49 - 2.50x; int8 against bf16: openvino"
-    for kept, line in ((results, gains), ([r for r in results if r.engine.precision != "bf16"], None)):
-        (section,) = list_tables(describe(*kept))
-        found = [text for part in section.parts[1:] for _, text in part.lines if "against" in text]
-        assert [text.removesuffix(" 2.49 - 2.52x") for text in found] == ([line] if line else [])
-
-
 def test_what_was_timed_in_bytes_says_so() -> None:
     timed = replace(make_result(), shapes={"x": (1, 3)})
     told = [list_facts(describe(timed, normalize=n))[1] for n in (None, {"mean": [0.5]}, {"input": "x"})]
     assert told == ["1x3", "1x3 in bytes", "1x3, x in bytes"]
-
-
-def test_a_page_is_named_where_there_is_one(tmp_path: Path) -> None:
-    def is_named() -> bool:
-        return "report.html" in format_text(list_sections(make_run(), folder=tmp_path))
-
-    assert not is_named(), "altair is not installed, or the run is not over"
-    (tmp_path / "report.html").touch()
-    assert is_named()
 
 
 def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> None:

@@ -23,14 +23,6 @@ def test_large_answers_are_compared_a_few_times(values: int, calls: int) -> None
     assert limit_calls(1, values) == 1
 
 
-def test_answers_know_of_how_many_calls_they_are(tmp_path: Path) -> None:
-    save_answers(tmp_path / "a.npz", {"y": np.ones((6, 2))}, 3)
-    found, calls = load_answers(tmp_path / "a.npz")
-    assert (list(found), calls) == (["y"], 3)
-    save_arrays(tmp_path / "old.npz", {"y": np.ones((6, 2))})
-    assert load_answers(tmp_path / "old.npz")[1] is None
-
-
 def test_the_first_calls_stay(tmp_path: Path) -> None:
     path, large = tmp_path / "a.npz", np.arange(4 * KEPT_VALUES // 2, dtype=np.float32).reshape(8, -1)
     save_answers(path, {"y": large, "z": np.arange(4)}, 4)  # two entries a call, and one

@@ -13,7 +13,6 @@ from enginebench.runs.child.arrays import save_arrays
 from enginebench.runs.child.collecting import Collector, score_answers, unpack_outputs
 from enginebench.runs.child.jobs import ScoreJob
 from enginebench.stats.metrics.metric import Targets
-from enginebench.stats.metrics.tasks import BUILTIN
 
 CODE = """
 import numpy as np
@@ -57,19 +56,6 @@ LOGITS = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 7, 30)
 
 
-def test_of_metrics_that_count_no_answer_is_kept() -> None:
-    kept = collect(("top1", "f1", "collected_metrics:each"), {"out": LOGITS}, LABELS)
-    assert sorted(kept) == ["counts/collected_metrics:each", "counts/f1", "counts/top1"]
-    hits = LOGITS.argmax(1) == LABELS
-    assert kept["counts/top1"][:, 0].tolist() == kept["counts/collected_metrics:each"][:, 0].tolist() == hits.tolist()
-
-
-@pytest.mark.parametrize("step", [1, 7, 30])
-def test_in_whatever_steps_they_come_the_counts_are_the_same(step: int) -> None:
-    kept = collect(("top1", "f1"), {"out": LOGITS}, LABELS, step)
-    assert all((kept[name] == collect(("top1", "f1"), {"out": LOGITS}, LABELS, 30)[name]).all() for name in kept)
-
-
 def test_a_metric_of_all_samples_gets_all_answers(tmp_path: Path) -> None:
     kept = collect(("collected_metrics:whole",), {"out": LOGITS}, LABELS)
     assert sorted(kept) == ["outputs/out", "targets"] and (kept["outputs/out"] == LOGITS).all()
@@ -95,13 +81,6 @@ def test_one_engines_answers_may_be_too_much_for_a_metric() -> None:
     kept = collect(("collected_metrics:strict", "top1"), {"out": broken}, LABELS)
     assert "Input contains NaN (collected_metrics.py:11" in str(kept["failure/collected_metrics:strict"])
     assert "counts/top1" in kept
-
-
-def test_a_task_makes_answers_small() -> None:
-    scores = np.random.default_rng(2).uniform(0, 1, (3, 84, 500))
-    boxes = [{"boxes": [], "labels": []}] * 3
-    kept = collect(("collected_metrics:shown",), {"out": scores}, boxes, task="detection")
-    assert kept["outputs/boxes"].shape == (3, 100, 4) and sum(a.nbytes for a in kept.values()) < scores.nbytes / 40
 
 
 def test_text_is_what_a_metric_of_text_gets(tmp_path: Path) -> None:
@@ -135,13 +114,3 @@ def test_shapes_are_told_of_all_samples_not_of_those_that_came_together(metric: 
 def test_answers_that_do_not_fit_are_the_users_to_mend() -> None:
     kept = collect(("top1",), {"out": LOGITS}, LABELS + 7)
     assert "expected 0 to 6" in str(kept["failure/top1"]) and "counts/top1" not in kept
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_class_that_only_some_calls_name_counts_in_all(order: int):
-    """Class ids as the graph names them: the table of counts grows with them, and the order of calls says nothing."""
-    right = np.arange(12) % 3
-    found = np.where(np.arange(12) == 1, 9, right)[::order]
-    table = collect(("f1",), {"ids": found[:, None]}, right[::order])["counts/f1"]
-    assert table.shape == (12, 30)
-    assert BUILTIN["f1"](Targets(values=[])).finish(table.sum(axis=0)) == pytest.approx((1 + 6 / 7 + 1 + 0) / 4)

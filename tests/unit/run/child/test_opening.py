@@ -2,11 +2,9 @@
 
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec, Recipe
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
@@ -31,31 +29,6 @@ def make_int8(recipe: Recipe, out: Path) -> Artifact:
     graph = read_packaged_onnx("digits-mlp")
     data = open_data("digits", model="digits-mlp", inputs=graph.inputs, n=8)
     return quantize(graph, "int8", recipe, out, calibration=calibrate(graph, data, threads=1), threads=1)
-
-
-@pytest.mark.parametrize(
-    ("engine", "recipe", "refused"),
-    [
-        ("trtexec", "cpu", True),
-        ("tensorrt", "cpu", True),
-        ("tensorrt-rtx", "cpu", True),
-        ("trtexec", "tensorrt", False),
-        ("tensorrt-rtx", "tensorrt", False),
-        ("ort-tensorrt", "cpu", False),
-        ("ort", "cpu", False),
-    ],
-)
-@pytest.mark.feature("trtexec", "trtexec")
-def test_what_tensorrt_refuses_is_not_built(tmp_path: Path, engine: str, recipe: Recipe, refused: bool) -> None:
-    backend: Any = Builder()
-    graph, spec = make_int8(recipe, tmp_path / "q.onnx"), EngineSpec(backend=engine, precision="int8")
-    if not refused:
-        build_graph(backend, graph, spec, str(tmp_path), print)
-        assert backend.asked == [graph]
-        return
-    with pytest.raises(ArtifactError, match=r"would refuse \d+ nodes of .*q\.onnx: .*Quantize.*uint8"):
-        build_graph(backend, graph, spec, str(tmp_path), print)
-    assert backend.asked == []
 
 
 @pytest.mark.feature("trtexec")

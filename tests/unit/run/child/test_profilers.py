@@ -7,7 +7,6 @@ import pytest
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.registry import open_backend
 from enginebench.runs.child.perform import profile as perform_profile
 from enginebench.runs.child.perform.profile import check_profiler, times_layers
 
@@ -35,11 +34,6 @@ class Vague(Silent):
 class Unreadable(Silent):
     def load(self, artifact: Artifact, spec: EngineSpec) -> OnlyForTheTypeChecker:  # type: ignore[name-defined]  # noqa: F821
         raise AssertionError("nothing is loaded to be asked")
-
-
-@pytest.mark.parametrize("name", ["pytorch", "pytorch-compile", "pytorch-cudagraph", "ort", "openvino", "fake"])
-def test_engines_with_a_profiler_say_so(name: str) -> None:
-    assert times_layers(open_backend(name)) is True
 
 
 def test_an_engine_without_one_says_so_too() -> None:

@@ -15,32 +15,12 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_same_labels_in_every_form(tmp_path: Path) -> None:
-    np.save(tmp_path / "t.npy", np.array([3, 1, 2]))
-    np.savez(tmp_path / "t.npz", labels=np.array([3, 1, 2]))
-    write(tmp_path / "t.json", "[3, 1, 2]")
-    write(tmp_path / "t.csv", "label\n3\n1\n2\n")
-    write(tmp_path / "t.txt", "3\n1\n2\n")
-    for path in sorted(tmp_path.iterdir()):
-        found = read_targets(path)
-        assert found.values.tolist() == [3, 1, 2] and found.names is None, path.name
-
-
 def test_text_stays_text(tmp_path: Path) -> None:
     assert read_targets(write(tmp_path / "t.txt", "Straße 5\n12\n\n")).values == ["Straße 5", "12", ""]
     found = read_targets(
         write(tmp_path / "t.json", json.dumps({"targets": ["ab", "c"], "vocabulary": ["-", "a"], "blank": None}))
     )
     assert (found.values, found.vocabulary, found.blank) == (["ab", "c"], ("-", "a"), None)
-
-
-def test_several_arrays_keep_their_names(tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", boxes=np.zeros((2, 1, 4)), labels=np.zeros((2, 1)), vocabulary=np.array(["a"]))
-    found = read_targets(tmp_path / "t.npz")
-    assert sorted(found.values) == ["boxes", "labels"] and found.vocabulary == ("a",)
-    assert len(match_targets(found, 2, None, cut=False).values["boxes"]) == 2
-    with pytest.raises(UsageError, match="has 2 entries, and there are 3 samples"):
-        match_targets(found, 3, None, cut=False)
 
 
 def test_boxes_of_each_sample(tmp_path: Path) -> None:
@@ -82,11 +62,6 @@ def test_fewer_samples_than_targets_only_where_fewer_were_asked_for(tmp_path: Pa
 def test_a_file_of_another_form_is_explained(tmp_path: Path, name: str, content: str, said: str) -> None:
     with pytest.raises(ParseError, match=said):
         read_targets(write(tmp_path / name, content))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match="no such file"):
-        read_targets(tmp_path / "t.npz")
 
 
 def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:

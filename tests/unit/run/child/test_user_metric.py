@@ -69,16 +69,6 @@ def test_code_beside_a_script_is_found_from_elsewhere(folder: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("folder")
-def test_one_value_or_one_for_each_sample() -> None:
-    each, whole = load_metric("own_metrics:each"), load_metric("own_metrics:whole")
-    assert np.asarray(each.call(OUTPUTS, TARGETS)).tolist() == [0, 0, 0, 1]
-    assert not each.higher_is_better and whole.higher_is_better
-    assert isinstance(whole.call(OUTPUTS, TARGETS), float)
-    two = {"a": np.zeros((3, 1)), "b": np.zeros((3, 1))}
-    assert load_metric("own_metrics:names").call(two, Targets(values={"a": np.zeros(3)})) == 3.0
-
-
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "said"),
     [

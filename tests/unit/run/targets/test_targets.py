@@ -11,7 +11,7 @@ import pytest
 
 import enginebench
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, Result
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
 from enginebench.core.store import encode
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
@@ -19,9 +19,8 @@ from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.bundles import load_engine
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import MadeSources, SideRequest, check_side, open_side, open_stored
+from enginebench.runs.targets.sides import check_side, open_stored
 from fakes.tensorrt_modules import forget_modules, use_fakes
-from reporters import Silent
 
 
 @pytest.fixture
@@ -86,9 +85,6 @@ def test_a_graph_in_another_precision_is_opened_as_it_is(to: str, tmp_path: Path
     assert np.array_equal(loaded, enginebench.infer(tmp_path / "q.onnx", {"input": x}, engine="ort")["output"])
 
 
-REQUEST = SideRequest(source=ModelSource(model=""))
-
-
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[SourceJob]:
     """Every job that would have made sources."""
@@ -102,26 +98,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[SourceJob]:
     return asked
 
 
-def test_what_both_sides_start_from_is_made_once(jobs: list[SourceJob], tmp_path: Path) -> None:
-    made: MadeSources = {}
-    ref = open_side("ort@digits-mlp", REQUEST, tmp_path / "ref", Silent(), made)
-    cand = open_side("openvino@digits-mlp", REQUEST, tmp_path / "cand", Silent(), made)
-    assert ref.artifact == cand.artifact and (ref.engine.backend, cand.engine.backend) == ("ort", "openvino")
-    assert [(job.source.model, job.out_dir) for job in jobs] == [("digits-mlp", str(tmp_path / "ref"))]
-
-
 def test_an_engine_of_cpus_is_refused_on_a_gpu_before_anything_is_opened(fakes: None) -> None:
     with pytest.raises(BackendUnavailable, match="engine ort runs on cpu, not on cuda:0"):
         check_side("ort@digits-mlp", "cuda:0")
     assert [check_side(f"{name}@digits-mlp", "cuda:0").engine[0] for name in ("pytorch", "tensorrt")]
-
-
-@pytest.mark.parametrize("other", ["ort@digits-cnn", f"ort@{DATA_DIR / 'digits-mlp.onnx'}"])
-def test_another_model_is_made_for_itself(jobs: list[SourceJob], tmp_path: Path, other: str) -> None:
-    made: MadeSources = {}
-    for text in ("ort@digits-mlp", other):
-        open_side(text, REQUEST, tmp_path, Silent(), made)
-    assert len(jobs) == 2
 
 
 def fill(folder: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, MissingDependency
-from enginebench.stats.metrics.boxes import MOST, NOTHING, Boxes, match_boxes, measure_overlaps, prepare_map, read_boxes
+from enginebench.stats.metrics.boxes import NOTHING, Boxes, match_boxes, measure_overlaps, prepare_map, read_boxes
 from enginebench.stats.metrics.metric import Targets
 
 CORNERS = np.array([[10.0, 10, 30, 50], [12, 11, 31, 52], [100, 100, 140, 120]])
@@ -57,11 +57,6 @@ def test_layouts_of_detectors():
     assert list_first(queries) == ALL
 
 
-def test_another_layout_says_what_to_do():
-    with pytest.raises(FeedError, match="no layout of boxes that is known; a --metric of your own"):
-        read_boxes({"out": np.zeros((1, 5))})
-
-
 def test_overlaps_by_hand():
     found = measure_overlaps(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 1, 3, 3], [0, 0, 2, 2], [5, 5, 6, 6]]))
     assert found.tolist() == [[pytest.approx(1 / 7), 1.0, 0.0]]
@@ -72,29 +67,6 @@ def test_overlaps_by_hand():
 def make_boxes(*rows: tuple[list[float], float, int]) -> Boxes:
     boxes, scores, labels = zip(*rows, strict=True)
     return read_boxes({"boxes": np.array(boxes, float), "scores": np.array(scores), "labels": np.array(labels)})
-
-
-def test_partners_are_found_whatever_the_order():
-    reference = make_boxes(([0, 0, 10, 10], 0.9, 1), ([20, 20, 30, 30], 0.8, 2))
-    candidate = make_boxes(([20, 20, 30, 31], 0.95, 2), ([0, 0, 10, 10], 0.7, 1))
-    found = match_boxes(reference, candidate)
-    assert (found.decided, found.shared) == (2, 2)
-    assert found.pairs.tolist() == [[0, 0, 1], [0, 1, 0]]  # the candidate's entries in the order of their scores
-    assert (reference.places[0, :2].tolist(), candidate.places[0, :2].tolist()) == ([0, 1], [0, 1])
-
-
-@pytest.mark.parametrize(
-    ("row", "shared", "decided"),
-    [
-        (([0, 0, 10, 10], 0.9, 2), 0, 2),  # another class
-        (([9, 9, 19, 19], 0.9, 1), 0, 2),  # elsewhere
-        (([0, 0, 10, 10], 0.249, 1), 1, 1),  # a little less sure
-        (([0, 0, 10, 10], 0.0, 1), 0, 1),  # gone
-    ],
-)
-def test_a_box_without_a_partner_is_a_decision_that_differs(row, shared, decided):
-    found = match_boxes(make_boxes(([0, 0, 10, 10], 0.9, 1)), make_boxes(row))
-    assert (found.shared, found.decided) == (shared, decided)
 
 
 CENTRES = ([70.0, 80, 8, 6], 0.9, 1), ([80.0, 80, 8, 6], 0.8, 1), ([30.0, 20, 5, 9], 0.7, 2)
@@ -167,17 +139,6 @@ def test_map_is_that_of_pycocotools_also_of_a_draw():
     assert ask(drawn) != pytest.approx(ask(everything), abs=1e-3)
 
 
-def test_padded_arrays_are_targets_too():
-    pytest.importorskip("pycocotools")
-    outputs, wanted = make_scene(2, images=6)
-    most = max(len(w["labels"]) for w in wanted)
-    boxes, labels = np.zeros((6, most, 4)), np.full((6, most), NOTHING)
-    for i, w in enumerate(wanted):
-        boxes[i, : len(w["labels"])], labels[i, : len(w["labels"])] = w["boxes"], w["labels"]
-    listed, padded = (Targets(values=values) for values in (wanted, {"boxes": boxes, "labels": labels}))
-    assert prepare_map({"out": outputs}, listed)(np.arange(6)) == prepare_map({"out": outputs}, padded)(np.arange(6))
-
-
 def test_without_pycocotools_the_command_that_adds_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
     outputs, wanted = make_scene(0, images=2)
@@ -195,40 +156,11 @@ def test_targets_of_another_form_are_explained(values, said):
         prepare_map({"out": outputs}, Targets(values=values))
 
 
-def test_no_more_boxes_than_coco_counts():
-    rows = np.random.default_rng(0).uniform(0, 1, (1, 300, 6))
-    rows[..., 2:4] += 1
-    rows[..., 5] = np.arange(300) % 7
-    found = read_boxes({"out": rows})
-    assert found.labels.shape == (1, MOST) and (found.scores[0][:-1] >= found.scores[0][1:]).all()
-
-
 def test_one_class_of_yolo_is_not_read_as_corners_score_and_class():
     """[boxes, 6] of centre, size, object and score: a last column that holds no class ids tells."""
     table = np.concatenate([to_centres(CORNERS), np.ones((3, 1)), SCORES[:, None]], axis=1)
     one = np.concatenate([table, np.zeros((30, 6))])[None]
     assert list_first(read_boxes({"output": one})) == [(b, s, 0) for b, s, _ in KEPT]
-
-
-def test_few_boxes_of_many_classes_are_read_along_the_right_axis():
-    """84 rows by 50 boxes: more classes than boxes."""
-    scores = np.zeros((50, 80))
-    scores[np.arange(3), CLASSES] = SCORES
-    boxes = np.concatenate([to_centres(CORNERS), np.full((47, 4), 5.0)])
-    few = np.concatenate([boxes, scores], axis=1).T[None]
-    assert few.shape == (1, 84, 50) and list_first(read_boxes({"output0": few})) == KEPT
-
-
-@pytest.mark.parametrize("columns", [56, 20])
-def test_columns_that_are_no_scores_are_refused(columns):
-    """Keypoints in pixels behind one score; an angle behind 15."""
-    pose = np.random.default_rng(0).uniform(0, 600, (1, columns, 300))
-    pose[:, 4] /= 600
-    if columns == 20:
-        pose[:, 4:] /= 600
-        pose[:, 19] -= 0.7
-    with pytest.raises(FeedError, match=r"no boxes with scores of 0 to 1 .*; a --metric of your own"):
-        read_boxes({"output0": pose})
 
 
 def test_rows_of_six_whose_corners_are_no_corners_are_refused():

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from asked import make_measure_job
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec
-from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
+from enginebench.measure.nvml import HIDDEN_PROCESSES
 from enginebench.runs.child.perform import measure as perform
 from enginebench.runs.child.perform.measure import check_cache
 from enginebench.runs.child.watching import add_least, add_telemetry
@@ -80,7 +80,3 @@ def test_what_a_call_takes_at_least_is_asked_beside_others(marked: int, device: 
     measured = Measurement(clock="host", latency_ns=[1], blocks=tuple(blocks), stop_rule="settled")
     engine = SimpleNamespace(count_least_ns=lambda: 3.0)
     assert add_least(measured, EngineSpec(backend="fake", device=device), engine).least_ns == least
-
-
-def test_a_row_without_a_watch_says_so() -> None:
-    assert add(None).caveats == (NO_TELEMETRY,)

@@ -15,7 +15,7 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
-from enginebench.runs.child import opening, watching
+from enginebench.runs.child import opening
 from enginebench.runs.child.other_jobs import ProfileAnswer, ProfileJob
 
 
@@ -93,11 +93,3 @@ def test_a_plan_of_another_batch_is_not_profiled_under_this_one(backend: OnNoGpu
     plan = replace(graph, kind="plan", inputs=fixed)
     with pytest.raises(ArtifactError, match="runs with a batch of 4, not 1"):
         profile(plan, tmp_path, backend="tensorrt", device="cuda:0")
-
-
-def test_a_row_that_the_host_holds_up_has_the_warning_of_a_run(backend, tmp_path, monkeypatch) -> None:
-    slow = {"device_ns": [1000] * 20, "enqueue_ns": [990] * 20}
-    time_here = watching.time_watched
-    monkeypatch.setattr(watching, "time_watched", lambda *a, **b: replace(time_here(*a, **b), **slow))
-    found = profile(read_packaged_onnx("digits-mlp"), tmp_path, backend="fake")
-    assert "enqueue_bound" in {caveat.code for caveat in found.caveats}
