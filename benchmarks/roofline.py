@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import enginebench
 from enginebench.core.errors import EngineBenchError
 from enginebench.engines.registry import find_installed
-from enginebench.stats.profile import EngineLayerTime, EngineProfileDocument
+from enginebench.stats.engine_profile import EngineLayerTime, EngineProfileDocument
 
 GPU_ENGINES = (
     "tensorrt",

@@ -10,8 +10,8 @@ from enginebench.report.csv_table import write_table
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
+from enginebench.stats.engine_profile import EngineLayerTime, EngineProfileDocument
 from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
-from enginebench.stats.profile import EngineLayerTime, EngineProfileDocument
 
 # A mean of a few runs under a profiler has no more.
 _DIGITS = 4

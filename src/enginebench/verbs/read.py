@@ -20,8 +20,8 @@ from enginebench.report.scores import AccuracyDocument
 from enginebench.runs import baselines, folder
 from enginebench.runs.bundles import Bundle
 from enginebench.stats.diff import DiffDocument
+from enginebench.stats.engine_profile import EngineProfileDocument
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
-from enginebench.stats.profile import EngineProfileDocument
 from enginebench.stats.stages import StagesDocument
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import BuildDocument

@@ -27,7 +27,7 @@ from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
-from enginebench.stats.profile import LimitedLayers
+from enginebench.stats.engine_profile import LimitedLayers
 
 # Bytes of a value in each precision: an engine may keep tensors in the one in which it computes.
 WIDTHS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8": 1.0}

@@ -10,8 +10,8 @@ from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
 from enginebench.report.layer_table import format_times
+from enginebench.stats.engine_profile import describe_profile
 from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.profile import describe_profile
 from trtexec_artifacts import find_real_artifacts
 
 

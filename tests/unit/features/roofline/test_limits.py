@@ -26,7 +26,8 @@ from enginebench.runs.ceilings import find_store, name_file, store_ceilings
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored
-from enginebench.stats.profile import doubt_layers, doubt_row, share_of_limit
+from enginebench.stats.engine_profile import doubt_layers
+from enginebench.stats.profile import doubt_row, share_of_limit
 from in_process import Children
 from reporters import Silent
 
