@@ -142,7 +142,7 @@ def release_all(
 ) -> int:
     """Releases every request when it is due and its bytes are there, and wakes the engine; returns how many.
 
-    A request that finds no free slot is stamped when it is due: it waits for the engine, not for the generator.
+    A request that finds no free slot counts as released when it is due: it waits for the engine, not for the generator.
     """
     due, clock = (board.offset + board.head[START]).tolist(), time.perf_counter_ns
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
@@ -155,21 +155,21 @@ def release_all(
             time.sleep((left - margin_ns) / 1e9)
         while (now := clock()) < due[index]:
             pass
-        if feeding and written < count:
+        if feeding and written < count and due[written] <= now:
             written = feeding.written
         while came < count and due[came] <= now and (came < written or (feeding and feeding.full)):
-            released[came] = now
+            released[came] = now if came < written else due[came]
             came += 1
         first, index = index, min(came, written)
         head[RELEASED] = index
         woken = wake()
         busy_ns += clock() - now
+        head[RELEASING] = busy_ns
         if not woken:
             break
         if feeding and index == first:
             feeding.check()
             time.sleep(WRITTEN_POLL_S)
-    head[RELEASING] = busy_ns
     return index
 
 
