@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from enginebench.features.load.serving import Waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from enginebench.features.load.ring import Feeders
 
     Times = NDArray[np.int64]
 
@@ -119,26 +121,11 @@ def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Seque
     return board
 
 
-class Feeding(Protocol):
-    """Who writes the bytes of requests."""
-
-    @property
-    def written(self) -> int:
-        """The first request whose bytes are not there yet."""
-
-    @property
-    def full(self) -> bool:
-        """Whether it is the engine that the next bytes wait for."""
-
-    def check(self) -> None:
-        """Raises where nothing more will be written."""
-
-
 def release_all(
     board: MemoryBoard,
     wake: Callable[[], bool],  # False if there is no engine any more
     spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
-    feeding: Feeding | None = None,  # None: nobody has to
+    feeding: Feeders | None = None,  # who writes the bytes; None: nobody has to
 ) -> int:
     """Releases every request when it is due and its bytes are there, and wakes the engine; returns how many.
 
