@@ -56,9 +56,9 @@ def allow_object(written: WrittenObject) -> Iterator[None]:
 def list_variables() -> dict[str, str]:
     """The variables of a child's environment that let it open what this process wrote, and import what it can.
 
-    Packages of this environment are left out: the child may run in another one.
-    """
-    own = tuple(path for path in sys.path if not path.startswith((sys.prefix, sys.base_prefix)))
+    Packages of this environment are left out: the child may run in another one. A project in its folder is not."""
+    packages = ("site-packages", "dist-packages", str(Path(os.__file__).parent))
+    own = tuple(path for path in map(str, sys.path) if path.isprintable() and not any(one in path for one in packages))
     passed = _Passed(objects=tuple(_written.copy().values()), import_paths=own)
     return {VARIABLE: msgspec.json.encode(passed).decode()}
 

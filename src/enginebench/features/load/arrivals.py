@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from enginebench.features.load.serving import Waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from enginebench.features.load.ring import Feeders
 
     Times = NDArray[np.int64]
 
@@ -119,30 +121,15 @@ def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Seque
     return board
 
 
-class Feeding(Protocol):
-    """Who writes the bytes of requests."""
-
-    @property
-    def written(self) -> int:
-        """The first request whose bytes are not there yet."""
-
-    @property
-    def full(self) -> bool:
-        """Whether it is the engine that the next bytes wait for."""
-
-    def check(self) -> None:
-        """Raises where nothing more will be written."""
-
-
 def release_all(
     board: MemoryBoard,
     wake: Callable[[], bool],  # False if there is no engine any more
     spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
-    feeding: Feeding | None = None,  # None: nobody has to
+    feeding: Feeders | None = None,  # who writes the bytes; None: nobody has to
 ) -> int:
     """Releases every request when it is due and its bytes are there, and wakes the engine; returns how many.
 
-    A request that finds no free slot is stamped when it is due: it waits for the engine, not for the generator.
+    A request that finds no free slot counts as released when it is due: it waits for the engine, not for the generator.
     """
     due, clock = (board.offset + board.head[START]).tolist(), time.perf_counter_ns
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
@@ -155,21 +142,21 @@ def release_all(
             time.sleep((left - margin_ns) / 1e9)
         while (now := clock()) < due[index]:
             pass
-        if feeding and written < count:
+        if feeding and written < count and due[written] <= now:
             written = feeding.written
         while came < count and due[came] <= now and (came < written or (feeding and feeding.full)):
-            released[came] = now
+            released[came] = now if came < written else due[came]
             came += 1
         first, index = index, min(came, written)
         head[RELEASED] = index
         woken = wake()
         busy_ns += clock() - now
+        head[RELEASING] = busy_ns
         if not woken:
             break
         if feeding and index == first:
             feeding.check()
             time.sleep(WRITTEN_POLL_S)
-    head[RELEASING] = busy_ns
     return index
 
 

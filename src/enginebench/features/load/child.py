@@ -169,7 +169,8 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     rest_collector()
     wait_until_ready(board, len(job.wakeups))
     feeders = Feeders(board, Ring(job.ring), len(job.cpus)) if board.offset.any() else None
-    spin = job.spin and not take_precedence()
+    # A feeder on the same CPU has only what is left of it.
+    spin = job.spin and not take_precedence() and len(job.cpus) > (feeders.count if feeders else 0)
     wakeups = [open_wakeup(wakeup) for wakeup in job.wakeups]
     set_start(board)
     released = release_all(board, lambda: all(wake() for wake in wakeups), spin, feeders)

@@ -18,15 +18,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Caveat
-from enginebench.features.load.arrivals import (
-    FEEDING,
-    MAX_FEEDERS,
-    RELEASED,
-    RELEASING,
-    START,
-    MemoryBoard,
-    create_board,
-)
+from enginebench.features.load.arrivals import FEEDING, RELEASED, RELEASING, START, WRITTEN, MemoryBoard, create_board
 from enginebench.features.load.jobs import ArriveJob, ServeAnswer, ServeJob
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
@@ -184,9 +176,8 @@ def _measure(
     if answer is not None and window_ns:
         parts = answer.stages
         if not plan.job.query:
-            busy = board.head[FEEDING : FEEDING + MAX_FEEDERS]
-            feeders = int(np.count_nonzero(busy))
-            own = {"feeders": int(busy.sum()) // feeders} if feeders else {}
+            feeders = int(np.count_nonzero(board.head[WRITTEN:FEEDING]))
+            own = {"feeders": int(board.head[FEEDING:].sum()) // feeders} if feeders else {}
             parts = {"generator": int(board.head[RELEASING]), **own, **parts}
             point = replace(point, feeders=feeders)
         point = replace(point, stages={name: ns / window_ns for name, ns in parts.items()})

@@ -93,7 +93,8 @@ def _format_stages(document: LoadDocument) -> Iterator[str]:
             servers = {"generator": 1, "feeders": point.feeders}.get(name, len(row.devices) or 1)
             each = choose_unit([ms := 1e3 * share * servers / (point.achieved_per_s or rate or float("inf"))])
             cost = f"{format_digits(ms * UNITS_PER_MS[each], '-')} {each} a request"
-            busy = f"{name} is the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
+            verb = "are" if name == "feeders" else "is"
+            busy = f"{name} {verb} the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
             if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
                 fill = f"in batches of {format_digits(point.batch, '-')} on average, at most {row.max_batch}"
                 busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."

@@ -106,11 +106,12 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
     row = LoadRow(id="r", engine=engine, streams=3, max_batch=64, max_wait_ms=0.0)
     machine = make_machine(gpus=(Gpu(index=0, name="H200", driver="", memory_bytes=1),))
     told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": 1.0, "percentile": 99.0, "seed": 0}
-    for batch, text in (
-        (12.0, "in batches of 12.0 on average, at most 64"),
-        (60.0, "compute is the bottleneck, busy 98% of the time, 109 ms a request (host 40%)"),
+    for batch, name, text in (
+        (12.0, "compute", "in batches of 12.0 on average, at most 64"),
+        (60.0, "compute", "compute is the bottleneck, busy 98% of the time, 109 ms a request (host 40%)"),
+        (60.0, "feeders", "feeders are the bottleneck, busy 98% of the time, 327 ms a request (host 40%)"),
     ):
-        points = (replace(POINT, row="r", stages={"compute": 0.98, "host": 0.4}, batch=batch),)
+        points = (replace(POINT, row="r", stages={name: 0.98, "host": 0.4}, batch=batch, feeders=3),)
         document = LoadDocument(rows=(row,), points=points, machine=machine, **told)
         shown = " ".join(format_text(list_load(document)).split())
         assert text in shown and "GPU: H200" in shown

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import MeasurementError
+from enginebench.features.load import child
 from enginebench.features.load.arrivals import (
     DONE,
     FEEDING,
-    MAX_FEEDERS,
     RELEASED,
+    RELEASING,
     START,
+    WRITTEN,
     MemoryBoard,
     create_board,
     release_all,
 )
+from enginebench.features.load.jobs import ArriveJob
 from enginebench.features.load.probe import open_memory
 from enginebench.features.load.ring import Feeders, Ring, count_feeders, create_ring, find_requests
 
@@ -38,6 +41,7 @@ def test_each_request_finds_its_own_bytes_while_two_processes_write() -> None:
         assert (ring.slots, ring.size) == (6, 64)
         feeders, find = Feeders(board, ring, 3), find_requests(ring, SAMPLES, asked.tolist())
         assert feeders.full and feeders.written == 6, "no process writes what the engine has not read"
+        assert not board.head[FEEDING:].any(), "what is written before the start is no part of the load"
         for number in range(400):
             while feeders.written <= number:
                 time.sleep(0.001)
@@ -48,7 +52,7 @@ def test_each_request_finds_its_own_bytes_while_two_processes_write() -> None:
             board.status[number] = DONE
         feeders.close()
         assert feeders.written == 400 and not feeders.full
-        assert np.count_nonzero(board.head[FEEDING : FEEDING + MAX_FEEDERS]) == 2
+        assert np.count_nonzero(board.head[FEEDING:]) == np.count_nonzero(board.head[WRITTEN:FEEDING]) == 2
 
 
 def test_a_slot_that_came_free_too_late_is_the_engines_doing() -> None:
@@ -69,25 +73,42 @@ def test_a_writer_that_dies_is_reported() -> None:
         board = create_board(memory, np.arange(9), np.zeros(9, np.int64))
         create_ring(file, SAMPLES, 4, at_once=2)
         feeders = Feeders(board, Ring(file), 1)
+        behind = os.getpriority(os.PRIO_PROCESS, feeders._processes[0]) - os.getpriority(os.PRIO_PROCESS, 0)
+        assert 0 < behind < 10, "after who releases requests; but whoever else computes there does not starve it"
         os.kill(feeders._processes[0], signal.SIGKILL)
         with pytest.raises(MeasurementError, match="writes the bytes of requests ended with status -9"):
             while True:
                 feeders.check()
 
 
+def test_who_releases_does_not_take_a_feeder_its_only_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the right to go before all others it would wait busily, and a feeder there would hardly ever run."""
+    spun: list[bool] = []
+    for name in ("pin_to", "rest_collector", "take_precedence"):
+        monkeypatch.setattr(child, name, lambda *_: None)
+    monkeypatch.setattr(child, "release_all", lambda board, wake, spin, feeding: spun.append(spin) or 9)
+    with open_memory() as memory, open_memory() as file:
+        create_board(memory, np.arange(9), np.zeros(9, np.int64))
+        create_ring(file, SAMPLES, 9, at_once=1)
+        for cpus in ((0,), (0, 1)):
+            child.release_board(ArriveJob(board=memory, ring=file, wakeups=(), cpus=cpus))
+    assert spun == [False, True]
+
+
 def test_so_many_processes_write_as_the_bytes_of_a_second_need() -> None:
     second = MemoryBoard(np.linspace(0, 1e9, 40_000).astype(np.int64))
     at_once = MemoryBoard(np.linspace(0, 1e6, 40_000).astype(np.int64))
-    for size, board, cpus, count in ((602_112, second, 16, 8), (150_528, second, 16, 4), (150_528, second, 3, 2)):
-        ring = Ring.__new__(Ring)
-        ring.size = size
+    ring = Ring.__new__(Ring)
+    for ring.size, ring.slots, board, cpus, count in (
+        (602_112, 55, second, 16, 8),
+        (602_112, 2, second, 16, 2),  # a third would wait for a slot, and everybody for its first request
+        (150_528, 222, second, 16, 4),
+        (150_528, 222, second, 3, 2),
+        (64, 999, second, 16, 1),
+        (64, 999, at_once, 16, 2),
+        (64, 999, at_once, 1, 1),
+    ):
         assert count_feeders(ring, board, cpus) == count
-    ring.size = 64
-    assert (count_feeders(ring, second, 16), count_feeders(ring, at_once, 16), count_feeders(ring, at_once, 1)) == (
-        1,
-        2,
-        1,
-    )
 
 
 class Writers:
@@ -111,10 +132,14 @@ def test_bytes_that_are_late_delay_a_release_and_a_full_ring_is_the_engines_doin
     board.head[START] = time.perf_counter_ns()
 
     def wake() -> bool:
+        assert not seen or board.head[RELEASING], (
+            "the engine may be done, and this process ended, before all is released"
+        )
         seen.append(int(board.head[RELEASED]))
         return True
 
     assert release_all(board, wake, False, writers) == 9
-    stamped_late = board.released > board.released[0]
-    assert stamped_late.tolist() == [False] * 2 + [not full] * 7
+    late, due = board.released > board.released[0], board.released == board.head[START]
+    assert late.tolist() == [False] * 2 + [not full] * 7
+    assert due.tolist() == [False] * 2 + [full] * 7, "nobody is late who waits for a slot"
     assert seen == [2] * 9 + [9]

@@ -1,5 +1,6 @@
 """A user's metric: what it may return, and what is said of one that fails."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,12 +60,15 @@ def test_code_beside_a_script_is_found_from_elsewhere(folder: Path, monkeypatch:
     """A script has its own folder in `sys.path`; its children do not, unless told."""
     with monkeypatch.context() as patch:
         patch.syspath_prepend(folder)
-        told = list_variables()
+        for passed_over in (Path("no text"), os.fsdecode(b"/\xff")):
+            patch.syspath_prepend(passed_over)
+        patch.setattr(sys, "prefix", str(folder))  # `python -m venv .` in the project
+        (told,) = list_variables().items()
+    assert "site-packages" not in told[1]
     monkeypatch.chdir(folder.parent)
     with pytest.raises(UsageError, match="cannot import own_metrics"):
         load_metric("own_metrics:each")
-    for name, text in told.items():
-        monkeypatch.setenv(name, text)
+    monkeypatch.setenv(*told)
     load_metric("own_metrics:each")
 
 
