@@ -36,13 +36,18 @@ from enginebench.report.progress import PlainReporter  # noqa: E402
 from enginebench.runs.request import Shared  # noqa: E402
 from enginebench.stats.capacity import CapacitySearch  # noqa: E402
 from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, judge_point  # noqa: E402
-from queues import system_quantile_mm1, wait_quantile_md1  # noqa: E402
+from queues import wait_quantile_md1  # noqa: E402
 from simulated_load import simulate  # noqa: E402
 
 SERVICE_S = 0.005
 SERVICE_NS = 5_000_000
 Draw = Callable[[int], Callable[[int], int]]
 Quantile = Callable[[float, float, float], float]
+
+
+def system_quantile_mm1(q: float, arrivals_per_s: float, service_s: float) -> float:
+    """The q-quantile of the time in the system of M/M/1 in seconds: one server, exponential service of that mean."""
+    return -math.log(1 - q) / (1 / service_s - arrivals_per_s)
 
 
 def draw_fixed(seed: int) -> Callable[[int], int]:

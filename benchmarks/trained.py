@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFilter
+import onnx
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "src")]
@@ -27,7 +28,7 @@ sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "src")]
 import enginebench  # noqa: E402
 from enginebench.core.names import format_precision  # noqa: E402
 from enginebench.core.records import Estimate  # noqa: E402
-from trained import draw_line, draw_lines, find_file, read_characters, record_talk  # noqa: E402
+from trained import find_file, record_talk  # noqa: E402
 
 ENGINES = "ort,openvino"
 WORDS = (
@@ -40,6 +41,32 @@ SENTENCES = (
     *("The second window is open.", "Bring bread and butter.", "A quiet street in winter.", "Zero point five."),
 )
 CHUNKS = 150  # of a recording: 4.8 s
+LINE_HEIGHT, LINE_WIDTH = 48, 320
+
+
+def draw_line(text: str, size: int = 34) -> Image.Image:
+    """Black text on white, by the font that Pillow brings along."""
+    font = ImageFont.load_default(size)
+    picture = Image.new("RGB", (round(font.getlength(text)) + 24, LINE_HEIGHT), "white")
+    ImageDraw.Draw(picture).text((12, 3), text, font=font, fill="black")
+    return picture
+
+
+def draw_lines(texts: Sequence[str], draw: Callable[[str], Image.Image]) -> np.ndarray[Any, Any]:
+    """Lines as PP-OCR's recognizer takes them: [lines, 3, 48, 320], -1 to 1, filled up on the right."""
+    lines = np.zeros((len(texts), 3, LINE_HEIGHT, LINE_WIDTH), np.float32)
+    for i, text in enumerate(texts):
+        picture = draw(text)
+        width = min(LINE_WIDTH, picture.width)
+        pixels = np.asarray(picture.resize((width, LINE_HEIGHT)), np.float32)[:, :, ::-1]
+        lines[i, :, :, :width] = (pixels.transpose(2, 0, 1) / 255 - 0.5) / 0.5
+    return lines
+
+
+def read_characters(model: Path) -> list[str]:
+    """The characters that a recognizer of PP-OCR knows, from its metadata; the first is none, the last a space."""
+    (text,) = [p.value for p in onnx.load(model).metadata_props if p.key == "character"]
+    return ["", *text.splitlines(), " "]
 
 
 class Task(NamedTuple):

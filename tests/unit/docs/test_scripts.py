@@ -1,4 +1,4 @@
-"""What benchmarks and tools import of the package is there: nothing else runs most of them."""
+"""What benchmarks and tools import of ours is there: nothing else runs most of them."""
 
 import ast
 from collections.abc import Iterator
@@ -9,12 +9,13 @@ import pytest
 from rooms import is_lifted
 
 ROOT = Path(__file__).parents[3]
+PLACES = [ROOT / place for place in ("src", "tests/helpers", "tests", "benchmarks", "tools", ".")]  # in this order
 SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tools/*.py")])
 
 
 def find_module(name: str) -> Path | None:
-    base = ROOT / "src" / Path(*name.split("."))
-    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    bases = [place / Path(*name.split(".")) for place in PLACES]
+    return next((p for base in bases for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
 def list_names(path: Path) -> Iterator[str]:
@@ -31,11 +32,11 @@ def list_names(path: Path) -> Iterator[str]:
 def list_lost(path: Path) -> Iterator[str]:
     """The imports of ours in a file that find nothing."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("enginebench."):
-            continue
-        if is_lifted(node.module or ""):
+        if not isinstance(node, ast.ImportFrom) or is_lifted(node.module or ""):
             continue
         module = find_module(node.module or "")
+        if module is None and not (node.module or "").startswith("enginebench."):
+            continue  # of a package from elsewhere
         names = set(list_names(module)) if module else set()
         for alias in node.names:
             if alias.name not in names and find_module(f"{node.module}.{alias.name}") is None:
