@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -95,12 +95,19 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def explain_reading(path: Path) -> Iterator[None]:
+def _explain_access(what: str, cure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise ArtifactError(f"cannot read {path}: {reason}. Check the path and its permissions") from error
+        raise ArtifactError(f"{what}: {error.strerror or error}. {cure}") from error
+
+
+def explain_reading(path: Path) -> AbstractContextManager[None]:
+    return _explain_access(f"cannot read {path}", "Check the path and its permissions")
+
+
+def explain_writing(path: Path) -> AbstractContextManager[None]:
+    return _explain_access(f"cannot write {path}", "Free space or choose another path")
 
 
 def check_writable(path: Path) -> None:
@@ -109,15 +116,6 @@ def check_writable(path: Path) -> None:
         place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
         if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
             tempfile.TemporaryFile(dir=place).close()
-
-
-@contextmanager
-def explain_writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another path") from error
 
 
 @contextmanager

@@ -53,9 +53,8 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     measured = [result for result in results if result.measurements]
     if not measured:
         raise ArtifactError(f"{run} has no measured configuration; there is nothing to compare with")
-    with explain_writing(
-        target
-    ):  # beside its place, and moved there in one step: a kill leaves the old one or the new one
+    # Beside its place, and moved there in one step: a kill leaves the old one or the new one.
+    with explain_writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
             made, old = Path(scratch) / "new", Path(scratch) / "old"
