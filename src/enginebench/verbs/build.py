@@ -469,7 +469,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     from enginebench.runs.child.perform.answers import check_prepared_alike
 
     if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
-        return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)
+        return (explain_external(f"ranges come from the calibration cache {calib_cache.name}"),)
     if calib is None:
         return ()
     if (data := open_calibration(calib, artifact)) is None:

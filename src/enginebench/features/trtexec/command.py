@@ -1,6 +1,7 @@
 """Command lines that a given version of trtexec accepts: to build a plan, and to time one."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -23,6 +24,9 @@ WEAK_FLAGS: dict[Precision, tuple[str, ...]] = {
 
 # 8.6 has no strongly typed networks: a graph in this precision is built in it only under the flag.
 GRAPH_FLAGS: dict[Precision, tuple[str, ...]] = {**WEAK_FLAGS, "int8": ("int8",), "fp8": ("fp8",)}
+
+# What a plugin library for TensorRT's registry exports: of 8.6, and of 10 on.
+CREATORS = (b"getPluginCreators", b"getCreators")
 
 # trtexec's own option; nothing but a plan and its log is to be left behind.
 BUILD_ONLY = "--skipInference"
@@ -85,7 +89,7 @@ def compose_build(
         shapes = {"min": profile.smallest, "opt": profile.best, "max": profile.largest}
         argv += [f"--{kind}Shapes={format_shapes(found)}" for kind, found in shapes.items()]
     argv += _list_plan_kind(tool, settings)
-    argv += [f"--staticPlugins={path}" for path in settings.plugins]
+    argv += map(_name_plugins, settings.plugins)
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
     argv += [f"--exportLayerInfo={layers}"] if layers else []
     argv += [f"--device={settings.device}"]
@@ -98,7 +102,7 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
     argv += list_switches(tool, settings)
     argv += [f"--warmUp={settings.warmup_ms}", f"--duration={settings.duration_s:g}"]
     argv += [f"--iterations={settings.iterations}", f"--percentile={','.join(f'{p:g}' for p in settings.percentiles)}"]
-    argv += [f"--staticPlugins={path}" for path in settings.plugins]
+    argv += map(_name_plugins, settings.plugins)
     exports = {"Times": settings.times, "Profile": settings.profile, "LayerInfo": settings.layers}
     exports["Output"] = settings.output
     argv += [f"--export{what}={path}" for what, path in exports.items() if path]
@@ -106,6 +110,14 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
         argv += ["--separateProfileRun"]  # else one run serves both: no times, and a profile that slows them
     argv += [f"--device={settings.device}"]
     return [*argv, *check_extra(tool, settings.extra, argv)]
+
+
+def _name_plugins(path: str) -> str:
+    """The option for a plugin library. One that exports its creators is loaded through TensorRT's registry; of any
+    other, opening it is enough: it registers its plugins by itself."""
+    library = Path(path)
+    exports = library.is_file() and any(name in library.read_bytes() for name in CREATORS)
+    return f"--{'dynamic' if exports else 'static'}Plugins={path}"
 
 
 def list_switches(tool: Trtexec, settings: RunSettings) -> list[str]:

@@ -161,7 +161,7 @@ def read_calibration_cache(path: Path) -> Calibration:
         preprocess_sha256=EXTERNAL,
         ranges=ranges,
         made_by={"tensorrt": header[1]},
-        caveats=(explain_external(f"ranges come from TensorRT's cache {path.name}"),),
+        caveats=(explain_external(f"ranges come from the calibration cache {path.name}"),),
     )
 
 

@@ -299,8 +299,8 @@ def list_notes(document: dict[str, Any], layers: list[EngineLayer]) -> list[str]
     regions = [layer for layer in layers if layer.precision is None and is_region(layer.name, layer.type)]
     if regions:
         notes.append(
-            f"{len(regions)} of {len(layers)} layers are regions of TensorRT's own compiler, Myelin: in what they "
-            "compute is not recorded"
+            f"{len(regions)} of {len(layers)} layers are regions that TensorRT's own compiler, Myelin, built: their "
+            "precision is not recorded"
         )
     others = [layer for layer in layers if layer not in regions]
     if unsaid := sum(layer.precision is None and layer.precision_in == "fp32" for layer in others):

@@ -207,6 +207,20 @@ def test_an_option_that_is_composed_already_is_refused_by_name() -> None:
     assert compose_build(tool("11"), "m", "p", plugins, extra=("--staticPlugins=b.so",))[-1] == "--staticPlugins=b.so"
 
 
+def test_plugins_that_export_their_creators_are_loaded_by_the_registry(tmp_path: Path) -> None:
+    """8.6.0 finds no plugin in such a library that is only opened ("could not find plugin: EbCopy")."""
+    paths = tmp_path / "self.so", tmp_path / "exporting.so"
+    for path, name in zip(paths, (b"_GLOBAL__sub_I", b"\0getPluginCreators\0"), strict=True):
+        path.write_bytes(b"\x7fELF" + name)
+    expected = [f"--staticPlugins={paths[0]}", f"--dynamicPlugins={paths[1]}"]
+    plugins = tuple(map(str, paths))
+    for argv in (
+        compose_build(tool("8.6"), "m", "p", BuildSettings(plugins=plugins)),
+        compose_measure(tool("8.6"), "p", RunSettings(plugins=plugins)),
+    ):
+        assert [argument for argument in argv if "Plugins=" in argument] == expected
+
+
 def test_files_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """trtexec runs in a folder of its own, in which a relative path names another file."""
     monkeypatch.chdir(tmp_path)

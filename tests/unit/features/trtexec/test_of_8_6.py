@@ -46,7 +46,7 @@ def test_a_transformer_is_one_layer_that_says_nothing_of_what_it_computes_in() -
     document = parse_layers(HOME / "vit-b16-b32-fp16.layers.json")
     assert [layer.precision for layer in document.layers] == ["fp32", "fp16", None]
     assert document.notes == (
-        "1 of 3 layers are regions of TensorRT's own compiler, Myelin: in what they compute is not recorded",
+        "1 of 3 layers are regions that TensorRT's own compiler, Myelin, built: their precision is not recorded",
     )
 
 
