@@ -27,7 +27,7 @@ COPY_MS = 0.02
 ENQUEUE_MS = 0.03
 PRECISIONS = ("fp16", "bf16", "int8", "fp8")
 # As 8.6.0 words them, one without its last word.
-FORMATS = {"FP32": "Row major linear FP32", "INT8": "Row major Int8 format"}
+FORMATS = {"FP32": "Row major linear FP32", "INT8": "Row major Int8 format", "UINT8": "Unknown format"}
 NOT_LOADED = ("Engine deserialization failed", "Got invalid engine!", "Inference set up failed")
 NO_LIBRARY = "cannot open shared object file: No such file or directory"
 

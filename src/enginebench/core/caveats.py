@@ -249,7 +249,8 @@ TEMPLATES: dict[str, Template] = {
         "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"
     ),
     "outputs_not_compared": Template(
-        "outputs were not compared with those of {reference}: {why}", "compare models with the same inputs and outputs"
+        "outputs were not compared with those of {reference}: {why}",
+        "compare models with the same inputs and outputs; a missing operator can be given with --ort-extension",
     ),
     "outputs_vary": Template(
         "{row} gives different outputs for the same inputs: by {share:.2g} of the largest value",

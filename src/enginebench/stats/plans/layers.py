@@ -51,6 +51,8 @@ _TACTIC_KEYS = ("TacticName", "TacticValue")
 # What a kernel may make of FP32 values.
 _SHORTER = frozenset({"tf32", "bf16", "fp16", "fp8", "int8"})
 _IO_KEYS = ("Bindings", "I/O Tensors")
+# What 8.6 says of an input in bytes, the one type of inputs and outputs for which its inspector has no word.
+UNNAMED = "Unknown format"
 # Layers that multiply, by what inspectors call them; and those that stand for many operators, which may.
 _PRODUCTS = re.compile(
     r"conv(?!er)|correlation|runtime_fusion|gemm|matmul|matrix.?multiply|fully.?connected|einsum|rnn|lstm|attention"
@@ -267,6 +269,8 @@ def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[Engine
         if said:
             mode = "input" if "in" in said.lower() and "out" not in said.lower() else "output"
         dtype, shape = (known.dtype, known.shape) if known else (None, None)
+        if known and known.format == UNNAMED and mode == "input":
+            dtype = "uint8"
         io.append(EngineTensor(name=tensor.name, mode=mode, dtype=tensor.dtype or dtype, shape=tensor.shape or shape))
     return tuple(io)
 

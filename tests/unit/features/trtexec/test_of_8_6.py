@@ -42,6 +42,11 @@ def test_a_plan_of_several_shapes_shows_precisions_by_weights_and_kernels() -> N
     assert {name: group.layers for name, group in document.by_precision.items()} == {"fp32": 7, "reorder": 2}
 
 
+def test_an_input_in_bytes_is_the_one_without_a_named_format() -> None:
+    document = parse_layers(HOME / "digits-uint8.layers.json")
+    assert [(tensor.name, tensor.dtype) for tensor in document.io] == [("input", "uint8"), ("output", "fp32")]
+
+
 def test_a_transformer_is_one_layer_that_says_nothing_of_what_it_computes_in() -> None:
     document = parse_layers(HOME / "vit-b16-b32-fp16.layers.json")
     assert [layer.precision for layer in document.layers] == ["fp32", "fp16", None]

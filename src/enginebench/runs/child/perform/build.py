@@ -16,6 +16,7 @@ from enginebench.core.records import BUILT, Artifact, Availability, Drift, Engin
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
+from enginebench.engines.refusals import shorten_words
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
 from enginebench.runs.child.jobs import (
@@ -59,7 +60,7 @@ def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: 
         limits = limits_between(graph.precision, spec.precision) | {"agreement": AGREEMENT}
         return measure_drift(join_rows(wanted), join_rows(answers), limits, reference_id=name)
     except Exception as error:  # of ONNX Runtime, which lacks operators in short types, or of the plan
-        return refuse_drift(name, [first_line(error)])
+        return refuse_drift(name, [shorten_words(str(error)) or first_line(error)])
 
 
 def _ask_plan(
