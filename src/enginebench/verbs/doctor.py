@@ -1,9 +1,7 @@
 """`doctor`: what can run here: every engine, ours or a plug-in's, each asked in a process of its own. Never fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import Annotated, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -15,10 +13,11 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
-from enginebench.core.text import clean_lines, count_of
+from enginebench.core.text import count_of
 from enginebench.engines.registry import find_package, list_names, list_refused
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, verb
+from enginebench.report.table import Notes, Section
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import (
@@ -31,9 +30,6 @@ from enginebench.runs.child.places import (
 )
 from enginebench.verbs.given import open_progress
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 MB = 1 << 20
 # Every engine of a node is asked in a process of its own, one after the other, on all nodes at once.
 FLEET_TIMEOUT_S = 600.0
@@ -43,6 +39,19 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
     schema: str = "enginebench.doctor/1"
     machine: Machine
     engines: tuple[Availability, ...]
+
+
+class NodeAnswer(Struct, frozen=True, kw_only=True):
+    """One node of a cluster: its own document, or why there is none."""
+
+    node: str
+    document: DoctorDocument | None
+    reason: str = ""
+
+
+class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
+    schema: str = "enginebench.doctor-fleet/1"
+    nodes: tuple[NodeAnswer, ...]
 
 
 class DoctorOptions(Progress, total=False):
@@ -76,21 +85,7 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
 
 @door.command(doctor)
 def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
-    def draw(document: DoctorDocument | FleetDoctorDocument, console: Console) -> None:
-        if isinstance(document, FleetDoctorDocument):
-            from rich.text import Text
-
-            for node in document.nodes:
-                console.print(Text(clean_lines(f"node {node.node}"), style="bold"))
-                if node.document is None:
-                    _print_pair(console, "no response", node.reason)
-                else:
-                    _print_document(console, node.document)
-                console.print()
-        else:
-            _print_document(console, document)
-
-    door.show(doctor(**options), shown, draw)
+    door.show(doctor(**options), shown, door.tables(list_doctor))
 
 
 def examine(on_engine: Callable[[str], None] = lambda name: None, environment: str | None = None) -> DoctorDocument:
@@ -105,19 +100,6 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
     if place is not None:
         return DoctorDocument(machine=replace(machine, versions=list_versions(place)), engines=tuple(answers))
     return DoctorDocument(machine=machine, engines=(*answers, *list_refused()))
-
-
-class NodeAnswer(Struct, frozen=True, kw_only=True):
-    """One node of a cluster: its own document, or why there is none."""
-
-    node: str
-    document: DoctorDocument | None
-    reason: str = ""
-
-
-class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
-    schema: str = "enginebench.doctor-fleet/1"
-    nodes: tuple[NodeAnswer, ...]
 
 
 def examine_here(_: bytes) -> bytes:
@@ -144,15 +126,26 @@ def probe_apart(name: str) -> Availability:
         return Availability(engine=name, available=False, reason=reason, package=find_package(name))
 
 
-def _print_document(console: Console, document: DoctorDocument) -> None:
-    for fact in list_facts(document.machine):
-        _print_pair(console, *fact)
-    console.print()
+def list_doctor(document: DoctorDocument | FleetDoctorDocument) -> list[Section]:
+    """Facts of the machine, then every engine; of each node of a cluster below its name."""
+    if isinstance(document, DoctorDocument):
+        return list_machine(document)
+    found: list[Section] = []
+    for node in document.nodes:
+        reason = Notes(lines=(("no response", node.reason),), kind="facts")
+        inner = list_machine(node.document) if node.document else [Section(parts=(reason,))]
+        found += [replace(inner[0], title=f"node {node.node}"), *inner[1:]]
+    return found
+
+
+def list_machine(document: DoctorDocument) -> list[Section]:
+    lines: list[tuple[str, str]] = []
     for engine in document.engines:
-        _print_pair(console, engine.engine, format_state(engine))
         facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
-        for name in filter(facts.get, facts):
-            _print_pair(console, "", f"{name}: {facts[name]}")
+        lines.append((engine.engine, format_state(engine)))
+        lines += [("", f"{name}: {told}") for name, told in facts.items() if told]
+    parts = tuple(list_facts(document.machine)), tuple(lines)
+    return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts]
 
 
 def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -185,14 +178,3 @@ def format_state(engine: Availability) -> str:
     if engine.available:
         return f"ready   {engine.version or ''} {' '.join(engine.devices)}".rstrip()
     return f"not ready   {engine.version}" if engine.version else "missing"
-
-
-def _print_pair(console: Console, name: str, text: str) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=18)
-    grid.add_column(ratio=1)
-    grid.add_row(Text(clean_lines(name)), Text(clean_lines(text)))
-    console.print(grid)
