@@ -213,9 +213,7 @@ class OrtAsyncStreams:
         self._session = None
 
 
-def record_profile(
-    open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds, counted: int | None = None
-) -> list[dict[str, Any]]:
+def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
     """The events that ONNX Runtime's profiler wrote about one run, and a few more, of a session of its own."""
     settings.enable_profiling = True
     with TemporaryDirectory(prefix="enginebench-") as folder:
@@ -223,7 +221,7 @@ def record_profile(
         session = open_watched(settings)
         start = time.perf_counter()
         session.run(None, dict(feeds))
-        for _ in range(count_watched_runs(time.perf_counter() - start) if counted is None else counted):
+        for _ in range(count_watched_runs(time.perf_counter() - start)):
             session.run(None, dict(feeds))
         events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
     return events

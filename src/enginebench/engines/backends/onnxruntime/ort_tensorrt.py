@@ -1,15 +1,11 @@
 """`ort-tensorrt`: ONNX Runtime's TensorRT provider with an engine cache, and a check that TensorRT ran the graph.
 
 The session is fed and read through an IOBinding on host arrays: the provider copies them, so that both scopes of this
-engine hold the transfers. What TensorRT does not take falls to the CUDA provider; how much is found in a profile, and
-is a caveat of the artifact. The CPU provider is not asked for.
+engine hold the transfers. A graph that TensorRT does not take whole is refused, or CUDA's provider runs the rest.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,11 @@ import onnxruntime
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
-from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
-from enginebench.engines.backends.onnxruntime.ort import KERNEL_TIME, probe_provider, record_profile
+from enginebench.engines.backends.onnxruntime.ort import probe_provider
+from enginebench.engines.backends.onnxruntime.providers import FELL_BACK
 from enginebench.engines.ort import ERRORS_ONLY, OrtEngine
 from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import check_request, read_options
@@ -53,8 +49,12 @@ class OrtTensorRtBackend:
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtEngine:
         check_request(artifact, spec, ("onnx",), ORT_TENSORRT.precisions, (spec.device,))
+        available = onnxruntime.get_available_providers()
+        if PROVIDER not in available:
+            raise BackendUnavailable(f"asked ONNX Runtime for {PROVIDER}; this build has {', '.join(available)}")
         options = make_provider_options(artifact, spec, self._cache_dir)
-        return OrtTensorRtEngine(artifact, spec, options)
+        alone = read_options(spec, OPTIONS)["fallback"] == "refuse"
+        return OrtTensorRtEngine(open_session(artifact, options, alone=alone), artifact, spec)
 
 
 create_backend = OrtTensorRtBackend
@@ -84,15 +84,24 @@ def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path 
     return options | {f"trt_profile_{side}_shapes": shapes for side in ("min", "opt", "max") if shapes}
 
 
-def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> Any:
-    """A session on TensorRT, with CUDA for what it does not take."""
+def open_session(artifact: Artifact, options: dict[str, str], *, alone: bool) -> Any:
+    """A session on TensorRT; unless it is to run all nodes `alone`, with CUDA for what it does not take."""
+    settings = onnxruntime.SessionOptions()
     settings.log_severity_level = ERRORS_ONLY
     register_operators(settings, artifact.operator_libraries)
     onnxruntime.disable_telemetry_events()
     providers = [(PROVIDER, options), (FALLBACK, {"device_id": options["device_id"]})]
+    if alone:
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        del providers[1]
     try:
         session = onnxruntime.InferenceSession(artifact.path, settings, providers=providers)
     except Exception as error:
+        if FELL_BACK in str(error):
+            raise BackendUnavailable(
+                "TensorRT does not run every node of the graph, or its libraries were not found: see ONNX Runtime's "
+                "messages. To time TensorRT with CUDA beside it: ort-tensorrt:fallback=allow"
+            ) from error
         raise explain_refusal(f"ONNX Runtime cannot load {artifact.path} on TensorRT", error) from error
     session.disable_fallback()
     if PROVIDER not in session.get_providers():
@@ -106,39 +115,5 @@ def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> 
 class OrtTensorRtEngine(OrtEngine):
     """A session whose nodes TensorRT runs, fed from the host."""
 
-    def __init__(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> None:
-        super().__init__(open_session(artifact, options, onnxruntime.SessionOptions()), artifact, spec)
-        self._options = options
-        self._checked = read_options(spec, OPTIONS)["fallback"] == "allow"
-
-    def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays in; the first time it also checks that TensorRT runs every node."""
-        super().bind(feeds)
-        if not self._checked:
-            self._checked = True
-            opened = partial(open_session, self._artifact, self._options)
-            events = record_profile(opened, onnxruntime.SessionOptions(), self._feeds, counted=0)
-            require_tensorrt(count_providers(events))
-
     def _hand_over(self) -> None:
         self._bind_inputs()  # copied to the GPU there and then; later values in the same buffer are not seen
-
-
-def count_providers(events: list[dict[str, Any]]) -> Counter[str]:
-    """Provider -> number of kernels in a trace; a graph that TensorRT took whole is one kernel.
-
-    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`.
-    """
-    kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(KERNEL_TIME)]
-    return Counter(kernel["args"].get("provider", "unknown") for kernel in kernels)
-
-
-def require_tensorrt(counts: Mapping[str, int]) -> None:
-    """Checks that TensorRT ran every node; copies between host and GPU do not count as nodes."""
-    others = {name: count for name, count in counts.items() if name != PROVIDER}
-    if others or not counts:
-        shown = ", ".join(f"{count} by {name}" for name, count in others.items()) or "none was seen"
-        raise BackendUnavailable(
-            f"TensorRT did not run every node of the graph ({shown}). To time the mixture anyway: "
-            "ort-tensorrt:fallback=allow"
-        )
