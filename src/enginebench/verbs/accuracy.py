@@ -13,8 +13,7 @@ from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
 from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import Labelled
-from enginebench.runs.child.other_jobs import AnswerJob, LabelledAnswer
+from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_drop

@@ -17,8 +17,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
-from enginebench.runs.child.jobs import Labelled, QuantizeJob
-from enginebench.runs.child.other_jobs import AnswerJob
+from enginebench.runs.child.jobs import AnswerJob, Labelled, QuantizeJob
 from enginebench.runs.child.perform.answers import open_labelled
 from enginebench.runs.child.perform.sources import quantize_graph
 from enginebench.runs.targets.sides import OpenSide, check_sides

@@ -158,6 +158,31 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
         return prepare_engine(self, note, keep)
 
 
+class LabelledAnswer(Struct, frozen=True, kw_only=True):
+    n: int
+    nonfinite: int = 0  # samples whose answers are not all finite
+    preprocess_sha256: str | None
+    caveats: tuple[Caveat, ...] = ()
+
+
+class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
+    """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
+
+    model: str  # whose preprocessing the data go through
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    answers_path: str
+    labelled: Labelled
+    seed: int
+    inputs: str | None = None  # of the user, as `--inputs` names them
+
+    def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
+        from enginebench.runs.child.perform.answers import answer_labelled
+
+        return answer_labelled(self, note)
+
+
 class MeasureAnswer(Provable, frozen=True, kw_only=True):
     measurement: Measurement
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed; empty if a tool made them itself

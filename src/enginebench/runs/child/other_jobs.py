@@ -12,7 +12,7 @@ from enginebench.core.records import (
     MeasureSpec,
     TensorSpec,
 )
-from enginebench.runs.child.jobs import Job, KeepCall, Labelled, NoteCall
+from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
 class StagesAnswer(Struct, frozen=True, kw_only=True):
@@ -91,31 +91,6 @@ class InferJob(Job[tuple[TensorSpec, ...]], frozen=True, kw_only=True, tag="infe
     step: int | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
-        from enginebench.runs.child.perform.answers import infer_arrays
+        from enginebench.runs.child.perform.infer import infer_arrays
 
         return infer_arrays(self, note)
-
-
-class LabelledAnswer(Struct, frozen=True, kw_only=True):
-    n: int
-    nonfinite: int = 0  # samples whose answers are not all finite
-    preprocess_sha256: str | None
-    caveats: tuple[Caveat, ...] = ()
-
-
-class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
-    """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
-
-    model: str  # whose preprocessing the data go through
-    artifact: Artifact
-    engine: EngineSpec
-    out_dir: str
-    answers_path: str
-    labelled: Labelled
-    seed: int
-    inputs: str | None = None  # of the user, as `--inputs` names them
-
-    def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
-        from enginebench.runs.child.perform.answers import answer_labelled
-
-        return answer_labelled(self, note)
