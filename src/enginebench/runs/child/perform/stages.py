@@ -4,7 +4,7 @@ import io
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, cycle, islice
 from pathlib import Path
@@ -159,96 +159,50 @@ def time_overlapped(
     Args:
         load: makes an engine; called once in each lane, one after another.
     """
-    with ThreadPoolExecutor(decoders, thread_name_prefix="decode") as pool:
-        supply = _Supply(pool, photos, preprocess, batch, ahead=2 * lanes * batch + decoders)
-        tally = _Tally(lanes, seconds)
-        threads = [threading.Thread(target=_drive_lane, args=(load, supply, tally)) for _ in range(lanes)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        supply.cancel()
-    return tally.finish()
+    # Held while an engine is loaded, too: nothing else may be allocated on a GPU while a graph is captured.
+    lock, ready, failed = threading.Lock(), threading.Barrier(lanes), threading.Event()
+    ended = [list[int]() for _ in range(lanes)]  # when each batch of each lane was done
+    supply, waiting = cycle(photos), deque[Future[Array]]()
 
+    def order(count: int) -> None:
+        jpegs = islice(supply, count)
+        waiting.extend(decoding.submit(lambda jpeg: preprocess.apply(decode_photo(jpeg)), jpeg) for jpeg in jpegs)
 
-class _Supply:
-    """Prepared pictures in order, so many ahead of those that are taken."""
-
-    def __init__(
-        self, pool: ThreadPoolExecutor, photos: Sequence[bytes], preprocess: Preprocess, batch: int, ahead: int
-    ) -> None:
-        self._pool, self._preprocess, self._batch = pool, preprocess, batch
-        self._photos, self._lock = cycle(photos), threading.Lock()
-        self._waiting = deque(self._order(ahead))
-
-    def _order(self, wanted: int) -> Iterator[Future[Array]]:
-        for photo in islice(self._photos, wanted):
-            yield self._pool.submit(lambda jpeg: self._preprocess.apply(decode_photo(jpeg)), photo)
-
-    def take(self) -> Array:
-        """The next batch, stacked; as many pictures are ordered as were taken."""
-        with self._lock:
-            chosen = [self._waiting.popleft() for _ in range(self._batch)]
-            self._waiting.extend(self._order(self._batch))
+    def take() -> Array:
+        """The next batch; as many pictures are ordered as were taken."""
+        with lock:
+            chosen = [waiting.popleft() for _ in range(batch)]
+            order(batch)
         return np.stack([future.result() for future in chosen])
 
-    def cancel(self) -> None:
-        for future in self._waiting:
-            future.cancel()
+    def goes_on() -> bool:
+        begun = [lane[WARMUP_BATCHES - 1] for lane in ended if len(lane) > WARMUP_BATCHES]
+        return not failed.is_set() and (len(begun) < lanes or time.perf_counter_ns() - max(begun) < seconds * 1e9)
 
+    def drive(lane: list[int]) -> None:
+        try:
+            with lock:
+                engine = load()
+            with engine:
+                ready.wait()  # every lane has its engine
+                name, output = engine.inputs[0].name, engine.outputs[0].name
+                while goes_on():
+                    engine.bind({name: take()})
+                    engine.run()
+                    rank_classes(engine.fetch()[output])
+                    lane.append(time.perf_counter_ns())
+        except BaseException:
+            failed.set()
+            ready.abort()
+            raise
 
-class _Tally:
-    """Pictures done since all lanes were warm, and the first error of any lane."""
-
-    def __init__(self, lanes: int, seconds: float) -> None:
-        self._limit_ns = int(seconds * 1e9)
-        # Held while an engine is loaded, too: nothing else may be allocated on a GPU while a graph is captured.
-        self.lock = threading.Lock()
-        self.ready = threading.Barrier(lanes)
-        self._warm_left = WARMUP_BATCHES * lanes
-        self._begin_ns = self._end_ns = 0
-        self._done = 0
-        self._error: BaseException | None = None
-
-    def add(self, pictures: int) -> None:
-        with self.lock:
-            now = time.perf_counter_ns()
-            if self._warm_left > 0:
-                self._warm_left -= 1
-                self._begin_ns = now
-            else:
-                self._done += pictures
-                self._end_ns = now
-
-    def goes_on(self) -> bool:
-        with self.lock:
-            warm = self._warm_left <= 0 and self._done > 0
-            return self._error is None and not (warm and time.perf_counter_ns() - self._begin_ns >= self._limit_ns)
-
-    def fail(self, error: BaseException) -> None:
-        self._error = self._error or error
-        self.ready.abort()
-
-    def finish(self) -> float:
-        if self._error is not None:
-            raise self._error
-        return self._done * 1e9 / max(1, self._end_ns - self._begin_ns)
-
-
-def _drive_lane(load: Callable[[], Engine], supply: _Supply, tally: _Tally) -> None:
-    try:
-        with tally.lock:
-            engine = load()
-        with engine:
-            tally.ready.wait()  # every lane has its engine
-            name, output = engine.inputs[0].name, engine.outputs[0].name
-            while tally.goes_on():
-                array = supply.take()
-                engine.bind({name: array})
-                engine.run()
-                rank_classes(engine.fetch()[output])
-                tally.add(len(array))
-    except threading.BrokenBarrierError:
-        return  # another lane has failed, and said why
-    except BaseException as error:
-        tally.fail(error)
+    with ThreadPoolExecutor(lanes) as driving, ThreadPoolExecutor(decoders) as decoding:
+        order(2 * lanes * batch + decoders)
+        driven = [driving.submit(drive, lane) for lane in ended]
+        errors = [error for one in driven if (error := one.exception()) is not None]
+        decoding.shutdown(cancel_futures=True)
+    if errors:  # of a lane whose neighbour failed, the broken barrier alone
+        raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+    begun = max(lane[WARMUP_BATCHES - 1] for lane in ended)
+    done = [at for lane in ended for at in lane if at > begun]
+    return batch * len(done) * 1e9 / (max(done) - begun)
