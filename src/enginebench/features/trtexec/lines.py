@@ -39,7 +39,7 @@ class Banner(NamedTuple):
     command: str | None
 
 
-@dataclass
+@dataclass(eq=False)
 class RunLines:
     first_line: int
     parent: int | None = None
@@ -86,89 +86,55 @@ def decode_version(digits: str) -> str:
     return f"{number // base}.{number % base // 100}.{number % 100}"
 
 
-class RunSplitter:
-    """Sorts lines into runs: a run is opened by RUNNING and closed by the banner with the same command line.
+def split_runs(text: str) -> list[RunLines]:
+    """The runs in a log, in the order in which they started.
 
-    Runs inside a tuning run (between TASK_BEGIN and TASK_END) have a parent. Messages behind the last banner belong
-    to the run that ended last, because the two output pipes are not ordered.
+    A run is opened by RUNNING and closed by the banner with the same command line; inside a task of a tuning run it has
+    a parent. Messages behind the last banner belong to the run that ended last: the two output pipes are not ordered.
     """
+    runs: list[RunLines] = []
+    opened: list[RunLines] = []
+    last: RunLines | None = None
+    inside = False
 
-    def __init__(self) -> None:
-        self.runs: list[RunLines] = []
-        self._open: list[int] = []
-        self._task_depth: int | None = None
-        self._last: int | None = None
-        self._seen: set[str] = set()
+    def push(run: RunLines) -> None:
+        runs.append(run)
+        opened.append(run)
 
-    def add(self, line: Line) -> None:
+    for line in split_lines(text):
         # A verbose build has a million lines of the library in which nothing is about the run.
         chatter = line.level == "V" or (line.library and line.level == "I" and not line.text.startswith(ENGINE_SIZE))
         banner = read_banner(line.text) if line.level is None else None
-        if banner is not None:
-            self._start(line, banner) if banner.verdict == "RUNNING" else self._finish(line, banner)
+        if banner is not None and banner.verdict == "RUNNING":
+            early: list[Line] = []
+            nested = inside and bool(opened)
+            first = not nested and len(runs) == 1 and bool(opened) and runs[0].banner is None
+            if first and all(one.level in ("W", "E", "F", None) for one in runs[0].lines):
+                early = runs.pop().lines  # flushed before the first banner: they belong to the run that follows
+            del opened[1 if nested else 0 :]
+            parent = runs.index(opened[0]) if nested else None
+            push(RunLines(line.number, parent=parent, opening=banner, lines=early))
+        elif banner is not None:
+            if not opened:
+                push(RunLines(line.number))
+            fits = [i for i, run in enumerate(opened) if (run.opening and run.opening.command) == banner.command]
+            depth = (fits or [len(opened) - 1])[-1]
+            last = opened[depth]
+            last.closing = banner
+            del opened[depth:]
         elif line.level is None and (task := _TASK.search(line.text)):
-            self._switch_task(task[1])
-        elif not (chatter and self.runs):
-            self._append(line)
-
-    def _start(self, line: Line, banner: Banner) -> None:
-        early: list[Line] = []
-        inside = self._task_depth is not None and len(self._open) >= self._task_depth
-        if not inside:
-            # Warnings and errors that were flushed before the first banner belong to the run that follows.
-            if len(self.runs) == 1 and self._open and self.runs[0].banner is None:
-                lines = self.runs[0].lines
-                if all(line.level in ("W", "E", "F", None) for line in lines):
-                    early, self.runs = lines, []
-            self._open.clear()
-        parent = self._open[self._task_depth - 1] if inside and self._task_depth else None
-        self._push(RunLines(line.number, parent=parent, opening=banner, lines=early))
-
-    def _finish(self, line: Line, banner: Banner) -> None:
-        if not self._open:
-            self._push(RunLines(line.number))
-        openings = [self.runs[index].opening for index in self._open]
-        fits = [depth for depth, one in enumerate(openings) if (one and one.command) == banner.command]
-        depth = (fits or [len(openings) - 1])[-1]
-        self._last = self._open[depth]
-        self.runs[self._last].closing = banner
-        del self._open[depth:]
-        self._seen.clear()
-
-    def _switch_task(self, kind: str) -> None:
-        if kind == "TASK_BEGIN":
-            self._task_depth = len(self._open) or None
-        elif self._task_depth is not None:
-            for index in self._open[self._task_depth :]:
-                self.runs[index].aborted = kind == "TASK_ABORT"
-            del self._open[self._task_depth :]
-            self._task_depth = None
-
-    def _append(self, line: Line) -> None:
-        if self._open and line.level is not None and line.text in _ONCE:
-            if line.text in self._seen and self._task_depth is None:
-                self._open.clear()
-                self._last = None
-            self._seen.add(line.text)
-        if not self._open and self._last is not None and not (line.level == "I" and line.text in _ONCE):
-            self.runs[self._last].lines.append(line)
-            return
-        if not self._open:
-            if line.level is None and not line.text.strip():
-                return
-            self._push(RunLines(line.number))
-            self._seen.add(line.text)
-        self.runs[self._open[-1]].lines.append(line)
-
-    def _push(self, run: RunLines) -> None:
-        self.runs.append(run)
-        self._open.append(len(self.runs) - 1)
-        self._seen = set()
-
-
-def split_runs(text: str) -> list[RunLines]:
-    """The runs in a log, in the order in which they started."""
-    splitter = RunSplitter()
-    for line in split_lines(text):
-        splitter.add(line)
-    return splitter.runs
+            inside = task[1] == "TASK_BEGIN"
+            for run in opened[1:]:
+                run.aborted = task[1] == "TASK_ABORT"
+            del opened[1:]
+        elif not (chatter and runs):
+            once = line.level is not None and line.text in _ONCE
+            if once and not inside and opened and any(one.text == line.text for one in opened[-1].lines):
+                opened.clear()
+                last = None
+            if not opened and (last is None or (once and line.level == "I")):
+                if line.level is None and not line.text.strip():
+                    continue
+                push(RunLines(line.number))
+            (opened[-1] if opened else last or runs[-1]).lines.append(line)
+    return runs
