@@ -86,17 +86,3 @@ def test_an_older_doubt_keeps_its_words() -> None:
 def test_a_text_in_braces_stays_text() -> None:
     doubt = make_caveat("no_layer_times", failure="{0.__class__} {share:.0%}")
     assert "{0.__class__} {share:.0%}" in format_caveat(doubt, doubt)
-
-
-def test_json_keeps_the_contract_and_adds_the_figures() -> None:
-    doubt = make_caveat("foreign_cpu", share=0.5)
-    fields = msgspec.json.decode(msgspec.json.encode(doubt))
-    assert fields == {
-        "code": "foreign_cpu",
-        "message": "other programs used the CPU during 50% of the samples",
-        "advice": "stop them, or measure again at a quiet time",
-        "template": "foreign_cpu",
-        "figures": {"share": 0.5},
-    }
-    assert msgspec.json.decode(msgspec.json.encode(doubt), type=Caveat) == doubt
-    assert len({doubt, replace(doubt)}) == 1

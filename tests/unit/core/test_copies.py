@@ -1,4 +1,4 @@
-"""Copies of files: whole or not at all, and nothing in common with the original."""
+"""Files: copies that share nothing with what they are of, and notes beside plans."""
 
 import fcntl
 import os
@@ -8,9 +8,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
+from enginebench.core.plan_notes import PlanNote, read_note, write_note
+from enginebench.core.records import Artifact, ShapeRange
+from enginebench.core.shapes import find_plan_batch
 from enginebench.core.store import FICLONE, copy_file
+from enginebench.verbs.given import name_plan
 
 
 @pytest.fixture
@@ -19,16 +24,6 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "gewichte ü 重み.bin"
     path.write_bytes(os.urandom((1 << 20) + 7))
     return path
-
-
-def test_a_copy_is_a_file_of_its_own(source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "run" / "unter ordner" / source.name
-    content = source.read_bytes()
-    copy_file(source, target)
-    assert source.stat().st_nlink == target.stat().st_nlink == 1
-    with source.open("r+b") as file:
-        file.write(b"another")
-    assert target.read_bytes() == content
 
 
 def test_what_stood_there_is_replaced_and_not_written_into(source: Path, tmp_path: Path) -> None:
@@ -108,3 +103,33 @@ def test_an_interrupt_leaves_nothing_behind(source: Path, tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         copy_file(source, tmp_path / "copy")
     assert list(tmp_path.iterdir()) == [source]
+
+
+RANGE = ShapeRange(smallest=(1, 3), largest=(8, 3), best=(4, 3))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Artifact:
+    path = tmp_path / "net.plan"
+    path.write_bytes(b"a plan")
+    return replace(name_plan(path), recipe="tensorrt", allowed={"input": RANGE})
+
+
+def test_a_note_says_how_its_plan_was_asked_for(plan: Artifact) -> None:
+    assert read_note(Path(plan.path)) is None
+    write_note(Path(plan.path), plan, "int8")
+    note = read_note(Path(plan.path))
+    assert isinstance(note, PlanNote)
+    assert (note.requested_precision, note.recipe, note.allowed) == ("int8", "tensorrt", {"input": RANGE})
+    Path(plan.path).write_bytes(b"another plan")
+    assert read_note(Path(plan.path)) is None, "of other bytes"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": "enginebench.build/1"}', "\x00"])
+def test_another_file_of_that_name_is_no_note(plan: Artifact, text: str) -> None:
+    Path(f"{plan.path}.json").write_text(text)
+    assert read_note(Path(plan.path)) is None
+
+
+def test_the_batch_of_a_plan_is_that_which_it_is_tuned_for(plan: Artifact) -> None:
+    assert find_plan_batch(plan) == 4

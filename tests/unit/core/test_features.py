@@ -3,38 +3,20 @@
 import subprocess
 import sys
 from importlib import import_module
-from typing import Annotated, TypedDict, Unpack, get_args
+from typing import Annotated, TypedDict, Unpack
 
 import click
 import pytest
-from msgspec import structs
 
-from enginebench.core.entry import Entry
-from enginebench.core.features import Feature, Kind, Verb, find, find_each, list_features, list_names, list_verbs
+from enginebench.core.features import Feature, Verb, find, list_features, list_verbs
 from enginebench.options import Opt, list_options, verb
-from enginebench.runs.child.jobs import Job
 from processes import ROOT, environment
-
-BROUGHT = [(kind, name) for kind in get_args(Kind) for name in dict.fromkeys(list_names(kind))]
 
 
 def test_every_folder_is_found_those_of_a_higher_rank_later() -> None:
     folders = (ROOT / "src" / "enginebench" / "features").glob("*/__init__.py")
     found = list_features()
     assert list(found) == sorted({path.parent.name for path in folders}, key=lambda name: (found[name].rank, name))
-
-
-@pytest.mark.parametrize(("kind", "name"), BROUGHT)
-def test_what_is_brought_is_what_its_name_says(kind: Kind, name: str) -> None:
-    for found in find_each(kind, name):
-        if kind == "jobs":
-            assert issubclass(found, Job) and found.__struct_config__.tag == name
-        elif kind == "documents":
-            assert name in [field.default for field in structs.fields(found) if field.name == "schema"]
-        elif kind == "engines":
-            assert isinstance(found, Entry) and found.name == name
-        else:
-            assert callable(found)
 
 
 @pytest.mark.parametrize("verb", list_verbs(), ids=lambda verb: verb.name)

@@ -16,7 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines import fake
-from enginebench.engines.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
+from enginebench.engines.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=("batch", 4))
 OUTPUT = TensorSpec(name="y", dtype="float32", shape=("batch", 2))
@@ -51,16 +51,6 @@ def run_in_child(**options: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": path})
 
 
-def test_answer_has_any_shape_and_dtype() -> None:
-    wide = TensorSpec(name="w", dtype="float16", shape=("batch", 3, 2))
-    pooled = TensorSpec(name="p", dtype="int64", shape=())
-    both = {"x": np.array([[1, 3, 5, 9], [2, 2, 2, 2]], np.float32)}
-    answers = project_feeds((INPUT,), (wide, pooled), both)
-    np.testing.assert_array_equal(answers["w"][0].ravel(), [1, 3, 5, 9, 1, 3])
-    assert answers["w"].dtype == np.float16
-    assert answers["p"] == 3  # 26 / 8, cut off
-
-
 def test_real_time_passes_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(tick_ns=100)
     engine = load(latency_us="3")
@@ -78,9 +68,7 @@ def test_runs_vary_around_the_latency() -> None:
     assert abs(logs.std() - 0.1) < 0.005
     assert times == time_runs(DRAWS, latency_us="1000", run_sd="0.1")
     assert times != time_runs(DRAWS, latency_us="1000", run_sd="0.1", seed="1")
-
-
-def test_draws_start_over_when_used_up() -> None:
+    # Draws start over when used up.
     times = time_runs(DRAWS + 2, latency_us="10", run_sd="0.1")
     assert times[DRAWS:] == times[:2]
 
@@ -91,13 +79,6 @@ def test_processes_have_speeds_of_their_own() -> None:
     assert abs(np.log(factors).mean()) < 0.002
     assert time_runs(1, 3, latency_us="9", process_sd="0.2") == time_runs(1, 3, latency_us="9", process_sd="0.2")
     assert time_runs(1, 3, latency_us="9", process_sd="0.2") != time_runs(1, 4, latency_us="9", process_sd="0.2")
-
-
-def test_repetition_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fake.REPETITION_VARIABLE, "17")
-    assert FakeBackend()._find_repetition() == 17
-    monkeypatch.delenv(fake.REPETITION_VARIABLE)
-    assert FakeBackend()._find_repetition() == os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -178,8 +159,5 @@ def test_its_record_says_what_it_is_told(load_engine: Any, options: dict[str, st
             engine.effective_precision()
         engine.bind(random_feeds(engine.inputs, 1, 0))
         assert engine.effective_precision() == pytest.approx(shares)
-
-
-def test_a_share_beyond_the_whole_is_refused(load_engine: Any) -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
         load_engine("fake", options={"ran_share": "2"})

@@ -73,7 +73,7 @@ def test_settings(graph: Artifact, tmp_path: Path) -> None:
         make_provider_options(graph, make_spec(tweak="1"), None)
 
 
-def test_without_the_provider(graph: Artifact, tmp_path: Path) -> None:
+def test_without_the_provider_and_with_a_damaged_graph(graph: Artifact, tmp_path: Path) -> None:
     backend = create_backend(tmp_path)
     assert isinstance(backend, Backend) and isinstance(backend, Loadable)
     assert not backend.probe().available and PROVIDER in str(backend.probe().reason)

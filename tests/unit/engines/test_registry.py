@@ -1,4 +1,4 @@
-"""Engines by name: what is there, what is missing, and what the user is told to do about it."""
+"""Engines by name: what is there or missing, what the user is told to do, and options that are refused at once."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.entry import Entry
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
@@ -17,7 +18,6 @@ from enginebench.engines.registry import (
     ENTRIES,
     check_options,
     choose_graph_engine,
-    find_device,
     find_entry,
     list_unasked,
     open_backend,
@@ -26,6 +26,7 @@ from enginebench.engines.registry import (
     read_engines,
     takes,
 )
+from enginebench.engines.request import Option, read_number, read_options
 
 
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
@@ -95,15 +96,6 @@ def test_the_registry_and_the_fake_import_no_runtime() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(
-    "name", ["pytorch-cudagraph", "ort-cuda", "ort-tensorrt", "ort-tensorrt-rtx", "tensorrt", "tensorrt-rtx", "trtexec"]
-)
-@pytest.mark.feature("trtexec", "trtexec")
-def test_engines_for_gpus_run_on_the_first_unless_told(name: str) -> None:
-    assert (find_device(name, "cpu"), find_device(name, "cuda:1")) == ("cuda:0", "cuda:1")
-    assert find_device("ort", "cpu") == "cpu"
-
-
 def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_installed(monkeypatch, {})
     with pytest.raises(MissingDependency) as caught:
@@ -160,3 +152,31 @@ def test_unknown_engine_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"known: [^.]+, fake$"):
         find_entry("warp")
     assert not probe("onnx").available
+
+
+KNOWN = {
+    "mode": Option(default="a", choices=("a", "b"), meaning="which way"),
+    "size": Option(default="3", meaning="how large"),
+}
+SPEC = EngineSpec(backend="x")
+
+
+def test_unknown_option_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_options(replace(SPEC, options={"colour": "red"}), KNOWN)
+    assert str(caught.value) == (
+        "engine x has no option 'colour'; known: mode=a|b (which way; default a); size=3 (how large)"
+    )
+    with pytest.raises(UsageError, match="known: none"):
+        read_options(replace(SPEC, options={"colour": "red"}), {})
+
+
+def test_value_outside_the_choices_is_refused() -> None:
+    with pytest.raises(UsageError, match="option mode='c' of engine x must be one of: a, b"):
+        read_options(replace(SPEC, options={"mode": "c"}), KNOWN)
+
+
+@pytest.mark.parametrize("text", ["", "red", "nan", "inf", "-1", "1e999"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="must be a number, zero or more"):
+        read_number(SPEC, "size", text)

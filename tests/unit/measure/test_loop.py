@@ -1,4 +1,4 @@
-"""The loop, to the nanosecond: a scripted engine under a scripted clock."""
+"""The loop, to the nanosecond: a scripted engine under a scripted clock, on a device too."""
 
 import gc
 import sys
@@ -14,6 +14,7 @@ import pytest
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import BlockReading, Measurement, MeasureSpec
 from enginebench.measure.loop import measure_engine, measure_left, paused_gc
+from enginebench.measure.stopping import WarmupRule
 from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
 
 MS = 1_000_000
@@ -35,10 +36,7 @@ def test_samples_are_the_latencies_of_the_script_after_exactly_the_warmup() -> N
     assert measurement.latency_ns == script[23:]  # three calls untimed, to bring the caches back
     assert (measurement.untimed_calls, measurement.warmup_dropped, engine.calls) == (3, 20, 63)
     assert (measurement.warmup_settled, measurement.stop_rule) == (None, "iterations")
-
-
-def test_without_warmup_the_very_first_call_is_a_sample() -> None:
-    measurement, engine = measure(script=[500, 100], warmup=0, iters=9)
+    measurement, engine = measure(script=[500, 100], warmup=0, iters=9)  # without one the very first call is a sample
     assert measurement.latency_ns == [500] + [100] * 8
     assert (measurement.untimed_calls, engine.calls) == (0, 9)
 
@@ -128,14 +126,11 @@ def test_very_short_calls_end_at_the_sample_limit() -> None:
     assert 1_000_000 <= len(measurement.latency_ns) < 1_030_000
 
 
-def test_a_call_longer_than_the_limit_still_gives_one_sample() -> None:
+def test_a_call_longer_than_the_limit_gives_one_sample_and_a_sudden_slowness_cannot_run_away() -> None:
+    """The plan made from 1 us calls grows tenfold at most, so that calls of 1 s do not last for hours."""
     measurement, _ = measure(script=[30_000 * MS], time_limit_s=10.0)
     assert (measurement.latency_ns, measurement.stop_rule) == ([30_000 * MS], "time_limit")
     assert (measurement.warmup_dropped, measurement.warmup_settled) == (1, False)
-
-
-def test_a_sudden_slowness_cannot_run_away() -> None:
-    """The plan made from 1 us calls grows tenfold at most, so that calls of 1 s do not last for hours."""
     measurement, _ = measure(script=[1000] * 3 + [1000 * MS], warmup=3, time_limit_s=1.0)
     assert len(measurement.latency_ns) <= 30
 
@@ -171,21 +166,16 @@ def test_each_block_carries_what_the_watch_saw() -> None:
     assert [b.marks for b in measurement.blocks] == [(), ("foreign_cpu",), ()]
     assert watch.calls == ["begin", "end"] * 3
     assert measurement.caveats == ()
+    unwatched, _ = measure(script=[MS], warmup=0, iters=100)
+    assert [c.code for c in unwatched.caveats] == ["no_foreign_cpu_figure"]
 
 
-def test_without_a_watch_the_measurement_says_so() -> None:
-    measurement, _ = measure(script=[MS], warmup=0, iters=100)
-    assert [c.code for c in measurement.caveats] == ["no_foreign_cpu_figure"]
-
-
-def test_garbage_collection_is_off_in_the_loop_and_back_afterwards() -> None:
+def test_garbage_collection_is_off_in_the_loop_and_back_afterwards_also_if_the_engine_fails() -> None:
     states: list[bool] = []
     measure(script=[MS], warmup=1, iters=2, on_run=lambda call: states.append(gc.isenabled()))
     assert states == [False] * 6  # 1 of warm-up, 3 untimed, 2 samples
     assert gc.isenabled() and gc.get_freeze_count() == 0
 
-
-def test_garbage_collection_is_back_after_an_engine_failed() -> None:
     def fail(call: int) -> None:
         if call == 4:
             raise RuntimeError("device lost")
@@ -221,16 +211,12 @@ def test_paused_gc_leaves_as_it_was_what_the_caller_disabled_or_froze(before: An
         after()
 
 
-def test_no_feeds_is_an_error() -> None:
-    clock = ScriptedClock()
+def test_what_cannot_be_measured_is_refused() -> None:
+    for spec in ({"cache": "cold"}, {"iters": 0}, {"warmup": -1}, {"time_limit_s": float("nan")}):
+        with pytest.raises(UsageError):
+            measure(script=[MS], **spec)
     with pytest.raises(MeasurementError, match="no feeds"):
-        measure_engine(ScriptedEngine(clock, [1]), [], MeasureSpec(), clock=clock)
-
-
-@pytest.mark.parametrize("spec", [{"cache": "cold"}, {"iters": 0}, {"warmup": -1}, {"time_limit_s": float("nan")}])
-def test_what_cannot_be_measured_is_refused(spec: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        measure(script=[MS], **spec)
+        measure_engine(ScriptedEngine(clock := ScriptedClock(), [1]), [], MeasureSpec(), clock=clock)
 
 
 def test_repetition_and_order_are_kept() -> None:
@@ -273,3 +259,45 @@ class Leaving:
     def fetch(self) -> None:
         self.clock.advance(self.second_ns if self.fetched else self.first_ns)
         self.fetched = True
+
+
+class DeviceEngine(ScriptedEngine):
+    """A scripted engine with a device's clocks and cache."""
+
+    def __init__(self, clock: ScriptedClock, *args: Any, **kwargs: Any) -> None:
+        super().__init__(clock, *args, **kwargs)
+        self.flushes = 0
+        self.flush_ns = 5 * MS
+
+    last_device_ns = staticmethod(lambda: 700)
+    last_enqueue_ns = staticmethod(lambda: 300)
+    last_h2d_ns = staticmethod(lambda: 20)
+    last_d2h_ns = staticmethod(lambda: 10)
+    last_staging_ns = staticmethod(lambda: 40)
+
+    def flush_cache(self) -> None:
+        self.flushes += 1
+        self._clock.advance(self.flush_ns)
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize("scope", ["compute", "io"])
+def test_the_device_is_read_its_copies_in_io_alone_and_no_flush_is_timed(scope: Any, cache: Any) -> None:
+    clock = ScriptedClock()
+    engine = DeviceEngine(clock, [MS], bind_ns=1000, fetch_ns=2000)
+    spec = MeasureSpec(iters=20, warmup=2, scope=scope, cache=cache)
+    measured = measure_engine(engine, FEEDS, spec, clock=clock)
+    assert measured.latency_ns == [MS + (3000 if scope == "io" else 0)] * 20
+    assert (measured.device_ns, measured.enqueue_ns) == ([700] * 20, [300] * 20)
+    copies = [[20] * 20, [10] * 20, [40] * 20] if scope == "io" else [None] * 3
+    assert [measured.h2d_ns, measured.d2h_ns, measured.staging_ns] == copies
+    assert engine.flushes == (engine.calls if cache == "cold" else 0), "before each call"
+
+
+def test_a_clock_that_never_settles_ends_with_the_limit() -> None:
+    rule = WarmupRule(None, 1.0)
+    mhz = 300
+    while not rule.is_over():
+        rule.add_window(10, 1000.0, 10 * MS, mhz := round(mhz * 1.1))
+    assert not rule.settled
+    assert rule.dropped == 1000

@@ -1,4 +1,4 @@
-"""Machines as their files show them."""
+"""Machines as their files show them; GPUs, through an NVML and a driver that the test plays."""
 
 import getpass
 import os
@@ -7,13 +7,18 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
-from enginebench.core.records import Machine
+from enginebench.core.cuda_devices import find_bus_id, find_gpu_name
+from enginebench.core.records import Gpu, Machine
+from enginebench.measure import machine
 from enginebench.measure import machine as room
-from enginebench.measure.machine import describe_machine, peak_memory_bytes, read_versions
+from enginebench.measure.machine import describe_gpus, describe_machine, peak_memory_bytes, read_versions
 from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
 
 
@@ -51,6 +56,9 @@ def test_a_jetson(lay_out: LayOut) -> None:
         "l4t": "R36 (release), REVISION: 4.0",
         "power_mode": "MODE_30W (2)",
     }
+    info = "processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0x123\n"
+    unknown = describe_machine(lay_out({**JETSON, "proc/cpuinfo": info}), allowed=(0,))
+    assert unknown.cpu_model == "implementer 0x99 part 0x123"
 
 
 @pytest.mark.parametrize(
@@ -64,12 +72,6 @@ def test_a_jetson_whose_power_mode_is_half_known(lay_out: LayOut, files: dict[st
     jetson = describe_machine(lay_out({**JETSON, **files}), allowed=(0,)).jetson
     assert jetson is not None
     assert jetson.get("power_mode") == mode
-
-
-def test_an_unknown_arm_core_keeps_its_numbers(lay_out: LayOut) -> None:
-    info = "processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0x123\n"
-    machine = describe_machine(lay_out({**JETSON, "proc/cpuinfo": info}), allowed=(0,))
-    assert machine.cpu_model == "implementer 0x99 part 0x123"
 
 
 def test_a_slow_clock_source_is_a_doubt(lay_out: LayOut) -> None:
@@ -126,9 +128,6 @@ def test_versions_are_read_without_importing() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert found == [metadata.version("numpy")]
-
-
-def test_versions_name_python_and_the_project() -> None:
     versions = read_versions()
     assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "enginebench" in versions
@@ -141,3 +140,84 @@ def test_peak_memory_grows_with_what_is_used() -> None:
     after = peak_memory_bytes()
     assert before is not None and after is not None
     assert after >= before and after >= len(block)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Two GPUs; the second, integrated, supports neither clocks nor power limits."""
+
+    def answer(values: Any) -> Any:
+        return lambda handle, clock=0: [values][handle][clock]  # there is no second GPU in the list
+
+    fake = SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlInit=Mock(),
+        nvmlShutdown=Mock(),
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=int,
+        nvmlSystemGetDriverVersion=lambda: b"570.1",
+        nvmlDeviceGetName=["NVIDIA H100", b"Orin (nvgpu)"].__getitem__,
+        nvmlDeviceGetMemoryInfo=answer([SimpleNamespace(total=80 * 1024**3)]),
+        nvmlDeviceGetMaxClockInfo=answer({1: 1980, 2: 2619}),
+        nvmlDeviceGetEnforcedPowerLimit=answer([700_000]),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+def test_gpus_and_what_they_do_not_support(nvml: SimpleNamespace) -> None:
+    known = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 2619, "power_limit_w": 700.0}
+    first = Gpu(index=0, name="NVIDIA H100", driver="570.1", memory_bytes=80 * 1024**3, **known)  # type: ignore[arg-type]
+    assert describe_gpus() == (first, Gpu(index=1, name="Orin (nvgpu)", driver="570.1", memory_bytes=0))
+    nvml.nvmlShutdown.assert_called_once_with()
+
+
+def test_without_nvml_the_driver_names_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert describe_gpus() == ()
+    monkeypatch.setattr(machine, "find_gpu_name", lambda: "Orin")
+    assert describe_gpus() == (Gpu(index=0, name="Orin", driver="", memory_bytes=0),)
+
+
+@pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName", "nvmlShutdown"])
+def test_errors_of_nvml_never_get_out(nvml: SimpleNamespace, broken: str) -> None:
+    setattr(nvml, broken, Mock(side_effect=RuntimeError("driver is gone")))
+    assert describe_gpus() == () or broken == "nvmlShutdown"
+
+
+class FakeDriver:
+    """Two cards, the second on the bus first; `broken` names the call that fails."""
+
+    def __init__(self, broken: str = "") -> None:
+        self._broken = broken
+
+    def cuInit(self, flags: int) -> int:
+        return self._end("cuInit")
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        device._obj.value = index
+        return self._end("cuDeviceGet") or (101 if index > 1 else 0)
+
+    def cuDeviceGetPCIBusId(self, name: Any, size: int, device: Any) -> int:
+        name.value = (b"0000:0B:00.0", b"0000:0A:00.0")[device.value][: size - 1]
+        return self._end("cuDeviceGetPCIBusId")
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
+        name.value = (b"Orin", b"NVIDIA H100")[device.value][: size - 1]
+        return 0
+
+    def _end(self, call: str) -> int:
+        return 100 if call == self._broken else 0
+
+
+def test_the_card_is_named_by_its_place_on_the_bus() -> None:
+    assert [find_bus_id(i, lambda name: FakeDriver()) for i in (0, 1, 2)] == ["0000:0B:00.0", "0000:0A:00.0", None]
+    assert [find_gpu_name(i, lambda name: FakeDriver()) for i in (0, 2)] == ["Orin", None]
+
+
+def test_without_a_driver_there_is_no_card() -> None:
+    def load(name: str) -> Any:
+        raise OSError(name)
+
+    assert find_bus_id(0, load) is None

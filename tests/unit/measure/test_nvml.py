@@ -81,6 +81,7 @@ def test_a_block_has_everything_that_the_card_says() -> None:
     expected = BlockReading(sm_clock_mhz=1980, memory_clock_mhz=3201, temperature_c=45, power_w=400.5)
     assert gpu.end() == expected
     assert gpu.default_clock_mhz == 1980
+    assert watch(FakeNvml(default_clock=None)).default_clock_mhz == 2000, "where none is named, the highest"
 
 
 def test_a_card_that_answers_nothing_gives_an_empty_reading() -> None:
@@ -90,10 +91,6 @@ def test_a_card_that_answers_nothing_gives_an_empty_reading() -> None:
     assert gpu.end() == BlockReading()
     assert gpu.peak_memory_bytes() is None
     assert gpu.energy_per_image(10) is None
-
-
-def test_where_no_default_clock_is_named_the_highest_counts() -> None:
-    assert watch(FakeNvml(default_clock=None)).default_clock_mhz == 2000
 
 
 @pytest.mark.parametrize(
@@ -175,11 +172,8 @@ def test_energy_is_that_between_the_first_block_and_the_last() -> None:
         nvml.energy = energy + 400
         gpu.end()
     assert gpu.energy_per_image(90) == (10.0, 10.0 * ENERGY_PERIOD_NS / 1_000_000_000)
-
-
-def test_energy_of_less_than_a_step_of_the_counter_is_all_doubt() -> None:
     clock, nvml = ScriptedClock(), FakeNvml()
-    gpu = watch(nvml, clock)
+    gpu = watch(nvml, clock)  # of less than a step of the counter it is all doubt
     gpu.begin()
     clock.advance(1_000)
     nvml.energy = 5_001
@@ -198,10 +192,7 @@ def test_the_step_of_the_energy_counter_is_measured() -> None:
     gpu = watch(nvml, clock)
     gpu.watch_energy_counter()
     assert gpu.energy_period_ns == 20_000_000
-
-
-def test_a_counter_that_stands_still_keeps_the_usual_step() -> None:
-    clock, nvml = ScriptedClock(), FakeNvml()
+    clock, nvml = ScriptedClock(), FakeNvml()  # whose counter stands still
     nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: clock.advance(10_000_000) or 7
     gpu = watch(nvml, clock)
     gpu.watch_energy_counter()
@@ -225,19 +216,13 @@ def test_which_gpu_cuda_counts(monkeypatch, known, visible, handles) -> None:
     assert asked == handles
 
 
-def test_no_nvml_is_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_is_initialised_for_the_watch_and_without_it_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert open_gpu_watch("cuda:0") is None
-
-
-def test_nvml_is_initialised_for_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     by_place = FakeNvml(pids=[], nvmlDeviceGetHandleByPciBusId=str)
     monkeypatch.setitem(sys.modules, "pynvml", by_place)
     assert isinstance(open_gpu_watch("cuda:0"), GpuWatch)
-
-
-def test_index_of_a_device() -> None:
     assert [read_index(text) for text in ("cuda", "cuda:0", "cuda:7")] == [0, 0, 7]
 
 

@@ -1,11 +1,14 @@
-"""The rules, fed by hand."""
+"""The rules that end a measurement, fed by hand, and the reference kernel by a clock of the test."""
+
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from enginebench.measure import stopping
+from enginebench.measure import reference, stopping
+from enginebench.measure.reference import time_reference
 from enginebench.measure.stopping import SettledRule, WarmupRule
 
 MS = 1_000_000
@@ -78,3 +81,20 @@ def test_relative_width_agrees_with_scipy(values: list[float]) -> None:
     mean, error = sum(values) / len(values), float(stats.sem(values))
     expected = 2 * float(stats.t.ppf(0.975, len(values) - 1)) * error / mean
     assert stopping.relative_width(values) == pytest.approx(expected, rel=3e-3, abs=1e-12)
+
+
+def test_each_repeat_is_timed_and_the_first_run_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    costs = iter([1000, 10, 20, 30])
+
+    def kernel() -> None:
+        now[0] += next(costs)
+
+    monkeypatch.setattr(reference, "_make_kernel", lambda: kernel)
+    assert time_reference(3, clock=lambda: now[0]) == [10, 20, 30]
+
+
+def test_the_real_kernel_takes_time_and_starts_no_threads() -> None:
+    threads = threading.active_count()
+    assert all(ns > 0 for ns in time_reference(2)) and time_reference(0) == []
+    assert threading.active_count() == threads

@@ -11,7 +11,7 @@ from PIL import Image
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
-from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos, write_photos
+from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos
 from enginebench.models.precision.calibration_data import find_label_fault, open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_answers
@@ -161,16 +161,6 @@ def test_power_falls_with_the_square_of_the_frequency() -> None:
     power = [grey[(frequency >= low) & (frequency < high)].mean() for low, high in bands]
     slope = np.polyfit([np.log((low * high) ** 0.5) for low, high in bands], np.log(power), 1)[0]
     assert -2.3 < slope < -1.7
-
-
-def test_pictures_come_back_from_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "bilder größer"
-    photos = make_photos(3)
-    paths = write_photos(folder, photos)
-    (folder / "notes.txt").write_text("no picture")
-    assert [path.read_bytes() for path in paths] == photos
-    assert read_photos(folder, 2) == photos[:2]
-    assert read_photos(folder, 99) == photos
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The four renderers of one model: in any width, with any text, and with nothing that becomes markup or a formula."""
+"""The four renderers of one model, in any width with any text, and numbers as printed."""
 
 import json
 import re
@@ -9,11 +9,13 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from enginebench.core.records import Result
+from enginebench.core.text import clean_text
 from enginebench.door import program as group
 from enginebench.models.zoo import BUILTIN
 from enginebench.report.csv_table import format_cell, format_csv
 from enginebench.report.history import HistoryDocument, HistoryRow, list_history
 from enginebench.report.markdown import escape
+from enginebench.report.numbers import format_significant
 from enginebench.report.page import embed_json, format_fragment, format_page
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.rows import describe_run
@@ -146,3 +148,15 @@ def test_models_keep_their_names(monkeypatch: pytest.MonkeyPatch, width: int) ->
     found = CliRunner().invoke(group, ["models"])
     assert all(name in found.output.split() for name in BUILTIN)
     assert f"not shown in {width} columns: " in found.output
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (33.456, "33.5"), (3.0949, "3.09"), (121.4, "121"), (4821.7, "4822"), (0.01234, "0.0123"), (99.96, "100"),
+    (0.0, "0"), (9.996, "10.0"), (1e-7, "1.00e-07"), (123456.7, "123457"), (float("inf"), "inf"),
+])  # fmt: skip
+def test_significant_digits(value: float, text: str) -> None:
+    assert format_significant(value) == text
+
+
+def test_clean_text_keeps_letters_of_every_language() -> None:
+    assert clean_text("Modell-Größe 模型\x1b[31m\x9b\x00\u200b\u2028x") == "Modell-Größe 模型[31m x"

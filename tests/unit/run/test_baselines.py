@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.runs.baselines import (
-    are_neighbours,
-    find_store,
-    list_baselines,
-    read_side,
-    remove_baseline,
-    save_baseline,
-)
+from enginebench.runs.baselines import are_neighbours, list_baselines, read_side, remove_baseline, save_baseline
 from stored_run import make_results, write_run
 
 
@@ -58,13 +51,6 @@ def test_damaged_baselines_are_listed_with_the_reason(run: Path, tmp_path: Path)
     (tmp_path / "store" / "x" / "run.json").write_text("{")
     (one,) = list_baselines(tmp_path / "store").baselines
     assert one.reason and "run.json" in one.reason
-
-
-def test_the_store_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_store() == Path("results/baselines")
-    monkeypatch.setenv("ENGINEBENCH_BASELINES", str(tmp_path))
-    assert find_store() == tmp_path
-    assert find_store(Path("x")) == Path("x")
 
 
 def test_rows_of_one_run_are_neighbours(run: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run from the request to its rows: what is stored when, who is told, and how it is continued."""
+"""A run from the request to its rows: what is stored when, who is told, and how it is continued at any moment."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +13,12 @@ from enginebench.core.errors import ChildFailed, ModelError, ParseError, UsageEr
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run, read_results
 from enginebench.runs.main_job import run_model
+from enginebench.runs.reporting import describe_stored
 from graphs import write_text
 from in_process import Children
+from interruptions import check_any_moment, still
 from reporters import Silent
 
 REQUEST = RunRequest(
@@ -202,3 +204,32 @@ def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: 
     with pytest.raises(UsageError, match=r"digits-mlp.onnx takes input .*SIDE"):
         run(tmp_path / "q", replace(REQUEST, model=str(DATA_DIR / "digits-mlp.onnx"), data=str(tmp_path / "flat")))
     assert not children.of(PrepareJob)[len(results) :], "refused before anything is built"
+
+
+__all__ = ["still"]
+
+OPTIONS = {"latency_us": "20", "process_sd": "0.1", "build_sd": "0.1"}
+UNDISTURBED = RunRequest(
+    model=str(DATA_DIR / "digits-mlp.onnx"),
+    engines=tuple(("fake", {"seed": seed, **OPTIONS}) for seed in "12"),
+    measure=MeasureSpec(warmup=1, iters=5, processes=2),
+)
+# Rows that cannot be built, answer otherwise, or ran in another precision; several batches; graphs made by the run.
+FAULTY = tuple(("fake", {**OPTIONS, **more}) for more in ({"fault": "raise", "at": "build"}, {}, {"bias": "0.1"}))
+REQUESTS = {
+    "plain": UNDISTURBED,
+    "faulty": replace(UNDISTURBED, engines=(*FAULTY, ("fake", {**OPTIONS, "ran": "fp16", "bias": "0.001"}))),
+    "batches": replace(UNDISTURBED, batches=(1, 2)),
+    "int8": replace(UNDISTURBED, precisions=(("fp32", None), ("int8", None))),
+}
+
+
+@pytest.mark.usefixtures("still")
+@pytest.mark.parametrize("request_of", REQUESTS)
+def test_whatever_the_moment_the_document_is_that_of_an_undisturbed_run(tmp_path: Path, request_of: str) -> None:
+    def run(root: Path) -> object:
+        folder = root / "run"
+        found = run_model(REQUESTS[request_of], folder, reporter=Silent(), resume=holds_run(folder))
+        return replace(describe_stored(*found), took_s=None)
+
+    check_any_moment(run, tmp_path)

@@ -23,35 +23,15 @@ def gate(cand: Result, **options: float | None) -> DiffRow:
 
 def test_the_same_row_passes_and_another_scope_fails() -> None:
     row = gate(make_row())
-    assert (row.verdict, row.failures, row.metric_change) == ("equivalent", (), 0.0)
+    assert (row.verdict, row.failures, row.metric_change, row.reasons) == ("equivalent", (), 0.0, ())
     row = gate(make_row(measure=MeasureSpec(scope="pipelined")))
     assert (row.verdict, row.failures) == ("not_comparable", ("not comparable",))
-
-
-@pytest.mark.parametrize(
-    ("top1", "limit", "fails"), [(0.98, 0.01, False), (0.9799, 0.01, True), (0.9799, None, True), (0.98, 0.005, True)]
-)
-def test_lost_accuracy_fails_beyond_the_limit(top1: float, limit: float | None, fails: bool) -> None:
-    row = gate(make_row(scores=make_scores(top1)), max_metric_drop=limit)
-    assert bool(row.failures) == fails
-    assert row.metric == "top1" and row.metric_change == pytest.approx(top1 - 0.99)
-    assert not fails or "top-1 fell by" in row.failures[0]
 
 
 def test_accuracy_on_other_data_says_nothing() -> None:
     row = gate(make_row(scores=make_scores(0.5, n=100)))
     assert row.metric_change is None and row.failures == ()
     assert "measured on 450 samples of the base, 100 of the candidate" in row.reasons[0]
-
-
-def test_a_metric_that_rises_when_it_is_worse() -> None:
-
-    kind = {"metric": "m:mae", "higher_is_better": False, "share": False}
-    base, worse, better = (make_row(scores=make_scores(value, **kind)) for value in (200.0, 203.0, 150.0))
-    (row,) = diff_results([base], [worse]).rows
-    assert row.failures == ("mae went from 200 to 203, worse by more than 2",)
-    assert diff_results([base], [worse], max_metric_drop=3.0).rows[0].failures == ()
-    assert diff_results([base], [better]).rows[0].failures == ()
 
 
 def test_another_metric_than_the_first_may_decide() -> None:
@@ -64,28 +44,26 @@ def test_another_metric_than_the_first_may_decide() -> None:
         diff_results([base], [cand], metric="map")
 
 
-def test_accuracy_that_was_left_out_fails() -> None:
-    assert "the candidate has none" in gate(make_row(scores=())).failures[0]
+NEVER_RAN = {"status": "failed", "reason": "no", "measurements": ()}
 
 
-def test_outputs_that_no_longer_agree_fail() -> None:
-    row = gate(make_row(drift=make_drift(1.0, passed=False)))
-    assert row.failures == ("outputs no longer agree with the reference within the limits",)
-
-
-def test_another_precision_than_before_fails() -> None:
-    relabelled = make_row(engine=EngineSpec(backend="ort", precision="fp32"))
-    assert gate(relabelled).failures == ("precision changed: int8 ran before, fp32 now",)
-    assert "in int8 before, in fp32 now" in gate(make_row(effective_precision={"fp32": 0.8, "int8": 0.2})).failures[0]
-    other = make_row(requested_precision="fp16", engine=EngineSpec(backend="ort", precision="fp16"))
-    assert gate(other).failures == ()
-
-
-def test_a_missing_row_fails_for_that_reason_alone() -> None:
-    other = make_row(id="c", engine=EngineSpec(backend="openvino", precision="int8"))
-    document = diff_results([make_row(), make_row(id="b")], [make_row(), other])
-    assert [row.failures for row in document.rows] == [(), ("not comparable",), ("not comparable",)]
-    assert not diff_results([make_row(), make_row(id="b")], [make_row()], allow_not_comparable=True).gate_failed
+@pytest.mark.parametrize(
+    ("changes", "failure"),
+    [
+        ({"scores": ()}, "the candidate has none"),  # although the base has
+        ({"drift": make_drift(1.0, passed=False)}, "outputs no longer agree with the reference within the limits"),
+        ({"engine": EngineSpec(backend="ort", precision="fp32")}, "precision changed: int8 ran before, fp32 now"),
+        ({"effective_precision": {"fp32": 0.8, "int8": 0.2}}, "in int8 before, in fp32 now"),
+        ({"requested_precision": "fp16", "engine": EngineSpec(backend="ort", precision="fp16")}, None),
+        ({"status": "skipped", "reason": "not installed", "measurements": ()}, "not comparable"),
+        (NEVER_RAN, "not comparable"),
+        ({"model": "n"}, None),
+    ],
+)
+def test_what_was_not_so_before_fails(changes: dict[str, object], failure: str | None) -> None:
+    row = gate(make_row(**changes))
+    assert failure in row.failures[0] if failure else row.failures == ()
+    assert row.reasons == ("the models differ: resnet18 against n",) or "model" not in changes
 
 
 def test_a_row_that_no_engine_takes_fails_no_gate() -> None:
@@ -96,21 +74,10 @@ def test_a_row_that_no_engine_takes_fails_no_gate() -> None:
     assert row.skipped and row.reasons == ("skipped on both sides: 8 bits are of graphs",)
 
 
-def test_a_row_that_was_measured_before_may_not_be_skipped_now() -> None:
-    gone = make_row(status="skipped", reason="not installed", measurements=())
-    assert gate(gone).failures[0] == "not comparable"
-    assert gate(make_row(status="failed", reason="no", measurements=())).failures[0] == "not comparable"
-
-
 def test_a_row_that_fails_now_fails_the_gate_whatever_is_allowed() -> None:
-    failed = make_row(status="failed", reason="no", measurements=())
+    failed = make_row(**NEVER_RAN)
     assert gate(failed, allow_not_comparable=True).failures == ("the base was measured, the candidate failed",)
     assert not diff_results([failed], [failed], allow_not_comparable=True).gate_failed
-
-
-def test_another_model_is_told() -> None:
-    assert gate(make_row()).reasons == ()
-    assert gate(make_row(model="n")).reasons == ("the models differ: resnet18 against n",)
 
 
 def test_nothing_but_skipped_rows_is_no_pass() -> None:
@@ -127,19 +94,9 @@ def test_not_shown_passes_the_gate_and_says_how_many_repetitions() -> None:
     assert (document.rows[0].repetitions_needed or 0) > 6
 
 
-def test_two_single_rows_are_partners_whatever_they_are() -> None:
+def test_two_single_rows_are_partners_and_ambiguous_leftovers_have_none() -> None:
     row = diff_results([make_result("pytorch", median_ms=20)], [make_result("ort", median_ms=10)]).rows[0]
     assert (row.id, row.verdict) == ("pytorch-fp32-b1 -> ort-fp32-b1", "faster")
-
-
-def test_other_batch_is_the_reason_not_a_missing_row() -> None:
-    base = [make_result("ort"), make_result("openvino")]
-    cand = [make_result("ort", batch=8), make_result("openvino", seed=1)]
-    rows = diff_results(base, cand).rows
-    assert (rows[0].verdict, rows[0].reasons) == ("not_comparable", ("batch: 1 against 8",))
-
-
-def test_ambiguous_leftovers_have_no_partner() -> None:
     base = [make_result("ort", batch=1), make_result("ort", batch=2)]
     assert [b for b, _ in pair_results(base, [make_result("ort", batch=4), make_result("pytorch")])][:2] == [None, None]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
-from enginebench.stats.alike import check_comparisons
+from enginebench.stats.alike import check_comparisons, fill_lengths
 from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
     SNR_CEILING_DB,
@@ -650,3 +650,21 @@ def test_every_limit_that_was_not_kept_is_a_sentence() -> None:
     drift = measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": cand}, {"max_abs": 0.5, "cosine": 0.1, "mean_abs": 2.0})
     assert find_exceeded(drift) == ("y: 1 values are not finite", "y: max_abs is 1; the limit is 0.5")
     assert find_exceeded(measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": DRIFT_SAMPLES_REF}, {"max_abs": 0.5})) == ()
+
+
+BOXES = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)  # two samples, three boxes
+
+
+def test_a_missing_box_is_a_difference_of_that_box() -> None:
+    reference, candidate = fill_lengths({"boxes": BOXES}, {"boxes": BOXES[:, :2]}, {"boxes"})
+    drift = measure_drift(reference, candidate, default_limits("fp32"))
+    assert not drift.passed and drift.outputs[0].max_abs_diff == 24
+    same, again = fill_lengths({"boxes": BOXES}, {"boxes": BOXES}, {"boxes"})
+    assert measure_drift(same, again, default_limits("fp32")).passed
+
+
+def test_what_does_not_fit_at_all_stays_as_it_is() -> None:
+    odd = np.ones((5, 4), np.float32)
+    reference, candidate = fill_lengths({"boxes": BOXES, "x": odd}, {"boxes": odd, "y": odd}, {"boxes", "x", "y"})
+    assert (reference["boxes"].shape, candidate["boxes"].shape) == ((2, 3, 4), (5, 4))
+    assert reference["x"] is odd and candidate["y"] is odd

@@ -69,10 +69,13 @@ def test_requests_that_never_ended_are_later_than_any() -> None:
     assert "no memory" in next(c for c in point.caveats if c.code == "failed_requests").message
 
 
-def test_requests_that_were_not_released_do_not_count() -> None:
+def test_requests_that_were_not_released_do_not_count_nor_does_the_last_of_few() -> None:
     stamps = make_stamps([1.0] * 10)
     stamps.released[6:] = 0
     assert describe_point(stamps, qps=100).offered == 6
+    few = describe_point(make_stamps([5.0] * 6), qps=100)  # the last does not make a queue unsteady
+    assert few.in_system == few.little == pytest.approx(0.5)
+    assert "unsteady" not in [caveat.code for caveat in few.caveats]
 
 
 def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None:
@@ -82,12 +85,6 @@ def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None
     suspect = describe_point(stamps, qps=100, limit=Limit(ms=40.0))
     assert suspect.validity == "suspect" and suspect.generator_late_ms == 0.5
     assert [caveat.code for caveat in suspect.caveats] == ["generator_late"]
-
-
-def test_the_last_of_few_requests_does_not_make_a_queue_unsteady() -> None:
-    few = describe_point(make_stamps([5.0] * 6), qps=100)
-    assert few.in_system == few.little == pytest.approx(0.5)
-    assert "unsteady" not in [caveat.code for caveat in few.caveats]
 
 
 def test_nothing_is_said_of_late_requests_where_there_is_no_limit() -> None:

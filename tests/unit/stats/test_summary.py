@@ -1,4 +1,4 @@
-"""The figures of a row, tails included."""
+"""The figures of a row, tails included, and those of stages."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ from msgspec.structs import replace
 from scipy import stats
 
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Block, Mark, Measurement
+from enginebench.core.records import Block, EngineSpec, Mark, Measurement
 from enginebench.stats.quantiles import autocorrelation_time, estimate_tails, min_samples, split_blocks
 from enginebench.stats.queueing import strict_min_samples
+from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
 from enginebench.stats.summary import share_marked, summarize
 
 
@@ -19,7 +20,7 @@ def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]
     return Measurement(clock="host", latency_ns=latency_ns, blocks=blocks, stop_rule="settled", **more)
 
 
-def test_counts_mean_and_throughput() -> None:
+def test_counts_mean_throughput_and_percentiles_of_what_was_measured() -> None:
     summary = summarize([make([1_000_000, 3_000_000]), make([]), make([2_000_000, 2_000_000])], batch=8)
     assert (summary.n, summary.processes) == (4, 2)
     assert summary.mean.value == pytest.approx(2.0)
@@ -31,6 +32,12 @@ def test_counts_mean_and_throughput() -> None:
     modelled = summarize([replace(counted, clock="modelled")])
     assert modelled.throughput_per_s == pytest.approx(1e9 / 7_948)
     assert modelled.throughput_pipelined_per_s == 30_760
+    summary = summarize([make(list(range(1000, 2000)), throughput_pipelined_per_s=50.0)], percentiles=[99.9])
+    assert summary.throughput_pipelined_per_s == 50.0
+    assert summary.percentiles["99.9"].value == pytest.approx(1998e-6)
+    assert not summary.percentiles["99.9"].supported
+    with pytest.raises(MeasurementError, match="none of 1 processes"):
+        summarize([make([])])
 
 
 def test_marked_samples_are_kept_and_counted() -> None:
@@ -43,18 +50,6 @@ def test_marked_samples_are_kept_and_counted() -> None:
     assert summary.p50_unmarked is not None and summary.p50_unmarked.value == pytest.approx(1.0)
     assert summary.p95.value == pytest.approx(9.0)
     assert summarize([make([1000, 1000], marks={(0, 2): ("throttled",)})]).p50_unmarked is None
-
-
-def test_pipelined_throughput_and_further_percentiles() -> None:
-    summary = summarize([make(list(range(1000, 2000)), throughput_pipelined_per_s=50.0)], percentiles=[99.9])
-    assert summary.throughput_pipelined_per_s == 50.0
-    assert summary.percentiles["99.9"].value == pytest.approx(1998e-6)
-    assert not summary.percentiles["99.9"].supported
-
-
-def test_nothing_measured_is_an_error() -> None:
-    with pytest.raises(MeasurementError, match="none of 1 processes"):
-        summarize([make([])])
 
 
 def make_series(correlation: float, processes: int, n: int, seed: int = 0) -> list[np.ndarray]:
@@ -91,13 +86,10 @@ def test_autocorrelation_time_of_an_autoregression(correlation: float, expected:
     assert found == pytest.approx(expected, rel=0.25)
 
 
-def test_processes_that_differ_show_as_correlation() -> None:
+def test_processes_that_differ_show_as_correlation_and_equal_or_single_samples_do_not() -> None:
     same = make_series(0.0, 8, 300)
     apart = [s * (1 + 0.5 * (i % 2)) for i, s in enumerate(same)]
     assert autocorrelation_time(apart) > 100 > autocorrelation_time(same)
-
-
-def test_equal_samples_and_single_samples_are_independent() -> None:
     assert autocorrelation_time([np.full(50, 3.0)]) == 1
     assert autocorrelation_time([np.array([3.0])]) == 1
     with pytest.raises(MeasurementError):
@@ -109,6 +101,9 @@ def test_blocks_hold_every_sample_once_and_cross_no_process() -> None:
     blocks = split_blocks(series, 10)
     assert [len(b) for b in blocks] == [13, 12, 3]
     assert np.array_equal(np.concatenate(blocks), np.concatenate(series))
+    estimate = estimate_tails([np.linspace(1, 2, 500)], [0.99])[0]  # a trend: all of it is one block
+    assert (estimate.low, estimate.high, estimate.supported) == (None, None, False)
+    assert "too few" in estimate.method
 
 
 @pytest.mark.parametrize(("n", "supported"), [(367, False), (368, True)])
@@ -120,12 +115,6 @@ def test_p99_is_supported_from_368_samples(n: int, supported: bool) -> None:
     assert estimate.low <= estimate.value <= estimate.high
 
 
-def test_too_few_blocks_have_no_interval() -> None:
-    estimate = estimate_tails([np.linspace(1, 2, 500)], [0.99])[0]  # a trend: all of it is one block
-    assert (estimate.low, estimate.high, estimate.supported) == (None, None, False)
-    assert "too few" in estimate.method
-
-
 def test_interval_of_many_samples_agrees_with_order_statistics() -> None:
     samples = np.exp(0.02 * np.random.default_rng(1).normal(size=100_000))
     estimate = estimate_tails([samples], [0.99], time=1.0)[0]
@@ -133,3 +122,41 @@ def test_interval_of_many_samples_agrees_with_order_statistics() -> None:
     low, high = ordered[ranks]
     assert estimate.low == pytest.approx(low, abs=0.3 * (high - low))
     assert estimate.high == pytest.approx(high, abs=0.3 * (high - low))
+
+
+MS = 1_000_000
+TIMES = {
+    "decode": [4 * MS, 6 * MS], "preprocess": [3 * MS] * 2, "copy_in": [MS] * 2, "compute": [2 * MS] * 2,
+    "copy_out": [MS // 2] * 2, "postprocess": [MS // 2] * 2,
+}  # fmt: skip
+
+
+def describe(**kwargs: object) -> object:
+    engine = EngineSpec(backend="pytorch", options={"wait": "spin"}, device="cuda:0", precision="fp16", batch=4)
+    fields = {
+        "model": "m", "engine": engine, "stages_ns": TIMES, "device_ns": {}, "overlapped_per_s": 1000.0, "decoders": 8,
+        "lanes": 2, "images": "generated", "image_bytes": [110, 90, 130],
+    }  # fmt: skip
+    return describe_stages(**(fields | kwargs))  # type: ignore[arg-type]
+
+
+def test_shares_are_of_the_means_and_rates_of_their_sum() -> None:
+    document = describe()
+    assert [s.name for s in document.stages] == list(STAGES)
+    assert sum(s.share for s in document.stages) == pytest.approx(1.0)
+    decode = document.stages[0]
+    assert (decode.p50_ms, decode.p99_ms, decode.mean_ms, decode.share) == (5.0, 6.0, 5.0, pytest.approx(5 / 12))
+    assert (document.total_p50_ms, document.total_p99_ms) == (12.0, 13.0)
+    assert document.serial_per_s == pytest.approx(4 / 0.012)
+    assert document.overlap_gain == pytest.approx(1000.0 / (4 / 0.012))
+    assert document.image_bytes == {"min": 90, "median": 110, "max": 130}
+    assert (document.engine, document.precision, document.batches) == ("pytorch:wait=spin", "fp16", 2)
+    assert document.device_times is None  # the device has a clock of its own
+    found = describe(device_ns={"h2d": [MS, 3 * MS], "compute": [MS], "d2h": [5]})
+    assert found.device_times == DeviceTimes(h2d_ms=2.0, compute_ms=1.0, d2h_ms=5e-6)
+
+
+@pytest.mark.parametrize(("overlapped", "beaten"), [(2000.0, False), (2039.0, False), (2100.0, True)])
+def test_a_pipeline_cannot_be_faster_than_its_slower_side(overlapped: float, beaten: bool) -> None:
+    found = describe(overlapped_per_s=overlapped, stages_ns={name: times * 184 for name, times in TIMES.items()})
+    assert [c.figures for c in found.caveats if c.code == "beats_bound"] == ([{"ratio": 1.05}] if beaten else [])

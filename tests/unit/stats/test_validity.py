@@ -34,8 +34,11 @@ def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
     return validity, [c.code for c in caveats]
 
 
-def test_clean_row_has_no_doubts() -> None:
+def test_a_clean_row_no_samples_and_a_single_process_that_ran_out_of_time() -> None:
     assert codes([make()] * 10) == ("valid", [])
+    assert codes([])[0] == "invalid"
+    assert codes([make(0)]) == ("invalid", ["too_few_samples"])
+    assert codes([replace(make(400), stop_rule="time_limit")])[1] == ["single_process", "not_settled"]
 
 
 @pytest.mark.parametrize(
@@ -79,15 +82,6 @@ def test_speed_that_changed_between_processes() -> None:
     assert "clock_drift" not in codes(modelled)[1]
     clocks = [(Block(start=0, stop=1, duration_ns=1, sm_clock_mhz=mhz),) for mhz in (1980, 1500)]
     assert codes([make(blocks=clocks[0])] * 9 + [make(blocks=clocks[1])]) == ("suspect", ["clock_drift"])
-
-
-def test_no_samples_are_invalid() -> None:
-    assert codes([])[0] == "invalid"
-    assert codes([make(0)]) == ("invalid", ["too_few_samples"])
-
-
-def test_a_single_process_that_ran_out_of_time_says_so() -> None:
-    assert codes([replace(make(400), stop_rule="time_limit")])[1] == ["single_process", "not_settled"]
 
 
 @pytest.mark.parametrize(("hidden", "expected"), [(5, "valid"), (6, "invalid"), (10, "invalid")])

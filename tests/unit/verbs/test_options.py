@@ -103,20 +103,14 @@ def test_sides_are_asked_for_with_all_that_was_given() -> None:
     source = side.source
     given = (side.device, side.threads, source.weights, source.seed, source.input_size, source.input_shapes)
     assert given == ("cpu", 3, "random", 7, 64, {"x": (1, 4)})
-
-
-def test_a_shape_of_another_form_is_explained() -> None:
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
         ask_sides(replace(COMMON, input_shape=("x:1x-4",)), None)
 
 
-def test_one_extra_may_hold_several_arguments() -> None:
+def test_one_extra_may_hold_several_arguments_which_reach_trtexec_alone() -> None:
     assert request.name_settings(None, None, ("--a=4 --b", "'--c=d e'")) == {"run_extra": "--a=4 --b '--c=d e'"}
     with pytest.raises(UsageError, match=r"--extra .*No closing quotation"):
         request.name_settings(None, None, ("--a='4",))
-
-
-def test_arguments_for_trtexec_reach_it_alone() -> None:
     passed = request.pass_on([("ort", {}), ("trtexec", {"graph": "0"})], ("--verbose",))
     assert passed == [("ort", {}), ("trtexec", {"graph": "0", "run_extra": "--verbose"})]
     assert request.pass_on([("ort", {})], ()) == [("ort", {})]

@@ -14,20 +14,6 @@ from quantizing import call, call_json, folder
 __all__ = ["folder"]
 
 
-def test_arrays_stand_in_for_a_calibration(folder: Path) -> None:
-    made = call_json(quantize, "mlp.onnx", "--to", "int8@cpu", "--calib", "x.npy")
-    assert made["artifact"]["path"] == "mlp.int8-cpu.onnx" and (folder / "mlp.int8-cpu.onnx").is_file()
-    assert [c["code"] for c in made["artifact"]["caveats"]] == ["external_preprocess"]
-    assert made["artifact"]["preprocess_sha256"] == "external"
-
-
-def test_a_users_graph_is_calibrated_from_its_path(folder: Path) -> None:
-    document = call_json(calibrate, "mlp.onnx", "--data", "x.npy", "--out", "own.json", "--threads", "1")
-    assert (document["model"], document["n"]) == ("mlp.onnx", 40)
-    made = call_json(quantize, "mlp.onnx", "--to", "int8", "--calib", "own.json")
-    assert made["artifact"]["recipe"] == "tensorrt"
-
-
 def test_tensorrts_cache_is_written_and_read(folder: Path) -> None:
     call_json(calibrate, "mlp.onnx", "--data", "x.npy", "--out", "calib.cache")
     assert (folder / "calib.cache").read_text().startswith("TRT-100001-MinMaxCalibration\ninput: ")

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -21,7 +20,7 @@ from enginebench.measure.watch import make_block
 from enginebench.report.terminal import format_text
 from enginebench.runs.folder import RunFolder
 from enginebench.stats.capacity import CapacitySearch
-from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, seems_to_hold
+from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point
 from queues import wait_quantile_md1
 from reporters import Silent
 from samples import make_machine, make_result
@@ -81,14 +80,6 @@ def test_searches_find_what_theory_says(strict: bool) -> None:
     assert sum(map(abs, logs)) / len(logs) < (0.08 if strict else 0.12)
 
 
-def test_a_probe_that_was_cut_short_holds_nothing() -> None:
-    _, (bench,) = prepare(CAPACITY)
-    offsets = np.arange(5, dtype=np.int64) * 100_000_000
-    point = probe(Plan(job=bench.job, row="r", qps=10.0, limit=LIMIT), offsets, np.zeros(5, np.int64))
-    assert point.late == 0
-    assert seems_to_hold(point, LIMIT, 5) and not seems_to_hold(point, LIMIT, 200)
-
-
 def test_a_capacity_whose_probes_others_disturbed_is_suspect() -> None:
     block = make_block(0, 1, 10**9, BlockReading(foreign_cpu_cores=1.0, marks=("foreign_cpu",)))
     prober, (bench,) = prepare(CAPACITY, probe=lambda *given: probe(*given, block=block))
@@ -141,9 +132,7 @@ def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:
     found, points = search(1, limit_ms=4.0, strict=False)
     assert found.passes_qps is None and found.ended == "nothing passes"
     assert sum(point.offered / point.qps for point in points if point.qps) < 60
-
-
-def test_a_rough_search_takes_a_fraction_of_the_requests() -> None:
+    # Where one does, it takes a fraction of the requests.
     points = ([point for seed in range(6) for point in search(seed, strict=strict)[1]] for strict in (True, False))
     strict, rough = (sum(point.offered for point in one) for one in points)
     assert rough < strict / 2
@@ -170,9 +159,7 @@ def test_an_engine_that_cannot_be_opened_any_more_keeps_its_points_and_the_other
     assert sum(point.row == lost.id for point in prober.points) == 2
     assert whole.reason is None and whole.capacity is not None and whole.capacity.ended == "settled"
     assert prober.verdicts[0].verdict == "not_comparable"
-
-
-def test_where_every_engine_is_lost_it_is_an_error_and_the_points_are_kept() -> None:
+    # Where every engine is lost it is an error, and the points are kept.
     prober, benches = prepare(CAPACITY, probe=make_mortal(1, probes=3))
     with pytest.raises(MeasurementError, match="no memory left"):
         prober.find_capacities(benches)

@@ -82,9 +82,7 @@ def test_what_stays_inside_a_group_is_not_compulsory() -> None:
     fused = count_bytes(GRAPH, [nodes["conv"], nodes["relu"]], "fp32")
     assert apart - fused == 4 * 2 * 2000  # a, written and read again
     assert count_bytes(GRAPH, [nodes["conv"], nodes["relu"]], "int8") == fused / 4
-
-
-def test_only_the_rows_that_a_stride_looks_at_are_compulsory() -> None:
+    # Of rows those that a stride looks at.
     strided = replace(GRAPH.nodes[0], read_shares={"x": 0.25})
     graph = replace(GRAPH, nodes=(strided, *GRAPH.nodes[1:]))
     assert count_bytes(graph, [strided], "fp32") == count_bytes(GRAPH, [GRAPH.nodes[0]], "fp32") - 0.75 * 4000
@@ -95,9 +93,7 @@ def test_a_working_set_that_fits_into_a_cache_is_charged_at_its_rate() -> None:
     assert find_least_ms(42_000, LIMITS) == pytest.approx(32_000 / 100e6 + 10_000 / 10e6)
     disturbed = replace(LIMITS, levels=((32_000, 5.0), (None, 10.0)))  # a cache is never slower than memory
     assert find_least_ms(32_000, disturbed) == pytest.approx(32_000 / 10e6)
-
-
-def test_an_unknown_precision_is_held_against_the_fastest() -> None:
+    # An unknown precision is held against the fastest.
     assert LIMITS.find_rate("conv", None) == LIMITS.find_rate("conv", "bf16") == 160
     assert LIMITS.find_rate("gemm", "fp32") == 40  # never against convolutions: Winograd is not a product's
     assert LIMITS.find_rate("conv", "fp32") == 80

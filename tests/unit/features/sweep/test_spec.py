@@ -53,14 +53,6 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_an_exclude_takes_what_agrees_in_every_field(tmp_path: Path) -> None:
-    text = MATRIX + '[[exclude]]\nengine = "fake"\nmachine = "small"\nbatch = 8\n'
-    cells = list_cells(read_spec(write(tmp_path, text)))
-    assert len(cells) == 48 - 8  # both spellings of fake, two models, two precisions
-    assert not [c for c in cells if c.engine.startswith("fake") and c.machine == "small" and c.batch == 8]
-    assert [c for c in cells if c.engine.startswith("fake") and c.machine == "small" and c.batch == 1]
-
-
 def test_an_include_adds_beside_the_matrix_what_no_axis_has(tmp_path: Path) -> None:
     text = MATRIX + '[[include]]\nmodel = "digits-mlp"\nengine = "openvino"\nbatch = 32\nprecision = "fp32"\n'
     spec = read_spec(write(tmp_path, text))

@@ -1,8 +1,6 @@
 """Command lines for five versions of trtexec: accepted as they are by the option parser of each."""
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,13 +21,11 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_settings,
     read_shapes,
 )
-from enginebench.engines.registry import find_installed
 from enginebench.features.trtexec.command import RunSettings, check_extra, compose_build, compose_measure, list_switches
 from enginebench.features.trtexec.engine import plan_timing
 from enginebench.features.trtexec.executable import (
     FLAGS,
     Trtexec,
-    choose_trtexec,
     find_trtexec,
     parse_version,
     read_trtexec,
@@ -346,11 +342,3 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
 )  # fmt: skip
 def test_exact_numbers_are_had_without_the_tools_warm_up(measure, warmup_ms, duration_s, iterations) -> None:
     assert plan_timing(measure) == {"warmup_ms": warmup_ms, "duration_s": duration_s, "iterations": iterations}
-
-
-def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTEXEC", "")
-    with pytest.raises(UsageError, match="--trtexec names"):
-        choose_trtexec(str(tmp_path / "nowhere"))
-    choose_trtexec(sys.executable)
-    assert find_installed("trtexec").available and os.environ["TRTEXEC"] == str(Path(sys.executable).absolute())

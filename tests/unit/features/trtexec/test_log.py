@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec.lines import read_banner, split_lines
 from enginebench.features.trtexec.log import complete_run, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
@@ -153,19 +152,6 @@ def test_a_tuning_run_is_judged_by_its_own_banner_and_no_run_that_a_log_is_about
 def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
     with pytest.raises(ParseError, match=r"run\.log, line 1: found no line that trtexec writes"):
         read_log(text, LOG)
-
-
-def test_lines_are_split_at_prefixes_and_a_banner_may_stand_behind_a_print() -> None:
-    lines = list(split_lines(f"x{made.STAMP} [I] a {made.STAMP} [E] [TRT] b\nc"))
-    assert [(line.number, line.level, line.library, line.text) for line in lines] == [
-        (1, None, False, "x"), (1, "I", False, "a"), (1, "E", True, "b"), (2, None, False, "c")
-    ]  # fmt: skip
-    banner = read_banner("plugin says hi&&&& PASSED TensorRT.trtexec # trtexec --onnx=a b.onnx")
-    assert banner is not None
-    assert (banner.verdict, banner.version, banner.build, banner.command) == (
-        "PASSED", None, None, "trtexec --onnx=a b.onnx"
-    )  # fmt: skip
-    assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
 
 
 def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -> None:

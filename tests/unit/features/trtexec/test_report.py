@@ -186,22 +186,6 @@ def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: i
         assert all(draw_case(case) is not None for case in cases)
 
 
-def test_the_table_of_a_log_has_the_percentiles_and_rows_of_the_log(tmp_path: Path) -> None:
-    old = (
-        made.make_log(8001)
-        .replace("percentile(90%)", "percentile(50%)")
-        .replace("percentile(99%)", "percentile(99.9%)")
-    )
-    row = re.search(r" Latency: (.*)", old)
-    (tmp_path / "a.log").write_text(old + made.make_log(seed=1))
-    write_log(parse_log(tmp_path / "a.log"), tmp_path / "out")
-    first, second = read_csv(tmp_path / "out" / "summary.csv")
-    assert row and f"percentile(99.9%) = {float(first['latency_p99.9_ms']):g} ms" in row[1]
-    assert (first["latency_p99_ms"], second["latency_p50_ms"]) == ("", "")
-    assert second["h2d_p99_ms"] and second["enqueue_mean_ms"] and second["host_walltime_s"]
-    assert not [name for name in first if not first[name] and not second[name] and name.endswith("_ms")]
-
-
 def test_a_log_without_a_count_of_queries_has_figures_all_the_same(tmp_path: Path) -> None:
     log = made.make_log()
     (tmp_path / "run.log").write_text("\n".join(line for line in log.splitlines() if "Timing trace has" not in line))

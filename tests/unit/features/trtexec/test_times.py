@@ -116,11 +116,8 @@ def test_nan_and_inf_are_counted_and_left_out(word: bytes) -> None:
     document = summarize(data[:at] + word + b" }\n]\n")
     assert (document.n, document.nonfinite, document.caveats[-1].code) == (3, 1, "nonfinite")
     assert document.latency_ms.max == made.sample_latencies(3)["latency"][:2].max()
-
-
-def test_only_nan_is_an_error() -> None:
     with pytest.raises(ParseError, match="no finite latency"):
-        summarize(re.sub(rb'"latencyMs" : [^ ]+', b'"latencyMs" : nan', made.make_times(2)))
+        summarize(re.sub(rb'"latencyMs" : [^ ]+', b'"latencyMs" : ' + word, made.make_times(2)))
 
 
 NONE = "no iteration times"
@@ -139,7 +136,7 @@ def test_other_files_are_refused(data: bytes, found: str) -> None:
         summarize(data)
 
 
-def test_what_no_run_leaves_is_told() -> None:
+def test_what_no_run_leaves_coarse_enqueue_times_and_several_streams_are_told() -> None:
     entries = json.loads(made.make_times(20))
     one, both = summarize(json.dumps(entries)), summarize(json.dumps(entries + entries))
     assert one.throughput_qps is not None
@@ -148,9 +145,6 @@ def test_what_no_run_leaves_is_told() -> None:
     entries = json.loads(made.make_times(20))
     entries[3] |= {"latencyMs": -1, "d2hMs": -2}
     assert summarize(json.dumps(entries)).notes[0].startswith("2 times below zero")
-
-
-def test_notes_on_coarse_enqueue_times_and_several_streams() -> None:
     document = summarize(made.make_times(50, start_ms=1500))
     assert document.enqueue_ms is not None
     assert document.notes == ("enqueue times come from stamps of six digits: steps of 0.01 ms at the end of the run",)

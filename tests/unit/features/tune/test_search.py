@@ -110,7 +110,7 @@ def test_the_budget_is_kept_and_the_final_gets_its_share(budget_s: float) -> Non
     assert search.final is not None and search.final.rounds >= 5
 
 
-def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> None:
+def test_a_budget_that_ends_before_anything_was_built_says_what_to_give_and_where_nobody_may_race_why() -> None:
     with pytest.raises(MeasurementError, match="the budget of 1 s was spent on building and checking"):
         run(Scripted(), replace(REQUEST, budget_s=1.0))
     track = Scripted()
@@ -118,6 +118,10 @@ def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> Non
     track.clock.now_s += 0.9  # for the export
     with pytest.raises(MeasurementError, match=r"the budget of 1 s is too short.*--time-budget, such as 5m"):
         search.run()
+    track = Scripted()
+    track.refusals = {arm.default.name: f"no {arm.engine}" for arm in ARMS}
+    with pytest.raises(MeasurementError, match=r"no setting can be measured\. .*no x.*no y"):
+        run(track, replace(REQUEST, budget_s=5.0))
 
 
 def test_a_budget_that_ends_within_the_first_round_of_the_final_leaves_who_led_the_race() -> None:
@@ -173,13 +177,6 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     roomy = Slow({"z": 80.0})
     search_slowly(roomy, 1000.0)
     assert roomy.limits["z:mode=good fp32 2 threads"] == 500.0 and roomy.limits["z:arena=none fp32 2 threads"] == 200.0
-
-
-def test_where_nobody_may_race_every_reason_is_told() -> None:
-    track = Scripted()
-    track.refusals = {arm.default.name: f"no {arm.engine}" for arm in ARMS}
-    with pytest.raises(MeasurementError, match=r"no setting can be measured\. .*no x.*no y"):
-        run(track, replace(REQUEST, budget_s=5.0))
 
 
 def interrupt(track: Scripted, count: int, after_s: float = 0.0) -> Callable[..., None]:

@@ -118,12 +118,6 @@ def make_rows(*artifacts: Artifact) -> Rows:
     return Rows(REQUEST, Sources(artifacts=artifacts or (GRAPH, INT8)), Path("/place"), Silent())
 
 
-def test_the_graphs_of_the_request_serve_without_being_made_again(made: list[Any]) -> None:
-    row = make_rows().plan(SETTING, MeasureSpec(), "race")
-    assert row.source == INT8 and row.skip is None and row.engine.threads == 2 and not made
-    assert row.id == "ort-int8.cpu-b1-compute-t2-hot-race" and row.chain == (GRAPH, INT8)
-
-
 def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:
     with pytest.raises(ArtifactError, match=r"the stored search names the graph '\.\./secret', which it has not made"):
         make_rows().plan(replace(SETTING, graph="../secret"), MeasureSpec())

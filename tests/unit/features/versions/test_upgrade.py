@@ -122,12 +122,6 @@ def test_a_run_without_an_environment_says_which_it_has(tmp_path: Path) -> None:
         diff_environments([root], BETWEEN, 0.02)
 
 
-@pytest.mark.parametrize("text", ["", "a,b,c", "a,a", ",a", "a,"])
-def test_between_names_one_or_two(text: str) -> None:
-    with pytest.raises(UsageError, match="expected OLD or OLD,NEW"):
-        diff_environments([], text, 0.02)
-
-
 def test_layers_meet_by_the_nodes_that_they_compute() -> None:
     """One version fuses the activation, renames the layout, and drops a reorder; the convolution became slower."""
 

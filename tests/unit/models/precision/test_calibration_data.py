@@ -83,7 +83,9 @@ def test_a_bad_picture_is_named(folder, content):
         data.read(0, data.n)
 
 
-def test_a_picture_of_another_size_says_what_to_do(folder):
+def test_pictures_of_another_size_and_for_two_inputs_are_refused(folder):
+    with pytest.raises(UsageError, match="the graph has 2"):
+        open_images(folder, preprocess_for("resnet18"), TWO, 4, 0)
     with pytest.raises(FeedError, match=r"--input-size"):
         open_pictures(folder, input_size=24).read(0, 1)
 
@@ -113,11 +115,6 @@ def test_what_is_no_data_for_a_model_is_refused(tmp_path, text, changes, error, 
     (tmp_path / "data.txt").write_text("1 2 3")
     with pytest.raises(error, match=said):
         open_pictures(text if text in ("digits", "fake") else tmp_path / text, **changes)
-
-
-def test_pictures_feed_one_input(folder):
-    with pytest.raises(UsageError, match="the graph has 2"):
-        open_images(folder, preprocess_for("resnet18"), TWO, 4, 0)
 
 
 def test_labels_are_the_numbers_of_the_folders(folder):
@@ -229,7 +226,7 @@ def test_arrays_with_values_that_are_not_finite(tmp_path):
         list(data.batches(1))
 
 
-def test_missing_and_pickled_array_files(tmp_path):
+def test_missing_pickled_and_damaged_array_files(tmp_path):
     with pytest.raises(ParseError, match="no such file"):
         open_arrays(tmp_path / "no.npy", DIGITS, 10)
     with pytest.raises(FeedError, match=r"give an \.npz"):
@@ -240,6 +237,9 @@ def test_missing_and_pickled_array_files(tmp_path):
     np.savez(tmp_path / "x.npz", input=np.array([{"a": 1}], object))
     with pytest.raises(ParseError):
         open_arrays(tmp_path / "x.npz", DIGITS, 10)
+    np.savez(tmp_path / "x.npz", input=np.ones((1, 64), np.float32), __enginebench__=np.array("{"))
+    with pytest.raises(ParseError, match="__enginebench__"):
+        open_arrays(tmp_path / "x.npz", DIGITS, 1)
 
 
 def test_kept_batches_remember_where_they_come_from(tmp_path):
@@ -252,9 +252,3 @@ def test_kept_batches_remember_where_they_come_from(tmp_path):
     fake = open_data("fake", model="digits-mlp", inputs=DIGITS, n=2)
     keep_batches(fake, tmp_path / "fake.npz")
     assert open_arrays(tmp_path / "fake.npz", DIGITS, 2).caveats == fake.caveats
-
-
-def test_a_damaged_origin_is_named(tmp_path):
-    np.savez(tmp_path / "x.npz", input=np.ones((1, 64), np.float32), __enginebench__=np.array("{"))
-    with pytest.raises(ParseError, match="__enginebench__"):
-        open_arrays(tmp_path / "x.npz", DIGITS, 1)

@@ -83,12 +83,6 @@ def test_recommended_keeps_the_accuracy_limit(drop: float | None, expected: str)
     assert document.recommended_by == "metric"
 
 
-def test_recommended_keeps_the_p99_limit() -> None:
-    rows = [make_result(median_ms=20), make_result("ort", median_ms=10, drift=AGREE)]
-    assert run(rows, p99_limit_ms=5).recommended is None
-    assert run(rows, p99_limit_ms=15).recommended == run(rows).fastest
-
-
 def test_pareto_front() -> None:
     ort = make_result("ort", median_ms=10, accuracy=0.99, drift=AGREE)
     int8 = make_result("ort", "int8", median_ms=5, accuracy=0.97, drift=AGREE)

@@ -11,15 +11,14 @@ import pytest
 
 import enginebench
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
-from enginebench.core.store import encode
+from enginebench.core.records import Artifact
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.bundles import load_engine
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import check_side, open_stored
+from enginebench.runs.targets.sides import check_side
 from fakes.tensorrt_modules import forget_modules, use_fakes
 
 
@@ -132,13 +131,3 @@ def test_nothing_stays_of_an_error_that_names_a_file_but_no_log() -> None:
         fill(folder).unlink()
         raise MeasurementError(f"the engine cannot load {folder / 'net.onnx'}")
     assert not folder.exists()
-
-
-def test_an_artifact_that_is_gone_is_not_called_foreign(tmp_path: Path) -> None:
-    graph = Artifact(kind="onnx", path="artefacts/m.onnx", sha256="0" * 64, model="m", files=(), inputs=(), outputs=())
-    asked = {"engine": EngineSpec(backend="ort"), "measure": MeasureSpec(), "requested_precision": "fp32"}
-    row = Result(id="r", model="m", status="ok", artifacts=(graph,), **asked)  # type: ignore[arg-type]
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "r.json").write_bytes(encode(row))
-    with pytest.raises(ArtifactError, match=r"m\.onnx is no longer there\. Name ENGINE@TARGET"):
-        open_stored(tmp_path / "rows" / "r.json")

@@ -30,9 +30,7 @@ def test_counts_top1_and_top5():
     assert top1.delta is None and top1.mcnemar_p is None
     assert top1.value.method == "Wilson score interval"
     assert count_top(5)({"out": np.eye(5)}, Targets(values=np.arange(5))) is None
-
-
-def test_equal_logits_are_ranked_as_argmax_does_it():
+    # Equal logits are ranked as argmax does it.
     assert rank_labels(np.zeros((3, 4)), np.array([0, 1, 3])).tolist() == [0, 1, 3]
 
 
@@ -93,9 +91,7 @@ def test_f1_is_that_of_scikit_learn(classes, shape):
 def test_one_score_is_yes_from_a_half_on():
     assert read_labels(np.array([[0.5], [0.49]]), np.zeros(2), Targets(values=[0, 0])).tolist() == [1, 0]
     assert measure("f1", np.array([[0.9], [0.2], [0.7], [0.1]]), [1, 0, 0, 1]).value.value == pytest.approx(0.5)
-
-
-def test_steps_that_nobody_labelled_do_not_count():
+    # Steps that nobody labelled do not count.
     right = np.array([[1, 0, -1, -1], [1, 1, 0, -1]])
     scores = np.eye(2)[np.array([[1, 0, 1, 1], [1, 1, 0, 1]])]
     assert measure("f1", scores, right).value.value == 1.0
@@ -121,12 +117,9 @@ def test_class_ids_in_floats_are_class_ids_and_logits_are_no_scores(metric):
         measure(metric, right - 3.5, right)
 
 
-def test_a_class_id_that_no_table_of_classes_can_hold_is_refused():
-    with pytest.raises(FeedError, match="class 4000000; expected class ids below 65536"):
-        measure("miou", np.full((1, 2, 2), 4_000_000), np.zeros((1, 2, 2), int))
-
-
-def test_a_picture_whose_height_is_the_number_of_classes_has_its_classes_second():
+def test_a_picture_whose_height_is_the_number_of_classes_has_its_classes_second_and_no_more_than_a_table_holds():
     scores = np.zeros((1, 4, 4, 4))
     scores[0, 2] = 1.0
     assert measure("miou", scores, np.full((1, 4, 4), 2)).value.value == 1.0
+    with pytest.raises(FeedError, match="class 4000000; expected class ids below 65536"):
+        measure("miou", np.full((1, 2, 2), 4_000_000), np.zeros((1, 2, 2), int))

@@ -55,9 +55,7 @@ def test_errors_are_those_of_jiwer():
 def test_tokens_without_text_count_like_characters():
     targets = Targets(values=np.array([[1, 2, 3], [2, -1, -1]]))
     assert measure("cer", write("abc", "c"), targets) == measure("wer", write("abc", "c"), targets) == 0.25
-
-
-def test_nothing_to_read_is_an_error_for_each_character_that_was_read():
+    # Where nothing is to be read, each character that was read is an error.
     targets = Targets(values=["", "abc"], vocabulary=WORDS)
     assert measure("cer", write("ab", "abc"), targets) == pytest.approx(2 / 3)
 

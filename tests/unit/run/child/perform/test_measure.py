@@ -1,4 +1,4 @@
-"""What a watch on a GPU adds to a measurement, with a watch that the test plays."""
+"""What a watch on a GPU adds to a measurement and to a profile, with a watch that the test plays."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from asked import make_measure_job
-from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec
-from enginebench.measure.nvml import HIDDEN_PROCESSES
+from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
+from enginebench.core.records import Artifact, Block, BlockReading, EngineSpec, Measurement, MeasureSpec
+from enginebench.engines.registry import open_backend
+from enginebench.measure import nvml, watch
+from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
+from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.precision.quantize import quantize
+from enginebench.runs.child import opening
+from enginebench.runs.child.other_jobs import ProfileAnswer, ProfileJob
 from enginebench.runs.child.perform import measure as perform
 from enginebench.runs.child.perform.measure import check_cache
 from enginebench.runs.child.watching import add_least, add_telemetry
@@ -80,3 +88,79 @@ def test_what_a_call_takes_at_least_is_asked_beside_others(marked: int, device: 
     measured = Measurement(clock="host", latency_ns=[1], blocks=tuple(blocks), stop_rule="settled")
     engine = SimpleNamespace(count_least_ns=lambda: 3.0)
     assert add_least(measured, EngineSpec(backend="fake", device=device), engine).least_ns == least
+
+
+class OnNoGpu:
+    """The engine `fake`, of which a job may say that it runs on a GPU."""
+
+    def __init__(self) -> None:
+        self.built: list[Artifact] = []
+        self._fake: Any = open_backend("fake")
+
+    def probe(self) -> Any:
+        return self._fake.probe()
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        self.built.append(artifact)
+        return artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> Any:
+        return self._fake.load(artifact, replace(spec, backend="fake", device="cpu", precision="fp32"))
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> OnNoGpu:
+    stand_in = OnNoGpu()
+    monkeypatch.setattr(opening, "open_backend", lambda *_: stand_in)
+    return stand_in
+
+
+def profile(artifact: Artifact, folder: Path, **engine: Any) -> ProfileAnswer:
+    given: Any = {"engine": EngineSpec(**engine), "measure": MeasureSpec(warmup=1, iters=20), "out_dir": str(folder)}
+    return ProfileJob(model="digits-mlp", artifact=artifact, **given).perform(lambda text: None, lambda sure: None)
+
+
+def test_what_tensorrt_refuses_is_not_profiled(backend: OnNoGpu, tmp_path: Path) -> None:
+    graph = read_packaged_onnx("digits-mlp")
+    ranges = calibrate(graph, open_data("digits", model="digits-mlp", inputs=graph.inputs, n=8), threads=1)
+    quantized = quantize(graph, "int8", "cpu", tmp_path / "q.onnx", calibration=ranges, threads=1)
+    with pytest.raises(ArtifactError, match=r"would refuse \d+ nodes of .*q\.onnx"):
+        profile(quantized, tmp_path, backend="tensorrt", precision="int8", device="cuda:0")
+    assert backend.built == []
+
+
+def test_a_profile_on_a_gpu_that_nobody_watched_says_so(backend, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(nvml, "open_gpu_watch", lambda device: None)
+    graph = read_packaged_onnx("digits-mlp")
+    assert NO_TELEMETRY in profile(graph, tmp_path, backend="fake", device="cuda:0").caveats
+    assert NO_TELEMETRY not in profile(graph, tmp_path, backend="fake").caveats
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_profile_beside_others_says_so(backend, tmp_path, monkeypatch, device) -> None:
+    reading = BlockReading(marks=("foreign_cpu",) if device == "cpu" else ("throttled",))
+
+    class Busy:
+        hides_processes = False
+
+        def begin(self) -> None: ...
+
+        def end(self) -> BlockReading:
+            return reading
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+    monkeypatch.setattr(nvml, "open_gpu_watch", lambda device: Busy())
+    if device == "cpu":
+        monkeypatch.setattr(watch, "BlockWatch", lambda cpus: Busy())
+    found = profile(read_packaged_onnx("digits-mlp"), tmp_path, backend="fake", device=device)
+    assert ("foreign_cpu" if device == "cpu" else "throttled") in {doubt.code for doubt in found.caveats}
+
+
+def test_a_plan_of_another_batch_is_not_profiled_under_this_one(backend: OnNoGpu, tmp_path: Path) -> None:
+    graph = read_packaged_onnx("digits-mlp")
+    fixed = tuple(replace(spec, shape=(4, *spec.shape[1:])) for spec in graph.inputs)
+    plan = replace(graph, kind="plan", inputs=fixed)
+    with pytest.raises(ArtifactError, match="runs with a batch of 4, not 1"):
+        profile(plan, tmp_path, backend="tensorrt", device="cuda:0")
