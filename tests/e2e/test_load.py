@@ -22,7 +22,7 @@ from enginebench.features.load.arrivals import RELEASED, Board, read_trace, sche
 from enginebench.features.load.document import LoadDocument, LoadSettings, format_row
 from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
-from enginebench.features.load.verb import check_settings, load_target, read_load, write_load
+from enginebench.features.load.verb import load_target, read_load, write_load
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockWatch
 from enginebench.models.zoo import DATA_DIR
@@ -73,7 +73,7 @@ def test_a_point_has_every_request_and_the_fields_of_the_contract(tmp_path: Path
     assert (tmp_path / "report.html").read_text() == page and (tmp_path / "load_latency.png").is_file()
 
 
-def test_the_report_of_a_load_reads_nothing_foreign(tmp_path: Path) -> None:
+def test_a_report_reads_nothing_foreign_and_no_capacity_without_its_probes(tmp_path: Path) -> None:
     asked = ["--format", "csv,md"]
     stored, other = tmp_path / "load.json", tmp_path / "other"
     stored.write_text('{"schema": "enginebench.load/1"')
@@ -86,9 +86,6 @@ def test_the_report_of_a_load_reads_nothing_foreign(tmp_path: Path) -> None:
     other.replace(stored)
     refused = CliRunner().invoke(report, [str(tmp_path), *asked]).exception
     assert isinstance(refused, UsageError) and "html and png" in str(refused)
-
-
-def test_a_capacity_that_its_probes_do_not_show_is_not_reported(tmp_path: Path) -> None:
     row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
     probes = (Probe(qps=50.0, passed=True), Probe(qps=52.0, passed=False))
     found = Capacity(passes_qps=50.0, fails_qps=52.0, limit_ms=9.0, percentile=99.0, probes=probes)
@@ -106,10 +103,22 @@ def test_a_capacity_that_its_probes_do_not_show_is_not_reported(tmp_path: Path) 
             read_load(tmp_path)
 
 
-def test_several_streams_and_batches_are_rows_of_their_own(tmp_path: Path) -> None:
+def test_batches_and_streams_are_rows_where_the_batch_is_open(tmp_path: Path) -> None:
     document = load(tmp_path, "ort", qps=100, streams=(1, 2), max_batches=(4,))
     assert {(row.streams, row.max_batch) for row in document.rows} == {(1, 4), (2, 4)}
     assert [point.completed for point in document.points] == [50, 50]
+    row = name_row(EngineSpec(backend="ort"), streams=1, max_batch=4, max_wait_ms=0.0)
+    with pytest.raises(UsageError, match="fixed batch"):
+        make_bench(row, make_source((1, 3)), model="m", out_dir=tmp_path, seed=0)
+    assert make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job.max_batch == 4
+    source = make_source(("batch", 3, 8))
+    built = widen_profile(EngineSpec(backend="tensorrt"), source, 16).options
+    assert built == {"min_shapes": "x:1x3x8", "opt_shapes": "x:16x3x8", "max_shapes": "x:16x3x8"}
+    named = EngineSpec(backend="tensorrt", options={"max_shapes": "x:4x3x8"})
+    assert widen_profile(named, source, 16) is named
+    for engine, batch, shape in (("tensorrt", 1, ("batch", 3)), ("tensorrt", 4, (2, 3)), ("ort", 4, ("batch", 3))):
+        spec = EngineSpec(backend=engine)
+        assert widen_profile(spec, make_source(shape), batch) is spec
 
 
 @pytest.mark.parametrize(("scenario", "together"), [("single", 1), ("multi", 8)])
@@ -120,17 +129,14 @@ def test_a_closed_loop_asks_when_it_was_answered(scenario: str, together: int, t
     assert point.p50_ms is not None and point.p50_ms >= 2.0 * together
 
 
-def test_offline_asks_everything_at_once(tmp_path: Path) -> None:
+def test_a_trace_is_followed_and_offline_asks_everything_at_once(tmp_path: Path) -> None:
     (point,) = load(tmp_path, "fake", scenario="offline", max_batches=(16,), duration_s=0.05).points
     assert point.completed == point.offered >= 256
     assert point.batch is not None and point.batch > 8
-
-
-def test_a_trace_is_followed(tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text("# seconds\n3.0\n3.1\n\n3.1\n3.4\n")
     assert read_trace(trace).tolist() == pytest.approx([0, 1e8, 1e8, 4e8], abs=2)
-    (point,) = load(tmp_path, "fake", arrivals=str(trace)).points
+    (point,) = load(tmp_path / "t", "fake", arrivals=str(trace)).points
     assert point.offered == point.completed == 4
     for text in ("1\n0.5\n", "1\nx\n", "1\n", "1\nnan\n"):
         trace.write_text(text)
@@ -138,7 +144,7 @@ def test_a_trace_is_followed(tmp_path: Path) -> None:
             read_trace(trace)
 
 
-def test_an_engine_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
+def test_an_engine_that_dies_or_fails_leaves_what_was_measured(tmp_path: Path) -> None:
     document = load(tmp_path, "fake:fault=segfault,after=43", qps=100, duration_s=1.0)
     (point,) = document.points
     assert 0 < point.completed <= 40
@@ -147,6 +153,9 @@ def test_an_engine_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
     assert "SIGSEGV" in told and "of 100 requests" in told
     with pytest.raises(ChildFailed, match="SIGSEGV"):  # at once
         load(tmp_path / "other", "fake:fault=segfault,at=load", qps=100)
+    (point,) = load(tmp_path / "failing", "fake:fault=raise,after=43", qps=100).points
+    assert (point.completed, point.failed) == (40, 10)
+    assert "raised an error, as requested" in next(c.message for c in point.caveats if c.code == "failed_requests")
 
 
 def watch_children(monkeypatch: pytest.MonkeyPatch, see: Any) -> None:
@@ -229,12 +238,6 @@ def test_a_neighbour_makes_a_point_invalid(tmp_path: Path, monkeypatch: pytest.M
     assert point.validity == "invalid" and "foreign_cpu" in {caveat.code for caveat in point.caveats}
 
 
-def test_requests_that_fail_are_counted_with_their_reason(tmp_path: Path) -> None:
-    (point,) = load(tmp_path, "fake:fault=raise,after=43", qps=100).points
-    assert (point.completed, point.failed) == (40, 10)
-    assert "raised an error, as requested" in next(c.message for c in point.caveats if c.code == "failed_requests")
-
-
 @pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_shapes_may_differ_from_request_to_request(tmp_path: Path, engine: str) -> None:
     """Lengths of their own, most of them joined into batches with others of the same length."""
@@ -286,38 +289,18 @@ def test_a_load_that_is_killed_goes_on_and_leaves_no_memory_behind(cli: Cli, tmp
     assert cli(*asked, "--duration", 2, "--resume").returncode == cli(*asked).returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"qps": 0.1, "duration_s": 1.0}, r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more"),
-        ({"qps": 1e-9, "duration_s": None}, "for 10 s is less than one request"),
-        ({"scenario": "single", "devices": ("cuda:0", "cuda:1")}, "shares requests out; single has one at a time"),
-        ({"qps": 9.0, "devices": ("cuda:0", "cpu")}, "--device cuda:0,cpu: several devices are at most"),
-        ({"qps": 9.0, "devices": tuple(f"cuda:{i}" for i in range(99))}, "several devices are at most"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        check_settings(LoadSettings(**{**QUICK, **given}))
-
-
-def test_schedules_are_those_of_their_rates() -> None:
+def test_schedules_are_those_of_their_rates_on_a_core_of_their_own(tmp_path: Path) -> None:
     assert schedule_constant(1000, 3).tolist() == [1_000_000, 2_000_000, 3_000_000]
     drawn = schedule_poisson(1000, 20_000, seed=1)
     assert drawn.tolist() == schedule_poisson(1000, 20_000, seed=1).tolist()
     gaps = np.diff(drawn)
     assert gaps.mean() == pytest.approx(1e6, rel=0.03) and gaps.std() == pytest.approx(1e6, rel=0.05)
-
-
-def test_a_plan_is_built_for_every_batch_that_may_come() -> None:
-    source = make_source(("batch", 3, 8))
-    built = widen_profile(EngineSpec(backend="tensorrt"), source, 16).options
-    assert built == {"min_shapes": "x:1x3x8", "opt_shapes": "x:16x3x8", "max_shapes": "x:16x3x8"}
-    named = EngineSpec(backend="tensorrt", options={"max_shapes": "x:4x3x8"})
-    assert widen_profile(named, source, 16) is named
-    for engine, batch, shape in (("tensorrt", 1, ("batch", 3)), ("tensorrt", 4, (2, 3)), ("ort", 4, ("batch", 3))):
-        spec = EngineSpec(backend=engine)
-        assert widen_profile(spec, make_source(shape), batch) is spec
+    assert share_cpus(1, allowed=(0,), root=tmp_path) == ((0,), (0,))
+    assert share_cpus(1, allowed=(0, 1), root=tmp_path) == ((1,), (0,))
+    assert share_cpus(2, allowed=(0, 1), root=tmp_path) == ((0, 1), (0, 1))
+    assert share_cpus(2, allowed=(0, 1, 2, 3), root=tmp_path) == ((2, 3), (0,))
+    assert share_cpus(9, 0.5, allowed=(0, 1, 2, 3), root=tmp_path) == ((2, 3), (0, 1))
+    assert os.sched_getaffinity(0)
 
 
 @pytest.mark.parametrize(
@@ -337,22 +320,6 @@ def test_where_a_batch_is_minutes_of_compiling_few_are_made(engine, device, comp
     assert ("compiled for 1, 8, 16, 32" in format_row(row)) == bool(compiled)
 
 
-def test_requests_are_joined_only_where_the_batch_is_open(tmp_path: Path) -> None:
-    row = name_row(EngineSpec(backend="ort"), streams=1, max_batch=4, max_wait_ms=0.0)
-    with pytest.raises(UsageError, match="fixed batch"):
-        make_bench(row, make_source((1, 3)), model="m", out_dir=tmp_path, seed=0)
-    assert make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job.max_batch == 4
-
-
 def make_source(shape: tuple[int | str, ...]) -> Artifact:
     spec = TensorSpec(name="x", dtype="float32", shape=shape)
     return Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(spec,), outputs=())
-
-
-def test_the_generator_has_a_core_of_its_own_where_there_is_one(tmp_path: Path) -> None:
-    assert share_cpus(1, allowed=(0,), root=tmp_path) == ((0,), (0,))
-    assert share_cpus(1, allowed=(0, 1), root=tmp_path) == ((1,), (0,))
-    assert share_cpus(2, allowed=(0, 1), root=tmp_path) == ((0, 1), (0, 1))
-    assert share_cpus(2, allowed=(0, 1, 2, 3), root=tmp_path) == ((2, 3), (0,))
-    assert share_cpus(9, 0.5, allowed=(0, 1, 2, 3), root=tmp_path) == ((2, 3), (0, 1))
-    assert os.sched_getaffinity(0)

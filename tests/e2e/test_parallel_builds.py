@@ -138,11 +138,15 @@ def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatc
     assert family.all_gone()
 
 
-def test_no_more_work_at_a_time_than_there_are_cpus(tmp_path: Path, family: Family) -> None:
+def test_no_more_work_than_cpus_and_a_row_that_hangs_costs_only_time(tmp_path: Path, family: Family) -> None:
     rows = [plan(options={"seed": seed}) for seed in "12"]
     found, _ = run(tmp_path / "r", *rows, machine=replace(MACHINE, cpu_quota_cores=1))
     assert [result.built_beside for result in found] == [0, 0]
     assert family.told == ["sure", "start", "sure", "start", "sure"], "each starts once those before it are sure"
+    (hung, fine), _ = run(tmp_path / "r", plan(options={"fault": "hang"}), plan(), timeout_s=8)
+    assert (hung.status, fine.status) == ("failed", "ok")
+    assert "no response within the time-out of 8 s" in (hung.reason or "")
+    assert family.all_gone()
 
 
 def test_a_row_that_fails_beside_others_is_tried_again_alone(tmp_path, family, monkeypatch) -> None:
@@ -161,13 +165,6 @@ def test_a_row_that_fails_beside_others_is_tried_again_alone(tmp_path, family, m
     (first, second), _ = run(tmp_path / "r", plan(options={"seed": "1"}), plan(options={"seed": "2"}))
     assert lost and (first.status, second.status) == ("ok", "ok")
     assert (first.built_beside, second.built_beside) == (0, 1)
-
-
-def test_a_row_that_hangs_costs_the_others_nothing_but_time(tmp_path: Path, family: Family) -> None:
-    (hung, fine), _ = run(tmp_path / "r", plan(options={"fault": "hang"}), plan(), timeout_s=8)
-    assert (hung.status, fine.status) == ("failed", "ok")
-    assert "no response within the time-out of 8 s" in (hung.reason or "")
-    assert family.all_gone()
 
 
 def test_an_interrupt_ends_all(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:

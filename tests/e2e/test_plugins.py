@@ -100,14 +100,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_names_are_listed_without_importing_a_package(site: Path) -> None:
+def test_plugins_are_listed_unimported_and_are_engines_like_ours(site: Path) -> None:
     names = registry.list_names()
     assert names[: len(registry.ENTRIES)] == tuple(registry.ENTRIES)
     assert set(names) - set(registry.ENTRIES) == {"sound", *BROKEN} - {"ort", "Bad:Name"}
     assert not [name for name in sys.modules if name.startswith("plug_")]
-
-
-def test_a_plugin_is_an_engine_like_ours(site: Path) -> None:
     assert registry.read_engine("sound:a=b") == ("sound", {"a": "b"})
     assert registry.takes("sound") == "onnx"
     assert registry.find_installed("sound").available
@@ -117,31 +114,15 @@ def test_a_plugin_is_an_engine_like_ours(site: Path) -> None:
         registry.find_entry("sond")
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if name not in ("dies", "ort")])
-def test_a_broken_plugin_is_refused_with_its_package_and_the_reason(site: Path, name: str) -> None:
-    answer = registry.probe(name)
-    assert not answer.available
-    assert BROKEN[name][1] in str(answer.reason), answer.reason
-    assert str(answer.package).startswith("plug-") and str(answer.package).endswith(" 1.0")
-
-
-def test_a_plugin_that_cannot_be_loaded_ends_with_exit_code_3_and_its_cause(site: Path) -> None:
+def test_names_of_ours_or_of_two_plugins_and_what_cannot_be_loaded_are_refused(site: Path) -> None:
     with pytest.raises(BackendUnavailable, match=r"engine no-module of plug-nomodule 1\.0: its entry point") as caught:
         registry.read_engines("ort,no-module")
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-
-
-def test_a_name_of_ours_cannot_be_taken(site: Path) -> None:
     assert registry.find_entry("ort") is registry.ENTRIES["ort"]
     assert registry.probe("ort").package is None
     refused = {answer.engine: answer for answer in registry.list_refused()}
     assert str(refused["ort"].reason).endswith("which EngineBench has itself: it is not used")
-
-
-def test_of_two_plugins_with_one_name_none_is_used(site: Path) -> None:
-    with pytest.raises(
-        BackendUnavailable, match=r"first-twin 1\.0 and second-twin 1\.0 each bring an engine twin: none"
-    ):
+    with pytest.raises(BackendUnavailable, match=r"first-twin 1\.0 and second-twin 1\.0 each bring an engine twin"):
         registry.find_entry("twin")
     assert [a.package for a in registry.list_refused() if a.engine == "twin"] == ["first-twin 1.0", "second-twin 1.0"]
     assert "twin" not in registry.list_names()
@@ -163,14 +144,11 @@ def find_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_shows_the_package_that_is_installed_here() -> None:
+def test_the_page_shows_the_package_and_how_options_are_read() -> None:
     assert find_blocks("toml") == [(PLUGIN / "pyproject.toml").read_text(encoding="utf-8")]
     source = (PLUGIN / "enginebench_reference.py").read_text(encoding="utf-8")
     assert find_blocks("python")[0] == source
     assert len(source.splitlines()) < 60
-
-
-def test_options_are_read_as_the_page_shows() -> None:
     shown: dict[str, Any] = {"__name__": "mine", "MyEngine": lambda artifact, mode, streams: (mode, streams)}
     exec(find_blocks("python")[1], shown)
     shown["check_request"] = lambda *_, **__: None  # only the options are looked at here
@@ -203,7 +181,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess
     return run
 
 
-def test_the_package_runs_beside_ort(python: Any) -> None:
+def test_the_package_runs_beside_ort_and_keeps_the_promises_of_the_page(python: Any) -> None:
     done = python("-m", "enginebench", "run", DATA_DIR / "digits-mlp.onnx", *("--engines", "ort,reference", "--quick"),
                   "--out", "r", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -212,13 +190,8 @@ def test_the_package_runs_beside_ort(python: Any) -> None:
     (ours,) = [row for row in rows if row["engine"]["backend"] == "reference"]
     assert ours["drift"]["passed"] and ours["drift"]["outputs"][0]["max_abs_diff"] > 0  # not ort under another name
     assert ours["engine_version"] == metadata.version("onnx")
-    wrong = python(
-        "-m", "enginebench", "run", DATA_DIR / "digits-mlp.onnx", "--engines", "reference:speed=9", "--quick"
-    )
-    assert "engine reference has no option 'speed'; known: none" in wrong.stdout + wrong.stderr
-
-
-def test_the_package_keeps_the_promises_of_the_page(python: Any) -> None:
+    bad = python("-m", "enginebench", "run", DATA_DIR / "digits-mlp.onnx", "--engines", "reference:speed=9", "--quick")
+    assert "engine reference has no option 'speed'; known: none" in bad.stdout + bad.stderr
     test = find_blocks("python")[-1]
     done = python("-W", "error", "-c", test + "\n\ntest_reference_keeps_the_promises()\n")
     assert done.returncode == 0, done.stderr

@@ -16,12 +16,14 @@ def write_chain(path, *, seed=0, kind=np.uint8, transposed=True, matmul=False, p
     zeros = {"input": 0, "hidden": 0, "output": 128} if kind is np.uint8 else {"input": -3, "hidden": 0, "output": 5}
     constants, nodes = {}, []
 
+    def add(operator, inputs, output, **more):
+        nodes.append(helper.make_node(operator, inputs, [output], **more))
+        return output
+
     def add_pair(tensor, name):
-        constants[f"{name}_s"] = np.float32(SCALES[name])
-        constants[f"{name}_z"] = kind(zeros[name])
-        nodes.append(helper.make_node("QuantizeLinear", [tensor, f"{name}_s", f"{name}_z"], [f"{name}_q"]))
-        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [f"{name}_dq"]))
-        return f"{name}_dq"
+        constants.update({f"{name}_s": np.float32(SCALES[name]), f"{name}_z": kind(zeros[name])})
+        add("QuantizeLinear", [tensor, f"{name}_s", f"{name}_z"], f"{name}_q")
+        return add("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], f"{name}_dq")
 
     tensor = add_pair("input", "input")
     for i, (inputs, outputs) in enumerate(((6, 5), (5, 3))):
@@ -33,49 +35,40 @@ def write_chain(path, *, seed=0, kind=np.uint8, transposed=True, matmul=False, p
         constants |= {f"{name}_w": stored.astype(wkind), f"{name}_ws": scale}
         constants[f"{name}_wz"] = np.full(np.shape(scale), weight_zero, wkind)
         own_axis = (0 if transposed and not matmul else 1) if axis is None else axis
-        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_w", f"{name}_ws", f"{name}_wz"], [f"{name}_wf"],
-                                      axis=own_axis))  # fmt: skip
+        add("DequantizeLinear", [f"{name}_w", f"{name}_ws", f"{name}_wz"], f"{name}_wf", axis=own_axis)
         real = rng.normal(0, 1, outputs).astype(np.float32)
         source = SCALES["input" if i == 0 else "hidden"]
         if bias == "dq":
             constants[f"{name}_bs"] = np.broadcast_to(scale * np.float32(source), (outputs,)).astype(np.float32)
             constants[f"{name}_bq"] = np.rint(real / constants[f"{name}_bs"]).astype(np.int32)
             constants[f"{name}_bz"] = np.zeros(outputs, np.int32)
-            nodes.append(helper.make_node("DequantizeLinear", [f"{name}_bq", f"{name}_bs", f"{name}_bz"],
-                                          [f"{name}_b"], axis=0))  # fmt: skip
+            add("DequantizeLinear", [f"{name}_bq", f"{name}_bs", f"{name}_bz"], f"{name}_b", axis=0)
         else:
             constants[f"{name}_b"] = real
         if matmul:
-            nodes.append(helper.make_node("MatMul", [tensor, f"{name}_wf"], [f"{name}_m"], name=name))
-            nodes.append(helper.make_node("Add", [f"{name}_b", f"{name}_m"], [f"{name}_y"]))
+            product = add("MatMul", [tensor, f"{name}_wf"], f"{name}_m", name=name)
+            tensor = add("Add", [f"{name}_b", product], f"{name}_y")
         else:
-            nodes.append(helper.make_node("Gemm", [tensor, f"{name}_wf", f"{name}_b"], [f"{name}_y"], name=name,
-                                          transB=int(transposed)))  # fmt: skip
-        tensor = f"{name}_y"
+            ends = [tensor, f"{name}_wf", f"{name}_b"]
+            tensor = add("Gemm", ends, f"{name}_y", name=name, transB=int(transposed))
         if i == 0:
             if relu == "relu":
-                nodes.append(helper.make_node("Relu", [tensor], ["cut"]))
-                tensor = "cut"
+                tensor = add("Relu", [tensor], "cut")
             elif relu == "clip":
                 constants["zero"] = np.float32(0)
-                nodes.append(helper.make_node("Clip", [tensor, "zero"], ["cut"]))
-                tensor = "cut"
+                tensor = add("Clip", [tensor, "zero"], "cut")
             tensor = add_pair(tensor, "hidden")
         elif output_q:
             tensor = add_pair(tensor, "output")
     nodes[-1].output[0] = "y"
     if constant_weights:
-        nodes.insert(0, helper.make_node("Constant", [], ["layer0_w"],
-                                         value=numpy_helper.from_array(constants.pop("layer0_w"))))  # fmt: skip
+        value = numpy_helper.from_array(constants.pop("layer0_w"))
+        nodes.insert(0, helper.make_node("Constant", [], ["layer0_w"], value=value))
     if swap:
         swap(nodes, constants)
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
+    given, made = (helper.make_tensor_value_info(k, TensorProto.FLOAT, ["batch", n]) for k, n in (("x", 6), ("y", 3)))
+    values = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "chain", [given], [made], values)
     for node in graph.node:
         for i, name in enumerate(node.input):
             if name == "input":

@@ -1,4 +1,4 @@
-"""Fresh virtual environments, each with the packages that were asked for and nothing else."""
+"""Virtual environments, each with the packages that were asked for and nothing else."""
 
 import os
 import subprocess
@@ -7,7 +7,27 @@ import sysconfig
 from importlib.metadata import distribution
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
+
+FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
+NEEDED = ("numpy", "msgspec", "psutil")  # by every child
+
+
+def make_environment(folder: Path, *packages: str) -> Path:
+    """A virtual environment with these packages of this one."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for package in packages:
+        for path in Path(sysconfig.get_path("purelib")).glob(f"{package}*"):
+            (site / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """An environment in which a child can live, and no engine but `fake`."""
+    return make_environment(tmp_path / "other environment", *NEEDED)
 
 
 class Environments:
@@ -42,9 +62,7 @@ class Environments:
         return self._made[requirements]
 
     def _make_empty(self) -> Path:
-        place = self._folder / str(len(self._made))
-        self.run(Path(sys.executable), "-m", "venv", "--without-pip", str(place))
-        return place / "bin" / "python"
+        return make_environment(self._folder / str(len(self._made))) / "bin" / "python"
 
     @classmethod
     def pip(cls, python: Path, *arguments: str) -> str:

@@ -33,18 +33,10 @@ class Judge:
         """{products, layers, doubts} of the plan, or {refused} in the library's words, or {crashed}."""
         if self._process is None:
             command = [sys.executable, str(Path(__file__)), str(self._folder)]
-            variables = {
-                **environment(self._folder),
-                "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}:{ROOT / 'tests' / 'helpers'}",
-            }
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=variables,
-            )
+            path = ":".join(str(ROOT / place) for place in ("src", "tests", "tests/helpers"))
+            variables = {**environment(self._folder), "PYTHONPATH": path}
+            ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            self._process = subprocess.Popen(command, text=True, env=variables, **ends)
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps([str(graph), precision, options]), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()

@@ -12,14 +12,10 @@ from stored_run import make_results, write_run
 def runs(tmp_path: Path) -> Path:
     """Two runs of six rows, an hour apart."""
     for hour, name in ((10, "a"), (11, "tief/b")):
-        results = [
-            replace(
-                r,
-                measurements=tuple(
-                    replace(m, started_utc=f"2026-11-01T{hour}:0{m.repetition}:00+00:00") for m in r.measurements
-                ),
-            )
-            for r in make_results()
-        ]
+        results = make_results()
+        for i, row in enumerate(results):
+            times = [f"2026-11-01T{hour}:0{m.repetition}:00+00:00" for m in row.measurements]
+            dated = (replace(m, started_utc=at) for m, at in zip(row.measurements, times, strict=True))
+            results[i] = replace(row, measurements=tuple(dated))
         write_run(tmp_path / "runs" / name, results)
     return tmp_path / "runs"

@@ -36,21 +36,15 @@ def make_results(*, processes: int = 6, n: int = 40, evil: bool = False) -> list
         make_result("ort-cuda", status="skipped", reason="no CUDA device"),
         make_result("openvino", "bf16", status="failed", reason="the child died with signal 11"),
     ]
-    layers = tuple(
-        LayerTime(name=f"{EVIL if evil else 'conv'} {i}", mean_ns=1e5 + 1e4 * i, precision="int8" if i % 2 else "fp32")
-        for i in range(40)
-    )
+    name, kinds = EVIL if evil else "conv", ("fp32", "int8")
+    layers = tuple(LayerTime(name=f"{name} {i}", mean_ns=1e5 + 1e4 * i, precision=kinds[i % 2]) for i in range(40))
     stages = (("decode", 4.0), ("copy_in", 0.5), ("compute", 12.0), ("postprocess", 0.1))
     staged = tuple(StageTime(name=name, latency_ns=[int(ms * 1e6)] * 9) for name, ms in stages)
     rows[2] = replace(rows[2], layers=layers, stages=staged)
     rows[1] = replace(rows[1], measurements=_disturb(rows[1]))
     if evil:
-        rows[1] = replace(
-            rows[1],
-            model=EVIL,
-            engine=replace(rows[1].engine, options={"x": EVIL}),
-            caveats=(Caveat(code="fallback", message=EVIL, advice=EVIL),),
-        )
+        doubt, engine = Caveat(code="fallback", message=EVIL, advice=EVIL), replace(rows[1].engine, options={"x": EVIL})
+        rows[1] = replace(rows[1], engine=engine, caveats=(doubt,))
         rows[5] = replace(rows[5], reason=EVIL)
         rows = [replace(row, model=EVIL) for row in rows]
     return rows

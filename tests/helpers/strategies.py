@@ -5,21 +5,9 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from enginebench.core import records
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
-from enginebench.core.records import (
-    Block,
-    Caveat,
-    Clock,
-    Drift,
-    EngineSpec,
-    Measurement,
-    MeasureSpec,
-    OutputDrift,
-    Precision,
-    Result,
-    Score,
-    Status,
-)
+from enginebench.core.records import Caveat, Drift, EngineSpec, Measurement, OutputDrift, Precision, Result, Score
 from enginebench.stats.drift import default_limits
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.metrics.scores import estimate_share
@@ -27,7 +15,7 @@ from enginebench.stats.metrics.scores import estimate_share
 BACKENDS = ("pytorch", "pytorch", "ort", "openvino", "trtexec", "fpga-sim")
 SAMPLES = 32
 # A child that died before the last process leaves the samples of those before it.
-STATUSES: tuple[Status, ...] = ("ok", "ok", "ok", "ok", "partial", "failed", "skipped")
+STATUSES: tuple[records.Status, ...] = ("ok", "ok", "ok", "ok", "partial", "failed", "skipped")
 MISSING = "a-row-that-is-not-there"
 FAILED = Caveat(code="failed_proof", message="the record that would prove it failed", advice="take it as asked")
 
@@ -57,7 +45,7 @@ def results(draw: st.DrawFn, place: int, ids: list[str]) -> Result:
         id=ids[place],
         model=draw(one_of("m", "m", "m", "another")),
         engine=EngineSpec(backend=backend, options={"i": str(place)}, precision=ran, batch=draw(one_of(1, 1, 1, 8))),
-        measure=MeasureSpec(scope=draw(one_of("compute", "compute", "compute", "io"))),
+        measure=records.MeasureSpec(scope=draw(one_of("compute", "compute", "compute", "io"))),
         requested_precision=asked,
         status=status,
         reason=None if status == "ok" else "the child died",
@@ -97,19 +85,10 @@ def drifts(draw: st.DrawFn, precision: Precision, references: list[str]) -> Drif
 def _outputs(draw: st.DrawFn, n: int) -> OutputDrift:
     share = one_of(0.5, 0.9, 1.0)
     figure = draw(share) if n else None
-    return OutputDrift(
-        name="logits",
-        mean_abs_diff=figure,
-        max_abs_diff=figure,
-        mean_rel_diff=figure,
-        cosine_mean=figure,
-        cosine_min=figure,
-        centred_cosine_mean=draw(share) if n > 1 else None,
-        snr_db=figure,
-        top1_agreement=figure,
-        top5_agreement=None,
-        nonfinite=draw(one_of(0, 0, 0, 3)) if n else 0,
-    )
+    alike = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "snr_db", "top1_agreement")
+    more: dict[str, Any] = {**dict.fromkeys(alike, figure), "top5_agreement": None}
+    more |= {"centred_cosine_mean": draw(share) if n > 1 else None, "nonfinite": draw(one_of(0, 0, 0, 3)) if n else 0}
+    return OutputDrift(name="logits", **more)
 
 
 @cache
@@ -126,7 +105,7 @@ def accuracies(draw: st.DrawFn) -> tuple[Score, ...]:
 
 @cache
 @st.composite
-def _measured(draw: st.DrawFn, status: Status, clock: Clock) -> tuple[Measurement, ...]:
+def _measured(draw: st.DrawFn, status: records.Status, clock: records.Clock) -> tuple[Measurement, ...]:
     if status == "skipped":
         return ()
     processes = draw(one_of(1, 3, 6, 8) if status == "ok" else one_of(0, 1, 7))
@@ -137,21 +116,13 @@ def _measured(draw: st.DrawFn, status: Status, clock: Clock) -> tuple[Measuremen
     return tuple(_make_measurement(i, median_ns + 997 * i, clock, spoilt, 3 * length) for i in range(processes))
 
 
-def _make_measurement(repetition: int, median_ns: int, clock: Clock, spoilt: int, n: int) -> Measurement:
+def _make_measurement(repetition: int, median_ns: int, clock: records.Clock, spoilt: int, n: int) -> Measurement:
     third = n // 3
+    marks = [("throttled",) if i < spoilt else () for i in range(3)]
     blocks = tuple(
-        Block(start=i * third, stop=(i + 1) * third, duration_ns=1, marks=("throttled",) if i < spoilt else ())
-        for i in range(3)
+        records.Block(start=i * third, stop=(i + 1) * third, duration_ns=1, marks=marks[i]) for i in range(3)
     )
     samples: list[int] = [median_ns + 31 * (i % 7) for i in range(n)]
     fields: dict[str, Any] = {"device_ns": samples} if clock == "tool" else {}
-    return Measurement(
-        clock=clock,
-        latency_ns=samples,
-        blocks=blocks,
-        stop_rule="settled",
-        repetition=repetition,
-        warmup_settled=True,
-        reference_ns=[1_000_000, 1_000_100],
-        **fields,
-    )
+    fields |= {"stop_rule": "settled", "warmup_settled": True, "reference_ns": [1_000_000, 1_000_100]}
+    return Measurement(clock=clock, latency_ns=samples, blocks=blocks, repetition=repetition, **fields)

@@ -111,18 +111,13 @@ def fill(folder: Path, stem: str = "", n: int = 60, log_n: int | None = None) ->
 
 def format_row(values: np.ndarray, percentiles: Sequence[int] = (90, 95, 99)) -> str:
     """A row of the summary: six digits, trtexec's percentile rule."""
-    ascending = np.sort(values)
-    n = len(ascending)
-    figures = [
-        ("min", ascending[0]),
-        ("max", ascending[-1]),
-        ("mean", ascending.mean()),
-        ("median", np.median(ascending)),
-    ]
+    rising = np.sort(values)
+    n = len(rising)
+    figures = [("min", rising[0]), ("max", rising[-1]), ("mean", rising.mean()), ("median", np.median(rising))]
     for p in percentiles:
         # (1 - p / 100) * n in 32 bits, as trtexec counts what to leave out.
         left = int((np.float32(1) - np.float32(p) / np.float32(100)) * np.float32(n))
-        figures.append((f"percentile({p}%)", ascending[max(n - 1 - left, 0)]))
+        figures.append((f"percentile({p}%)", rising[max(n - 1 - left, 0)]))
     return ", ".join(f"{name} = {value:g} ms" for name, value in figures)
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from other_environment import FAST, other
+from environments import FAST, other
 from processes import Cli
 
 __all__ = ["other"]

@@ -18,16 +18,8 @@ def test_a_plugin_that_warns_about_workers_ends_nothing(tmp_path: Path) -> None:
     test = tmp_path / "test_nothing.py"
     test.write_text("import pytest\n@pytest.mark.gpu\ndef test_nothing(): pass\n")
     variables = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-c",
-        ROOT / "pyproject.toml",
-        "--rootdir",
-        tmp_path,
-        "-p",
-        "no:cacheprovider",
-    ]
-    done = subprocess.run([*command, "-m", "gpu", test], env=variables, capture_output=True, text=True, timeout=120)
+    asked = ("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "no:cacheprovider", "-m", "gpu")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *asked, test], env=variables, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

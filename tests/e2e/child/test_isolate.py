@@ -8,27 +8,35 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
 
-from asked import make_measure_job
+from asked import FAKE, make_measure_job, make_prepare_job
 from enginebench.core.errors import ChildFailed, ModelError, UsageError
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, Result, TensorSpec
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.models.zoo import DATA_DIR
+from enginebench.runs import campaign
+from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child import isolate
-from enginebench.runs.child.isolate import format_exit, run_child
-from enginebench.runs.child.jobs import MeasureJob, ProbeJob, SourceJob
+from enginebench.runs.child.isolate import Child, format_exit, run_child
+from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob, PreloadJob, ProbeJob, SourceJob
 from enginebench.runs.child.places import Place
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.main_job import run_model
 from processes import environment
+from reporters import Silent
 
 
 def make_job(tmp_path: Path, **options: str) -> MeasureJob:
     path = tmp_path / "toy.onnx"
     path.write_bytes(b"the fake engine never opens it")
-    into, out = (
-        (TensorSpec(name=name, dtype="float32", shape=shape),) for name, shape in (("x", (1, 4)), ("y", (1, 2)))
-    )
+    into, out = ((TensorSpec(name=n, dtype="float32", shape=shape),) for n, shape in (("x", (1, 4)), ("y", (1, 2))))
     artifact = Artifact(kind="onnx", model="toy", path=str(path), sha256="0" * 64, files=(), inputs=into, outputs=out)
     spec, measure = EngineSpec(backend="fake", options=options), MeasureSpec(warmup=2, iters=20)
     return make_measure_job(tmp_path, artifact, engine=spec, measure=measure, repetition=3, order=7)
@@ -60,14 +68,11 @@ def test_what_a_dead_child_started_does_not_hide_its_death(tmp_path: Path) -> No
         run_child(ProbeJob(engine="fake"), timeout_s=9, place=place)
 
 
-def test_a_child_that_hangs_is_killed_at_the_time_out(tmp_path: Path) -> None:
+def test_what_hangs_is_killed_and_costs_no_times(tmp_path: Path) -> None:
     before = children_of(os.getpid())  # of this process, which has run other tests
     with pytest.raises(ChildFailed, match="no response within the time-out of 2 s"):
         run_child(make_job(tmp_path, fault="hang"), timeout_s=2)
     assert children_of(os.getpid()) == before
-
-
-def test_a_record_that_hangs_costs_no_times(tmp_path: Path) -> None:
     before = children_of(os.getpid())  # of this process, which has run other tests
     job = msgspec.structs.replace(make_job(tmp_path, fault="hang", at="proof"), prove=True)
     for timeout_s in (6, 60):  # the second for a machine on which even the times take longer than the first
@@ -150,11 +155,168 @@ def wait_for_end(family: list[psutil.Process]) -> bool:
     return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_signal_without_a_name_is_put_into_words() -> None:
+def test_a_child_imports_little_and_ends_in_words(tmp_path: Path) -> None:
     assert format_exit(-33) == "the process was killed by signal 33"
-
-
-def test_a_child_imports_nothing_that_its_parent_needs_alone(tmp_path: Path) -> None:
-    """Every repetition of every row pays for it."""
+    # Every repetition of every row pays for it.
     code = "import sys, enginebench.runs.child.__main__; sys.exit('multiprocessing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), check=False).returncode == 0
+
+
+# Children that import before their turn: what they do ahead, and what becomes of those that fail.
+
+# A graph is ready to be measured; by its name the model would be exported first.
+GRAPH = str(DATA_DIR / "digits-mlp.onnx")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> MeasureJob:
+    return make_measure_job(tmp_path, read_packaged_onnx("digits-mlp"), repetition=2, order=3)
+
+
+def ask(child: Child, job: MeasureJob) -> None:
+    child.ask_to_preload(PreloadJob(engine=job.engine, kind="onnx", out_dir=job.out_dir))
+
+
+def test_a_child_imports_waits_idle_and_measures_even_late(job: MeasureJob) -> None:
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+        process = psutil.Process(child.pid)
+        assert any("numpy" in m.path for m in process.memory_maps())
+        before = process.cpu_times()
+        time.sleep(0.5)
+        after = process.cpu_times()
+        # One that asks again and again would use all of the half second; a tick may belong to what it did before.
+        assert after.user + after.system - before.user - before.system < 0.25
+        answer = child.perform(job, timeout_s=60)
+    assert len(answer.measurement.latency_ns) == 5
+    assert (answer.measurement.repetition, answer.measurement.order) == (2, 3)
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic())
+        assert isinstance(child.perform(job, timeout_s=60), MeasureAnswer)
+
+
+def test_a_child_whose_turn_never_comes_leaves_nothing_behind(job: MeasureJob) -> None:
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+    child.close()
+    assert not psutil.pid_exists(child.pid)
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+        child._stdin.close()
+        assert psutil.Process(child.pid).wait(10) == 0
+    assert can_wait(FAKE)
+    assert not can_wait(EngineSpec(backend="fake", options={"env": "other"}))
+
+
+def test_a_child_is_bound_before_it_imports_and_its_death_is_told_at_its_turn(job: MeasureJob) -> None:
+    with Child() as child:
+        child.ask_to_preload(PreloadJob(engine=job.engine, kind="onnx", out_dir=job.out_dir, pin=True))
+        child.wait_until_ready(time.monotonic() + 60)
+        bound = {tuple(os.sched_getaffinity(int(task.id))) for task in psutil.Process(child.pid).threads()}
+        answer = child.perform(job, timeout_s=60)
+    assert bound == {answer.measurement.pinned_cpus} and len(answer.measurement.pinned_cpus or ()) == FAKE.threads
+    with Child() as child:
+        os.kill(child.pid, signal.SIGSEGV)
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+        with pytest.raises(ChildFailed, match="killed by SIGSEGV"):
+            child.perform(job, timeout_s=60)
+
+
+@pytest.mark.parametrize(("free_gib", "limit_gib", "wanted"), [(64, None, 16), (5, None, 2), (64, 4, 2), (64, 1, 1)])
+def test_as_many_as_memory_allows(free_gib, limit_gib, wanted, monkeypatch) -> None:
+    """Also within a container, whose limit the system's own figures do not show."""
+    memory: Any = type("Memory", (), {"available": free_gib << 30})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    limit = None if limit_gib is None else limit_gib << 30
+    assert count_at_once(replace(describe_machine(), memory_limit_bytes=limit)) == wanted
+
+
+def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 2)
+    monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
+
+    class Dying(Child):
+        def wait_until_ready(self, deadline: float) -> None:
+            super().wait_until_ready(deadline)
+            os.kill(self.pid, signal.SIGKILL)
+            psutil.Process(self.pid).wait(10)
+
+    monkeypatch.setattr(campaign, "Child", Dying)
+    request = RunRequest(model=GRAPH, engines=(("fake", {}),), measure=MeasureSpec(iters=5, processes=2))
+    _, (row,) = run_model(request, tmp_path / "run", reporter=Silent())
+    assert row.status == "ok" and len(row.measurements) == 2
+
+
+# When an engine is asked for its record, and what comes of it.
+
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=1)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Artifact:
+    return read_packaged_onnx("digits-mlp")
+
+
+@pytest.mark.parametrize("prove", [True, False])
+def test_a_row_is_proven_where_it_is_asked_to_be(graph: Artifact, tmp_path: Path, prove: bool) -> None:
+    built = make_prepare_job(tmp_path, graph, prove=not prove).perform(print, lambda sure: None)
+    timed = make_measure_job(tmp_path, graph, pin=False, prove=prove).perform(print, lambda sure: None)
+    proof, none = (timed.proof, built.proof) if prove else (built.proof, timed.proof)
+    assert none is None
+    assert proof is not None and proof.effective_precision == {"fp32": 1.0} and proof.layers
+    assert len(timed.measurement.latency_ns) == 5
+
+
+def run_proven_when_timed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], **more: Any
+) -> tuple[list[Result], list[tuple[int, bool]]]:
+    """The rows of a run whose engines are proven by the processes that time them, and which of those were asked."""
+    asked: list[tuple[int, bool]] = []
+
+    class Listening(Child):
+        def perform(self, job: Any, **how: Any) -> Any:
+            asked.append((job.repetition, job.prove))
+            if more.get("interrupt_at") == job.repetition:
+                raise KeyboardInterrupt
+            return super().perform(job, **how)
+
+    monkeypatch.setattr(campaign, "Child", Listening)
+    monkeypatch.setattr(campaign, "proves_when_timed", lambda row: True)
+    request = RunRequest(model=GRAPH, engines=(("fake", options),), measure=replace(MEASURE, processes=4))
+    results: list[Result] = []
+    with suppress(KeyboardInterrupt):
+        results = run_model(request, folder, reporter=Silent(), resume=more.get("resume", False))[1]
+    return results, asked
+
+
+@pytest.mark.parametrize("fault", ["raise", "segfault"])
+def test_a_record_that_fails_or_kills_is_tried_twice_and_said(fault, tmp_path, monkeypatch) -> None:
+    (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, {"fault": fault, "at": "proof"})
+    assert asked == [(0, True), (1, True), (2, False), (3, False)]
+    assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
+    (doubt,) = row.caveats
+    said = "requested fp32; the record that would verify it failed: "
+    assert doubt.code == "failed_proof" and doubt.message.startswith(said)
+
+
+def test_only_the_first_process_proves_also_when_a_run_is_continued(tmp_path, monkeypatch) -> None:
+    options = {"ran": "int8"}
+    _, asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, interrupt_at=2)
+    assert asked == [(0, True), (1, False), (2, False)]
+    (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, resume=True)
+    assert asked == [(2, False), (3, False)]
+    assert row.status == "ok" and row.engine.precision == "int8" and row.effective_precision == {"int8": 1.0}
+    assert [c.code for c in row.caveats] == ["relabelled"] and len(row.measurements) == 4
+
+
+@pytest.mark.parametrize("fault", ["raise", "segfault"])
+def test_a_row_on_a_cpu_is_timed_whatever_becomes_of_its_proof(fault: str, tmp_path: Path) -> None:
+    request = RunRequest(model=GRAPH, engines=(("fake", {"fault": fault, "at": "proof"}),), measure=MEASURE)
+    (row,) = run_model(request, tmp_path / "r", reporter=Silent())[1]
+    assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5]
+    assert [c.code for c in row.caveats] == ["failed_proof"] and row.drift is not None and row.drift.n == 32

@@ -15,16 +15,8 @@ from enginebench.runs.child import places
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.other_jobs import InferJob
-from enginebench.runs.child.places import (
-    describe_place,
-    enter,
-    find_available,
-    find_place,
-    list_versions,
-    name_environments,
-    probe_elsewhere,
-)
-from other_environment import NEEDED, make_environment
+from enginebench.runs.child.places import describe_place, find_available, name_environments
+from environments import NEEDED, make_environment
 
 TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
 
@@ -52,12 +44,14 @@ def in_environment(**options: str) -> EngineSpec:
     return EngineSpec(backend="fake", options={"env": "lean", **options})
 
 
-def test_a_child_runs_there_on_this_source(lean: Path) -> None:
+def test_a_child_runs_there_on_this_source_with_its_versions(lean: Path) -> None:
     name_environments([f"lean={lean}"])
     place = describe_place("lean")
     assert place.python == str(lean / "bin" / "python")
     assert run_child(ProbeJob(engine="fake"), timeout_s=60, place=place).available
-    assert probe_elsewhere(in_environment()).version == enginebench.__version__
+    assert places.probe_elsewhere(in_environment()).version == enginebench.__version__
+    name_environments([f"lean={lean}"])
+    assert places.list_versions(describe_place("lean")).keys() == {"python", "numpy", "msgspec", "psutil"}
 
 
 def test_nothing_of_this_environment_is_on_its_path(lean: Path) -> None:
@@ -86,35 +80,25 @@ def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Pa
         artifact=artifact, engine=in_environment(), out_dir=str(tmp_path),
         inputs_path=str(tmp_path / "in.npz"), outputs_path=str(tmp_path / "out.npz"),
     )  # fmt: skip
-    assert enter(job).engine.options == {}
+    assert places.enter(job).engine.options == {}
     assert job.engine.options == {"env": "lean"}
     run_child(job, timeout_s=60)
     assert np.load(tmp_path / "out.npz")["y"].shape == (1, 2)
 
 
-def test_versions_are_those_of_the_environment(lean: Path) -> None:
-    name_environments([f"lean={lean}"])
-    assert list_versions(describe_place("lean")).keys() == {"python", "numpy", "msgspec", "psutil"}
-
-
-def test_an_interpreter_that_is_gone_costs_the_job(tmp_path: Path) -> None:
+def test_what_every_child_needs_and_an_interpreter_that_is_gone_are_named(tmp_path: Path) -> None:
+    name_environments([f"bare={make_environment(tmp_path / 'bare', 'numpy')}"])
+    with pytest.raises(MissingDependency, match="environment bare: msgspec and psutil, which every child") as found:
+        describe_place("bare")
+    assert found.value.fix.endswith("install msgspec psutil")
+    answer = find_available(EngineSpec(backend="fake", options={"env": "bare"}))
+    assert not answer.available and "msgspec" in str(answer.reason)
     folder = make_environment(tmp_path / "gone", *NEEDED)
     name_environments([f"gone={folder}"])
     place = describe_place("gone")
     shutil.rmtree(folder)
     with pytest.raises(ChildFailed, match=r"environment gone: .*cannot be started any more"):
         run_child(ProbeJob(engine="fake"), timeout_s=60, place=place)
-
-
-def test_what_every_child_needs_is_named(tmp_path: Path) -> None:
-    name_environments([f"bare={make_environment(tmp_path / 'bare', 'numpy')}"])
-    with pytest.raises(
-        MissingDependency, match="environment bare: msgspec and psutil, which every child needs"
-    ) as found:
-        describe_place("bare")
-    assert found.value.fix.endswith("install msgspec psutil")
-    answer = find_available(EngineSpec(backend="fake", options={"env": "bare"}))
-    assert not answer.available and "msgspec" in str(answer.reason)
 
 
 @pytest.mark.parametrize(
@@ -133,36 +117,19 @@ def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str
         describe_place("broken")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("old", "expected NAME=PATH"),
-        ("old=", "expected NAME=PATH"),
-        ("=x", "not an environment name"),
-        ("a/b=x", "not an environment name"),
-        ("old=nowhere", "does not exist"),
-        ("old=empty", "not a virtual environment"),
-        ("old=file.txt", "is no program"),
-    ],
-)
-def test_a_wrong_option_is_refused_at_once(tmp_path, monkeypatch, text, said) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    Path("file.txt").write_text("x")
-    with pytest.raises(UsageError, match=said):
-        name_environments([text])
-
-
-def test_one_name_stands_for_one_environment(lean: Path) -> None:
+def test_names_stand_for_one_environment_and_say_what_is_known(lean: Path) -> None:
     with pytest.raises(UsageError, match="choose two names"):
         name_environments([f"one={lean}", f"one={sys.executable}"])
-
-
-def test_an_unknown_name_says_what_is_known(lean: Path) -> None:
     name_environments([f"lean={lean}"])
     with pytest.raises(UsageError, match=r"unknown environment 'older'; known: lean.*--env older=PATH"):
-        find_place(EngineSpec(backend="ort", options={"env": "older"}))
-    assert find_place(EngineSpec(backend="ort")) is None
+        places.find_place(EngineSpec(backend="ort", options={"env": "older"}))
+    assert places.find_place(EngineSpec(backend="ort")) is None
+    folder = places.environments_folder()
+    folder.mkdir(parents=True)
+    (folder / "made").symlink_to(lean)
+    (folder / ".unfinished-x").mkdir()
+    assert list(places.list_environments()) == ["made"]
+    assert places.find_place(EngineSpec(backend="fake", options={"env": "made"})) is not None
 
 
 # What a child or a bundle imports may be run by an older Python than ours; none of these names exists in 3.10.
@@ -184,12 +151,3 @@ def test_children_speak_the_oldest_python(path: Path) -> None:
             assert not {(node.module, alias.name) for alias in node.names} & NEWER, path
         if isinstance(node, ast.Import):
             assert "tomllib" not in {alias.name for alias in node.names}, path
-
-
-def test_made_environments_need_no_option(lean: Path) -> None:
-    folder = places.environments_folder()
-    folder.mkdir(parents=True)
-    (folder / "made").symlink_to(lean)
-    (folder / ".unfinished-x").mkdir()
-    assert list(places.list_environments()) == ["made"]
-    assert find_place(EngineSpec(backend="fake", options={"env": "made"})) is not None

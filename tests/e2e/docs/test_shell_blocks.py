@@ -114,37 +114,28 @@ def test_the_shell_blocks_of_a_page_run(page, tmp_path, request, monkeypatch) ->
     begins = any(EXPORT.fullmatch(line) for block in find_shell_blocks(page) for line in block.splitlines())
     made = request.getfixturevalue("made") if begins else None
     if page.name in WITH_TRTEXEC:
-        monkeypatch.setenv(
-            "PATH", f"{install_trtexec(tmp_path / 'tools', '10.16').parent}{os.pathsep}{os.environ['PATH']}"
-        )
+        tools = install_trtexec(tmp_path / "tools", "10.16").parent
+        monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     done = run_script(make_script(page, made), tmp_path)
     assert done.returncode == 0, f"{page.name} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
 
 
-def test_some_pages_have_shell_blocks() -> None:
+def test_only_what_is_listed_is_left_to_ci_which_runs_it() -> None:
     assert {page.name for page in PAGES if find_shell_blocks(page)} >= {"cli.md", *WITH_TRTEXEC}
-
-
-def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "```sh\nenginebench --version\n```\n```sh\nenginebench nonsense\ntrue\n```\n```console\nfalse\n```\n"
-    )
-    (tmp_path / "run").mkdir()
-    done = run_script(make_script(page), tmp_path / "run")
-    assert done.returncode == 2
-    assert "nonsense" in done.stderr
-
-
-def test_only_what_is_listed_is_left_to_ci() -> None:
     block = "make run MODEL=resnet18  # minutes\nmake bench\npip install enginebench\nenginebench doctor --json\n"
     assert split_block(block) == (
         ["make bench", "enginebench doctor --json"],
         ["make run MODEL=resnet18  # minutes", "pip install enginebench"],
     )
-
-
-def test_ci_runs_what_is_left_to_it() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").replace("bin/pip", "pip").replace('"', "")
     for command in LEFT_TO_CI.values():
         assert re.search(rf"(?:^|/){command}\b", script, re.MULTILINE), command
+
+
+def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\ntrue\n```\n```sh\nenginebench nonsense\ntrue\n```\n```console\nfalse\n```\n")
+    (tmp_path / "run").mkdir()
+    done = run_script(make_script(page), tmp_path / "run")
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr

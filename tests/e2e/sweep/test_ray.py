@@ -142,22 +142,16 @@ def test_a_server_that_gives_up_on_a_client_once_is_asked_again(monkeypatch: pyt
     assert ray_fleet.connect("auto") is ray and asked == ["auto", "auto"]
 
 
-def test_what_is_no_answer_of_a_node_is_its_reason() -> None:
+def test_answers_that_are_none_and_what_is_no_cluster_say_so() -> None:
     for told, said in ((b"{", "cannot be read"), ("it is gone", "it is gone")):
-        answer = read_answer("node", told)
-        assert answer.document is None and said in answer.reason
-
-
-def test_what_is_no_cluster_says_so() -> None:
+        told_by = read_answer("node", told)
+        assert told_by.document is None and said in told_by.reason
+    assert b'"ok":false' in answer(b"{") and b"DecodeError" in answer(b"{")
     with pytest.raises(BackendUnavailable, match=r"no Ray cluster responds at ray://127\.0\.0\.1:1"):
         ray_fleet.connect("ray://127.0.0.1:1")
 
 
-def test_a_worker_answers_anything_in_json() -> None:
-    assert b'"ok":false' in answer(b"{") and b"DecodeError" in answer(b"{")
-
-
-def test_a_kind_is_known_by_its_resource_or_as_the_file_says() -> None:
+def test_a_kind_is_known_by_its_resource_and_parts_fit_into_it() -> None:
     node = {"Resources": {MACHINE: 1.0, "h200": 1.0, "GPU": 8.0}, "Labels": {"zone": "a"}}
     assert is_of_kind(node, MachineEntry(kind="h200"))
     assert is_of_kind(node, MachineEntry(kind="local")), "nobody named a kind"
@@ -166,7 +160,4 @@ def test_a_kind_is_known_by_its_resource_or_as_the_file_says() -> None:
     assert not is_of_kind(node, MachineEntry(kind="any", labels={"zone": "b"}))
     assert not is_of_kind(node, MachineEntry(kind="any", resources={"GPU": 16}))
     assert name_resources(MachineEntry(kind="h200"))["h200"] < 1 / 8, "eight tasks of one machine find it"
-
-
-def test_parts_of_a_machine_fit_into_it() -> None:
     assert all(count * part(count) <= 1 for count in range(1, 257))

@@ -1,14 +1,47 @@
 """Stores: a folder, and a real S3 server. What lies in either is a stranger's."""
 
 import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.features.sweep import store as stores
+from enginebench.features.sweep.reading import find_rows_folder
 from enginebench.features.sweep.records import Ended
+from enginebench.features.sweep.reporting import report_sweep
+from enginebench.features.sweep.spec import read_spec
 from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
+from enginebench.features.sweep.verb import run_sweep
+from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child.jobs import MeasureJob
+from enginebench.runs.history import read_history
+from in_process import children
+from reporters import Silent
+
+
+@pytest.fixture(scope="session")  # clients are cached by their process, with the address of the first server
+def s3() -> Iterator[str]:
+    """The address of an empty bucket on a server of our own."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        bucket = f"sweeps-{os.urandom(4).hex()}"  # servers of one process share their buckets
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+        yield f"s3://{bucket}"
+        server.stop()
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -18,7 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(f"{request.getfixturevalue('s3')}/{os.urandom(4).hex()}")
 
 
-def test_what_was_written_is_read_by_whoever_opens_it_next(store: Store) -> None:
+def test_what_was_written_is_read_and_a_changed_file_has_another_state(store: Store) -> None:
     assert store.read("groups/a/x.json") is None
     store.write("groups/a/x.json", b"one")
     store.write("groups/a/x.json", b"two")
@@ -27,9 +60,6 @@ def test_what_was_written_is_read_by_whoever_opens_it_next(store: Store) -> None
     assert again.read("groups/a/x.json") == b"two"
     assert [name for name, _ in again.names("groups")] == ["groups/a/x.json", "groups/b/y.json"]
     assert again.names("nothing") == []
-
-
-def test_a_changed_file_has_another_state(store: Store) -> None:
     store.write("a.json", b"1")
     store.write("groups/a.json", b"1")
     before = dict(store.names("groups"))
@@ -71,7 +101,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
             store.read(name)
 
 
-def test_a_document_has_a_limit_and_a_type(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_has_a_limit_and_a_type_in_what_is_a_store(store, monkeypatch, s3) -> None:
     write_document(store, "x.json", Ended(ok=True))
     assert read_document(store, "x.json", Ended) == Ended(ok=True)
     store.write("x.json", b'{"ok": 3}')
@@ -80,10 +110,50 @@ def test_a_document_has_a_limit_and_a_type(store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(stores, "DOCUMENT_LIMIT_BYTES", 5)
     with pytest.raises(ArtifactError, match="larger than"):
         read_document(store, "x.json", Ended)
-
-
-def test_what_is_no_store_is_refused(s3: str) -> None:
     with pytest.raises(UsageError, match="ftp://x: a store is a folder"):
         open_store("ftp://x")
     with pytest.raises(ArtifactError, match=r"cannot write the store s3://no-such-bucket"):
         open_store("s3://no-such-bucket/x").write("a", b"x")
+
+
+# A sweep whose store is a bucket, its children in this process: cut off, taken up, reported, followed.
+
+__all__ = ["children"]
+
+SPEC = """
+engines = ["fake:latency_us=20", "fake:latency_us=10"]
+batches = [1, 2]
+processes = 2
+iters = 3
+warmup = 1
+[[model]]
+name = "one.onnx"
+"""
+ROWS, TRIALS = 4, 8
+
+
+def test_a_sweep_on_s3_goes_on_from_there(children, s3, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "one.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
+    (tmp_path / "sweep.toml").write_text(SPEC)
+    spec, url = read_spec(tmp_path / "sweep.toml"), f"{s3}/whole"
+
+    def stop(job: Any) -> None:
+        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > 3:
+            raise KeyboardInterrupt
+
+    children.before = stop
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(spec, url, reporter=Silent())
+    (stopped,) = children.of(MeasureJob)[3:]
+    children.jobs.remove(stopped)
+    children.before = lambda job: None
+    document = run_sweep(spec, url, reporter=Silent(), resume=True)
+    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
+    measured = Counter((str(j.engine.options), j.engine.batch, j.repetition) for j in children.of(MeasureJob))
+    assert len(measured) == TRIALS and set(measured.values()) == {1}
+    again, written = report_sweep(url, ("html", "csv", "json"), tmp_path / "page")
+    assert again == document and all(path.is_file() for path in written.paths)
+    with pytest.raises(UsageError, match="--out DIR is missing"):
+        report_sweep(url, ("html",))
+    assert len(read_history(find_rows_folder(url)).rows) == ROWS

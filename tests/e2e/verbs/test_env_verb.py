@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -11,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from other_environment import FAST, other
-from processes import Cli, start_cli
+from environments import FAST, other
+from processes import Cli, rows_of, start_cli
+from stored_history import runs
 
-__all__ = ["other"]
+__all__ = ["other", "runs"]
 
 
 def test_a_run_goes_on_where_the_environment_is_named_again(cli, tiny_onnx, other, tmp_path) -> None:
@@ -89,3 +91,46 @@ def wait_for(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen within a minute"
         time.sleep(0.05)
+
+
+# The main job as a process of its own, with the public fake engine: results, faults, interrupts, continuation.
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stops a row's file from growing, as a full disk does."""
+    limit = 30_000
+    done = cli(
+        "run", tiny_onnx, "--engines", "fake,fake:seed=2", "--warmup", "2", "--iters", "2400", "--processes", "6",
+        "--out", "r", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    assert "cannot write" in done.stderr and "File too large" in done.stderr
+    rows = rows_of(tmp_path / "r")
+    assert sum(len(row["measurements"]) for row in rows.values()) >= 2
+    assert not list((tmp_path / "r").rglob("*.tmp"))
+    assert "seed=2" in done.stdout, "the table of what was measured is printed from memory"
+    assert cli("run", tiny_onnx, "--resume", "--out", "r").returncode == 0
+
+
+# History: rows found, read once, shown, exported; nothing outside of the folder is touched.
+
+
+def test_mlflow_gets_each_row_once_and_a_store_that_refuses_is_our_error(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """A real file store, in a process of its own: MLflow changes logging and warnings of the process it is in."""
+    from processes import environment
+
+    # MLflow 3 asks for this before it opens a file store; a database needs the full MLflow.
+    allowed = environment(tmp_path) | {"MLFLOW_ALLOW_FILE_STORE": "true"}
+    store = (tmp_path / "ml").as_uri()
+    done = cli("history", runs, "--mlflow", store, "--json", env=allowed, code=0)
+    assert "12 runs written, 0 were there already" in done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 12
+    metrics = sorted((tmp_path / "ml").glob("*/*/metrics/p50_ms"))
+    assert len(metrics) == 8
+    assert min(float(path.read_text().split()[1]) for path in metrics) == pytest.approx(9, rel=0.02)
+    engines = {path.read_text() for path in (tmp_path / "ml").glob("*/*/params/engine")}
+    assert engines == {"pytorch", "ort", "openvino", "ort-cuda"}
+    again = cli("history", runs, "--mlflow", store, env=allowed)
+    assert "0 runs written, 12 were there already" in again.stderr
+    done = cli("history", runs, "--mlflow", "nonsense://x")
+    assert done.returncode == 5 and "Traceback" not in done.stderr

@@ -29,7 +29,7 @@ def mlp(tmp_path: Path) -> Artifact:
     return make_torch_artifact("digits-mlp", tmp_path / "torch")
 
 
-def test_static_export_is_valid_checked_and_leads_back(mlp, tmp_path, capfd) -> None:
+def test_a_static_export_is_checked_leads_back_and_holds_no_path(mlp, tmp_path, capfd) -> None:
     out = tmp_path / "Übung 模型" / "digits mlp.onnx"
     artifact = export_onnx(mlp, out, batch=3)
     assert capfd.readouterr().out == ""
@@ -43,9 +43,6 @@ def test_static_export_is_valid_checked_and_leads_back(mlp, tmp_path, capfd) -> 
     assert check is not None and check.batches == (3, 3)
     assert 0 <= check.max_rel_diff < 1e-5 and check.max_abs_diff < 1e-4
     assert [p.name for p in out.parent.iterdir()] == ["digits mlp.onnx"]
-
-
-def test_the_graph_holds_no_path_of_the_machine(mlp: Artifact, tmp_path: Path) -> None:
     export_onnx(mlp, tmp_path / "a.onnx")
     for data in ((tmp_path / "a.onnx").read_bytes(), Path(read_packaged_onnx("digits-cnn").path).read_bytes()):
         assert b"site-packages" not in data and b".py" not in data
@@ -62,11 +59,14 @@ def test_impossible_requests_are_usage_errors(arguments: dict[str, int], mlp: Ar
         export_onnx(mlp, tmp_path / "a.onnx", **arguments)  # type: ignore[arg-type]
 
 
-def test_large_weights_go_beside_the_graph(mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_go_beside_the_graph_and_a_missing_runtime_is_named(mlp, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(export, "SINGLE_FILE_BYTES", 0)
     artifact = export_onnx(mlp, tmp_path / "big.onnx", dynamic_batch=True)
     assert [f.path for f in artifact.files] == ["big.onnx", "big.onnx.data"]
     onnxruntime.InferenceSession(artifact.path, providers=["CPUExecutionProvider"])
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependency, match=r"enginebench\[ort\]"):
+        export_onnx(mlp, tmp_path / "a.onnx")
 
 
 @pytest.mark.parametrize("name", ["digits-cnn", "digits-mlp"])
@@ -141,36 +141,33 @@ def user_model(write_user_module: WriteModule, tmp_path: Path) -> UserModel:
     return lambda name: make_torch_artifact(f"user_exports:{name}", tmp_path / "torch", batch=2)
 
 
-def test_an_operator_without_translation_is_named(user_model: UserModel, tmp_path: Path) -> None:
+def test_what_has_no_translation_or_branches_on_values_is_explained(user_model: UserModel, tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"yesterday's")
-    with pytest.raises(
-        ModelError,
-        match=r"operator enginebench_tests.mystery has no ONNX translation \(user_exports.py:15: return mystery",
-    ):
+    words = r"operator enginebench_tests.mystery has no ONNX translation \(user_exports.py:15: return mystery"
+    with pytest.raises(ModelError, match=words):
         export_onnx(user_model("strange"), tmp_path / "a.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == b"yesterday's"
     assert not list(tmp_path.glob(".export-*"))
+    with pytest.raises(ModelError, match=r"it branches on the values of a tensor \(user_exports.py:23: return x if"):
+        export_onnx(user_model("branching"), tmp_path / "a.onnx")
+    installed = Path(sysconfig.get_path("purelib"), "torchvision", "ops", "boxes.py")
+    assert blame._is_users(str(installed)) and not blame._is_users(torch.__file__), "PyTorch alone"
 
 
-def test_a_fixed_batch_cannot_be_opened(user_model: UserModel, tmp_path: Path) -> None:
+def test_the_batch_is_fixed_or_the_axis_as_long_as_the_first_inputs(user_model: UserModel, tmp_path: Path) -> None:
     artifact = user_model("fixed")
     with pytest.raises(FixesBatch, match=r"with a dynamic batch: it takes a batch of 2 only$"):
         export_onnx(artifact, tmp_path / "a.onnx", dynamic_batch=True)
     with pytest.raises(FixesBatch, match=r"batch 5 fails: .* must match the size .*dimension 0$"):
         export_onnx(replace(artifact, allowed={}), tmp_path / "a.onnx", dynamic_batch=True)  # it looks open
     assert export_onnx(artifact, tmp_path / "a.onnx", batch=2).inputs[0].shape == (2, 3)
+    image = TensorSpec(name="image", dtype="float32", shape=(1, 3, 8, 8))
+    table = TensorSpec(name="table", dtype="float32", shape=(10, 4))
+    scalar = TensorSpec(name="scalar", dtype="float32", shape=())
+    assert [s.shape for s in set_batch_axes((image, table, scalar), 4)] == [(4, 3, 8, 8), (10, 4), ()]
 
 
-def test_a_model_that_branches_on_values_is_explained(user_model: UserModel, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"it branches on the values of a tensor \(user_exports.py:23: return x if"):
-        export_onnx(user_model("branching"), tmp_path / "a.onnx")
-    installed = Path(sysconfig.get_path("purelib"), "torchvision", "ops", "boxes.py")
-    assert blame._is_users(str(installed)) and not blame._is_users(torch.__file__), (
-        "of what is installed, PyTorch alone"
-    )
-
-
-def test_the_graph_has_the_names_of_the_users_module(user_model: UserModel, tmp_path: Path) -> None:
+def test_names_and_halves_go_through_as_they_are(user_model: UserModel, tmp_path: Path) -> None:
     artifact = user_model("nested")
     graph = onnx.load(str(export_onnx(artifact, tmp_path / "a.onnx").path))
     names = {tensor.name for tensor in graph.graph.initializer}
@@ -183,6 +180,8 @@ def test_the_graph_has_the_names_of_the_users_module(user_model: UserModel, tmp_
     assert "flat.Flat" not in str(graph)
     scopes = {scope for node in describe_work(graph, {}).nodes for scope in node.scopes}
     assert scopes == {"module", "inner.0", "inner.1.module"}
+    artifact = export_onnx(user_model("half"), tmp_path / "a.onnx")
+    assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is
@@ -197,11 +196,6 @@ def test_a_traced_module_runs_and_says_why_it_has_no_graph(user_model: UserModel
 def test_what_the_runtime_lacks_is_named(name: str, lacks: str, user_model: UserModel, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=rf"which checks the export, has no {lacks} .* \(module\.float\(\)"):
         export_onnx(user_model(name), tmp_path / "a.onnx")
-
-
-def test_half_precision_goes_through_as_it_is(user_model: UserModel, tmp_path: Path) -> None:
-    artifact = export_onnx(user_model("half"), tmp_path / "a.onnx")
-    assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
 
 
 def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path: Path) -> None:
@@ -233,16 +227,3 @@ def test_a_graph_that_a_tool_does_not_take_is_an_error(mlp, tmp_path, monkeypatc
     monkeypatch.setattr(tool, refuse)
     with pytest.raises(ModelError, match=said):
         export_onnx(mlp, tmp_path / "a.onnx")
-
-
-def test_without_onnxruntime_the_command_is_named(mlp, tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingDependency, match=r"enginebench\[ort\]"):
-        export_onnx(mlp, tmp_path / "a.onnx")
-
-
-def test_the_batch_axis_is_the_one_as_long_as_the_first_inputs() -> None:
-    image = TensorSpec(name="image", dtype="float32", shape=(1, 3, 8, 8))
-    table = TensorSpec(name="table", dtype="float32", shape=(10, 4))
-    scalar = TensorSpec(name="scalar", dtype="float32", shape=())
-    assert [s.shape for s in set_batch_axes((image, table, scalar), 4)] == [(4, 3, 8, 8), (10, 4), ()]

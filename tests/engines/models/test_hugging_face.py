@@ -63,23 +63,11 @@ def test_a_configuration_alone_gives_random_weights_with_a_caveat(tmp_path: Path
 def test_encoders_with_decoders_and_sound_get_their_inputs() -> None:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    sizes = {
-        f"{part}_{what}": 1 for part in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")
-    }
-    config = WhisperConfig(
-        vocab_size=50,
-        num_mel_bins=8,
-        max_source_positions=10,
-        max_target_positions=6,
-        d_model=16,
-        pad_token_id=0,
-        **sizes,
-    )
+    sizes = {f"{part}_{of}": 1 for part in ("encoder", "decoder") for of in ("layers", "attention_heads", "ffn_dim")}
+    sizes |= {"vocab_size": 50, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 6}
+    config = WhisperConfig(d_model=16, pad_token_id=0, **sizes)
     inputs = make_inputs(WhisperForConditionalGeneration(config), "whisper")
-    assert {name: tuple(t.shape) for name, t in inputs.items()} == {
-        "input_features": (1, 8, 20),
-        "decoder_input_ids": (1, 6),
-    }
+    assert {n: tuple(t.shape) for n, t in inputs.items()} == {"input_features": (1, 8, 20), "decoder_input_ids": (1, 6)}
     assert int(inputs["decoder_input_ids"].max()) < 50
 
 

@@ -12,20 +12,24 @@ import zipfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
+import factories
 from enginebench.core.errors import ArtifactError, ModelError, UsageError
 from enginebench.core.store import hash_files
 from enginebench.features.deliver.modules import find_module
 from enginebench.models import objects
 from enginebench.models.objects import find_object, list_variables, may_open
-from enginebench.models.torch.flat import Flat
+from enginebench.models.torch.architectures import describe_inputs, examples_of_shapes
+from enginebench.models.torch.flat import Flat, find_state, flatten
 from enginebench.models.torch.object_source import can_be_imported, offer_module, pack_module, read_examples
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from processes import environment
@@ -128,14 +132,6 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], object]] = {
 }
 
 
-def test_a_module_in_train_mode_is_put_into_eval_mode_and_that_is_noted(tmp_path: Path) -> None:
-    for trained, layers in ((True, "Dropout, BatchNorm1d"), (False, None)):
-        with offer_module(Plain().train(trained), torch.zeros(5, 4)) as offered:
-            artifact = make_torch_artifact(offered.text, tmp_path / str(trained), batch=5)
-        found = [c.figures["layers"] for c in artifact.caveats if c.code == "eval_mode"]
-        assert found == ([layers] if layers else [])
-
-
 def add_hook(module: nn.Module) -> nn.Module:
     module.register_forward_hook(lambda module, inputs, output: output * 2)
     return module
@@ -177,7 +173,7 @@ def test_modules_answer_in_another_process_as_they_do_here(tmp_path: Path) -> No
     assert answers[texts["keyword inputs"]][3] == ["shift", "scale", "x"]
 
 
-def test_the_module_itself_is_left_as_it_is() -> None:
+def test_the_module_is_left_as_it_is_and_its_name_tells_it_apart(tmp_path: Path) -> None:
     module = Plain().train()
     module.layer.weight.requires_grad_(False)
     module.norm.eval()
@@ -194,9 +190,6 @@ def test_the_module_itself_is_left_as_it_is() -> None:
         assert torch.equal(after[name], value)
     assert module.norm.weight.grad is not None
     assert example.requires_grad and example.grad is None
-
-
-def test_the_same_module_has_one_name_and_another_has_another() -> None:
     module, other = Plain(), Plain()
     texts = []
     for one in (module, module, other):
@@ -204,13 +197,20 @@ def test_the_same_module_has_one_name_and_another_has_another() -> None:
             texts.append(offered.text)
     assert texts[0] == texts[1] != texts[2]
     assert texts[0].startswith("Plain@")
-
-
-def test_the_batch_is_the_first_axis_of_all_examples() -> None:
     one, listed = torch.zeros(5, 4), ([torch.zeros(5, 4)],)  # in a list each tensor is an entry of its own
     for examples, batch in (((one,), 5), ((one, torch.zeros(3)), None), (listed, None)):
         with offer_module(nn.Identity(), examples) as offered:
             assert offered.batch == batch
+    before = cloudpickle.list_registry_pickle_by_value()
+    pack_module(Flat(Plain()), ())
+    with pytest.raises(ModelError):
+        pack_module(Flat(make_holder("guard", threading.Lock())), ())
+    assert cloudpickle.list_registry_pickle_by_value() == before
+    for trained, layers in ((True, "Dropout, BatchNorm1d"), (False, None)):
+        with offer_module(Plain().train(trained), torch.zeros(5, 4)) as offered:
+            artifact = make_torch_artifact(offered.text, tmp_path / str(trained), batch=5)
+        found = [c.figures["layers"] for c in artifact.caveats if c.code == "eval_mode"]
+        assert found == ([layers] if layers else [])
 
 
 @pytest.mark.parametrize(
@@ -261,14 +261,6 @@ def test_what_cannot_travel_is_named_with_what_to_do(make: Callable[[], nn.Modul
         pack_module(Flat(make()), (torch.zeros(1, 4),))
 
 
-def test_the_list_of_modules_that_travel_by_value_is_given_back() -> None:
-    before = cloudpickle.list_registry_pickle_by_value()
-    pack_module(Flat(Plain()), ())
-    with pytest.raises(ModelError):
-        pack_module(Flat(make_holder("guard", threading.Lock())), ())
-    assert cloudpickle.list_registry_pickle_by_value() == before
-
-
 def test_what_a_new_process_would_import_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_be_imported("torch.nn.modules.linear")
     assert not can_be_imported("__main__")
@@ -310,17 +302,18 @@ def test_a_pickle_of_another_program_is_never_opened(tmp_path: Path) -> None:
     assert not may_open(artifact.sha256), "the offer is over"
 
 
-def test_a_name_of_another_program_says_so(tmp_path: Path) -> None:
+def test_what_is_another_programs_or_in_a_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="Net@0123456789ab is a Python object of another program"):
         make_torch_artifact("Net@0123456789ab", tmp_path)
+    with offer_module(Plain(), torch.zeros(1, 4)) as offered:
+        artifact = make_torch_artifact(offered.text, tmp_path)
+    with pytest.raises(ArtifactError, match=r"Plain@\w+ is a module .* handed over: .*package\.module:factory"):
+        find_module(artifact)
 
 
 @pytest.mark.parametrize("arguments", [{"weights": "random"}, {"input_size": 32}])
 def test_a_module_brings_weights_and_size(arguments: dict[str, object], tmp_path: Path) -> None:
-    with (
-        offer_module(Plain(), torch.zeros(1, 4)) as offered,
-        pytest.raises(UsageError, match="does not apply to Plain@"),
-    ):
+    with offer_module(Plain(), torch.zeros(1, 4)) as offered, pytest.raises(UsageError, match="does not apply to"):
         make_torch_artifact(offered.text, tmp_path, **arguments)
 
 
@@ -335,20 +328,9 @@ def test_a_compiled_module_is_not_taken() -> None:
 def test_a_scripted_module_is_refused_with_what_to_give(wrapped: bool) -> None:
     scripted = torch.jit.script(nn.Linear(4, 2))
     module = nn.Sequential(scripted) if wrapped else scripted
-    with (
-        pytest.raises(ModelError, match=r"scripted or traced .* this process: give the nn\.Module .*\.pt2"),
-        offer_module(module, torch.zeros(1, 4)),
-    ):
+    words = r"scripted or traced .* this process: give the nn\.Module .*\.pt2"
+    with pytest.raises(ModelError, match=words), offer_module(module, torch.zeros(1, 4)):
         pass
-
-
-def test_a_bundle_of_an_object_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with offer_module(Plain(), torch.zeros(1, 4)) as offered:
-        artifact = make_torch_artifact(offered.text, tmp_path)
-    with pytest.raises(
-        ArtifactError, match=r"Plain@\w+ is a module that a program handed over: .*package\.module:factory"
-    ):
-        find_module(artifact)
 
 
 class Scaled(nn.Module):
@@ -380,16 +362,13 @@ def test_a_program_keeps_names_weights_and_its_open_batch(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+def test_a_package_of_native_code_or_what_is_no_program_is_refused(tmp_path, monkeypatch) -> None:
     path = tmp_path / "m.pt2"
     path.write_bytes(b"nonsense")
     with pytest.raises(ModelError, match=r"m\.pt2 cannot be opened as an exported program .*torch.export.save wrote"):
         make_torch_artifact(str(path), tmp_path / "out")
     with pytest.raises(UsageError, match="which brings its own"):
         make_torch_artifact(str(path), tmp_path / "out", weights="random")
-
-
-def test_a_package_of_native_code_is_refused_before_pytorch_opens_it(tmp_path, monkeypatch) -> None:
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         archive.writestr("m/data/aotinductor/model/c.wrapper.so", "")
     opened: list[object] = []
@@ -397,3 +376,85 @@ def test_a_package_of_native_code_is_refused_before_pytorch_opens_it(tmp_path, m
     with pytest.raises(ModelError, match="package of native code"):
         make_torch_artifact(str(tmp_path / "m.pt2"), tmp_path / "out")
     assert not opened
+
+
+# A user's module as engines call it: nested inputs and answers, state, values of its examples.
+
+
+class Whatever(nn.Module):
+    """Answers with what it was called with."""
+
+    def forward(self, *positional: Any, **keywords: Any) -> Any:
+        return positional, keywords
+
+
+def test_tensors_reach_the_module_and_shapes_repeat_the_values_of_the_examples() -> None:
+    flat, examples = flatten(Whatever(), ({"ids": np.zeros(2), "kind": "text"}, [None, torch.ones(3)]), {"scale": 2})
+    assert (flat.names, [tuple(e.shape) for e in examples]) == (("input_0.ids", "input_1.1"), [(2,), (3,)])
+    ids, other = torch.full((4,), 7.0), torch.zeros(5)
+    positional, keywords = flat.answer(ids, other)
+    assert positional == ({"ids": ids, "kind": "text"}, [None, other]) and keywords == {"scale": 2}
+    assert flat(ids, other) == (ids, other), "what is no tensor is no part of the answer"
+    flat, examples = flatten(factories.Nested(), ({"ids": torch.tensor([[3, 4]]), "mask": torch.ones(1, 2)},))
+    ids, mask = examples_of_shapes(flat, examples, {"input.ids": (2, 3), "input.mask": (2, 3)})
+    assert ids.tolist() == [[3, 4, 3], [4, 3, 4]] and mask.min() == 1
+
+
+def test_a_state_is_found_put_back_and_begun_anew_also_if_it_grows() -> None:
+    flat, examples = flatten(*factories.make_counter())
+    assert find_state(flat, examples) == ("calls",)
+    assert float(flat.module.calls) == 0
+    flat.begin_anew(("calls",))
+    assert torch.equal(flat(*examples), flat(*examples))
+    without = Flat(flat.module)
+    assert not torch.equal(without(*examples), without(*examples)), "it does count, left to itself"
+    flat, examples = flatten(Growing(), torch.ones(1, 4))
+    flat.begin_anew(find_state(flat, examples))
+    assert torch.equal(flat(*examples), torch.ones(4)) and torch.equal(flat(*examples), torch.ones(4))
+
+
+class Growing(nn.Module):
+    """Remembers every input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(0, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = torch.cat([self.seen, x])
+        return self.seen.sum(0)
+
+
+def describe(module: nn.Module, given: Any) -> list[tuple[float, float] | None]:
+    flat, examples = flatten(module, given)
+    return [spec.values for spec in describe_inputs(flat, examples)]
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        (torch.zeros(1, 3, 8, 8), [None]),
+        (torch.randn(1, 3, 8, 8), [None]),
+        (torch.tensor([[0.25, 0.5]]), [(0.25, 0.5)]),
+        ((torch.tensor([[3, 9, 5]]), torch.ones(1, 3), torch.tensor(16000)), [(3, 9), (1, 1), (16000, 16000)]),
+        ((torch.tensor([[3, 9]]), torch.tensor([[0, 1]]), torch.tensor([[True, False]])), [(3, 9), (1, 1), (1, 1)]),
+        ((torch.tensor([[3, 9]]), torch.zeros(1, 2)), [(3, 9), (0, 0)]),
+    ],
+)
+def test_values_are_those_that_the_examples_show(given: Any, values: list[tuple[float, float] | None]) -> None:
+    assert describe(Whatever(), given) == values
+
+
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(7, 2)
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.bag(ids[0], offsets=offsets[0])
+
+
+def test_what_looks_up_a_table_stays_within_it_and_offsets_of_bags_are_zeros() -> None:
+    assert describe(nn.Sequential(nn.Embedding(7, 2)), torch.zeros(1, 3, dtype=torch.int64)) == [(0, 6)]
+    bags = torch.zeros(2, 6, dtype=torch.int64), torch.tensor([[0, 4], [0, 1]])
+    assert describe(Bags(), bags) == [(0, 6), (0, 0)]

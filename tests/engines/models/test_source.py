@@ -12,8 +12,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, ModelError, UsageError
-from enginebench.core.records import Artifact, ModelSource
+from enginebench.core import errors
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
+from enginebench.core.records import Artifact, Availability, ModelSource
+from enginebench.core.shapes import concrete_shape
+from enginebench.models.precision.quantize import quantize
 from enginebench.models.task import hash_preprocess
 from enginebench.models.torch import source as torch_source
 from enginebench.models.torch import torchvision_import
@@ -22,6 +25,8 @@ from enginebench.models.torch.weights import calibrate_batch_norm, draw_zeros, s
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceAnswer, SourceJob
 from enginebench.runs.child.perform.sources import make_source
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import PlannedRow, plan_rows
 
 WriteModule = Callable[[str, str], None]
 FACTORIES = """
@@ -168,7 +173,7 @@ def test_loading_draws_no_weight(model: str, tmp_path: Path, monkeypatch: pytest
     assert all(torch.equal(weights[name], stored[name]) for name in stored)
 
 
-def test_calibrated_statistics_are_those_of_the_inputs() -> None:
+def test_statistics_are_those_of_the_inputs_and_weights_that_begin_as_zeros_are_drawn() -> None:
     layer = nn.BatchNorm1d(4)
     module = nn.Sequential(nn.Linear(4, 4), layer, nn.Dropout(0.9)).eval()
     with torch.no_grad():
@@ -181,10 +186,7 @@ def test_calibrated_statistics_are_those_of_the_inputs() -> None:
     assert (layer.momentum, layer.training, module[2].training) == (0.1, False, False)
     assert calibrate_batch_norm(nn.Linear(2, 2), [torch.zeros(1, 2)], seed=0) == 0
 
-
-def test_weights_that_begin_as_zeros_are_drawn() -> None:
-    """Behind a head of zeros, which torchvision gives its vision transformers, every engine answers the same."""
-
+    # Behind a head of zeros, which torchvision gives its vision transformers, every engine answers the same.
     def make() -> nn.Module:
         module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         nn.init.zeros_(module[1].weight)
@@ -215,22 +217,17 @@ def test_timm_is_built_with_its_own_and_with_another_size(tmp_path: Path) -> Non
     assert load_module(artifact)(torch.zeros(2, 3, 48, 48)).shape == (2, 1000)
     transformer = make_torch_artifact("timm:vit_tiny_patch16_224", tmp_path, weights="random", input_size=32)
     assert load_module(transformer)(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
-
-
-def test_an_unknown_timm_name_lists_near_ones(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="did you mean timm:resnet18"):
         make_torch_artifact("timm:resnet1", tmp_path)
 
 
-def test_weights_from_a_file_plain_or_wrapped(tmp_path: Path) -> None:
+def test_weights_from_a_file_plain_or_wrapped_or_unusable(tmp_path: Path) -> None:
     plain = torch.load(DATA_DIR / "digits-mlp.pt", weights_only=True)
     torch.save({"state_dict": plain, "epoch": 3}, tmp_path / "Gewichte ü.pt")
     artifact = make_torch_artifact("digits-mlp", tmp_path / "out", weights=str(tmp_path / "Gewichte ü.pt"))
     assert artifact.weights == "file"
     assert artifact.sha256 == make_torch_artifact("digits-mlp", tmp_path / "other").sha256
 
-
-def test_unusable_weights_are_model_errors(tmp_path: Path) -> None:
     def message(weights: Path) -> str:
         with pytest.raises(ModelError) as caught:
             make_torch_artifact("digits-mlp", tmp_path / "out", weights=str(weights))
@@ -264,10 +261,13 @@ def test_impossible_requests_are_usage_errors(arguments: dict[str, object], expe
         make_torch_artifact(out_dir=tmp_path, **arguments)  # type: ignore[arg-type]
 
 
-def test_shapes_are_checked_before_weights_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_are_checked_before_weights_are_downloaded_and_files_have_no_module(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch_source, "fetch_pretrained", lambda ref: pytest.fail("asked for weights"))
     with pytest.raises(ModelError, match="does not run on inputs of shape 1x4x32x32"):
         make_torch_artifact("mobilenet_v3_small", tmp_path, input_shapes={"input": (1, 4, 32, 32)})
+    path = DATA_DIR / "digits-cnn.onnx"
+    with pytest.raises(UsageError, match="no PyTorch module"):
+        make_torch_artifact(str(path), tmp_path)
 
 
 @pytest.mark.parametrize(("channels", "message"), [(4, "of 1 BatchNorm layer calibrated"), (1, "are the initial ones")])
@@ -279,12 +279,6 @@ def test_a_module_of_a_fixed_batch_is_calibrated_on_it_where_it_can_be(channels:
     module = Fixed(2).eval()
     _, (caveat,) = torch_source._randomize(module, (torch.zeros(1, channels * 2),), 0, "as asked")
     assert message in caveat.message and module.num_batches_tracked == (8 if channels > 1 else 0)
-
-
-def test_onnx_files_have_no_module(tmp_path: Path) -> None:
-    path = DATA_DIR / "digits-cnn.onnx"
-    with pytest.raises(UsageError, match="no PyTorch module"):
-        make_torch_artifact(str(path), tmp_path)
 
 
 def test_a_changed_or_missing_state_dict_is_noticed(tmp_path: Path) -> None:
@@ -302,26 +296,30 @@ def test_a_changed_or_missing_state_dict_is_noticed(tmp_path: Path) -> None:
         load_module(msgspec.structs.replace(artifact, kind="onnx"))
 
 
-def test_factory_with_two_inputs_and_a_dictionary_of_outputs(tmp_path: Path) -> None:
+def describe(artifact: Artifact) -> list[tuple[str, str, tuple[int | str, ...]]]:
+    return [(spec.name, spec.dtype, spec.shape) for spec in artifact.inputs]
+
+
+def test_what_a_factory_may_return(tmp_path: Path) -> None:
     artifact = make_torch_artifact("user_models:pair", tmp_path / "out", batch=3)
-    assert [(s.name, s.dtype, s.shape) for s in artifact.inputs] == [
-        ("ids", "int64", (3, 5)),
-        ("mask", "float32", (3, 5, 1)),
-    ]
+    assert describe(artifact) == [("ids", "int64", (3, 5)), ("mask", "float32", (3, 5, 1))]
     assert [(s.name, s.shape) for s in artifact.outputs] == [("outputs.logits", (3, 5, 2)), ("outputs.extra.0", (3, 5))]
     assert (artifact.weights, artifact.preprocess_sha256) == ("file", None)
     first = load_module(artifact)(torch.ones(1, 5, dtype=torch.int64), torch.ones(1, 5, 1))
     again = load_module(artifact)(torch.ones(1, 5, dtype=torch.int64), torch.ones(1, 5, 1))
     assert isinstance(first, tuple) and len(first) == 2
     assert torch.equal(first[0], again[0])  # the state was stored: a second call of the factory changes nothing
-
-
-def test_a_factory_may_return_the_module_of_an_exported_program(tmp_path: Path) -> None:
     artifact = make_torch_artifact("user_models:module_of_program", tmp_path)
     assert load_module(artifact)(torch.ones(1, 3)).shape == (1, 2)
+    shapes = {"mask": (2, 7, 1), "ids": (2, 7)}
+    artifact = make_torch_artifact("user_models:pair", tmp_path, input_shapes=shapes)
+    assert describe(artifact) == [("ids", "int64", (2, 7)), ("mask", "float32", (2, 7, 1))]
+    own = load_module(make_torch_artifact("user_models:zeros", tmp_path))
+    drawn = load_module(make_torch_artifact("user_models:zeros", tmp_path, weights="random"))
+    assert own.module.weight.abs().sum() == 0 and drawn.module.weight.abs().sum() > 0
 
 
-def test_factory_without_examples_needs_shapes(tmp_path: Path) -> None:
+def test_factories_need_shapes_and_give_the_precision_of_their_parameters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--input-shape"):
         make_torch_artifact("user_models:alone", tmp_path)
     artifact = make_torch_artifact("user_models:alone", tmp_path, input_shapes={"image": (2, 3, 9, 9)})
@@ -329,30 +327,12 @@ def test_factory_without_examples_needs_shapes(tmp_path: Path) -> None:
     assert artifact.outputs[0].shape == (2, 4, 7, 7)
     with pytest.raises(UsageError, match="--input-size does not apply"):
         make_torch_artifact("user_models:alone", tmp_path, input_size=32)
-
-
-def test_shapes_replace_those_of_the_examples_by_name(tmp_path: Path) -> None:
-    shapes = {"mask": (2, 7, 1), "ids": (2, 7)}
-    artifact = make_torch_artifact("user_models:pair", tmp_path, input_shapes=shapes)
-    assert [(s.name, s.dtype, s.shape) for s in artifact.inputs] == [
-        ("ids", "int64", (2, 7)),
-        ("mask", "float32", (2, 7, 1)),
-    ]
-
-
-def test_precision_is_that_of_the_parameters(tmp_path: Path) -> None:
     artifact = make_torch_artifact("user_models:half", tmp_path)
     assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
     with pytest.raises(ModelError, match="dtype bfloat16, which no engine takes"):
         make_torch_artifact("user_models:brain", tmp_path)
     with pytest.raises(ModelError, match="'input' has dtype bfloat16, which no engine takes"):
         make_torch_artifact("user_models:brain_inside", tmp_path)
-
-
-def test_random_weights_replace_those_of_a_factory(tmp_path: Path) -> None:
-    own = load_module(make_torch_artifact("user_models:zeros", tmp_path))
-    drawn = load_module(make_torch_artifact("user_models:zeros", tmp_path, weights="random"))
-    assert own.module.weight.abs().sum() == 0 and drawn.module.weight.abs().sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -380,7 +360,7 @@ def test_bad_factories_are_named(text: str, expected: str, write_user_module: Wr
     assert expected in str(caught.value)
 
 
-def test_torchvision_comes_without_the_compiler_and_leaves_it_whole() -> None:
+def test_torchvision_comes_without_the_compiler_and_with_what_its_operators_need() -> None:
     code = """
 import sys
 from enginebench.models.torch.torchvision_import import import_torchvision
@@ -392,27 +372,6 @@ from torch._dynamo.utils import is_compile_supported
 assert is_compile_supported("cpu") is not None and callable(torch._dynamo.reset)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
-
-
-def test_torchvision_failures_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_with(error: Exception) -> None:
-        def fail(name: str) -> None:
-            raise error
-
-        monkeypatch.setattr(torchvision_import.importlib, "import_module", fail)
-
-    fail_with(ModuleNotFoundError("No module named 'torchvision'", name="torchvision"))
-    with pytest.raises(MissingDependency, match="pip install"):
-        torchvision_import.import_torchvision()
-    fail_with(ModuleNotFoundError("No module named 'PIL'", name="PIL"))
-    with pytest.raises(BackendUnavailable, match="PIL"):
-        torchvision_import.import_torchvision()
-    fail_with(RuntimeError("something else is broken"))
-    with pytest.raises(BackendUnavailable, match="matching version"):
-        torchvision_import.import_torchvision()
-
-
-def test_torchvision_operators_are_declared_only_where_the_import_needs_it() -> None:
     code = """
 import importlib, sys
 from types import ModuleType
@@ -436,6 +395,24 @@ print("done")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.strip(), done.stderr) == ("done", "")
+
+
+def test_torchvision_failures_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_with(error: Exception) -> None:
+        def fail(name: str) -> None:
+            raise error
+
+        monkeypatch.setattr(torchvision_import.importlib, "import_module", fail)
+
+    fail_with(ModuleNotFoundError("No module named 'torchvision'", name="torchvision"))
+    with pytest.raises(errors.MissingDependency, match="pip install"):
+        torchvision_import.import_torchvision()
+    fail_with(ModuleNotFoundError("No module named 'PIL'", name="PIL"))
+    with pytest.raises(BackendUnavailable, match="PIL"):
+        torchvision_import.import_torchvision()
+    fail_with(RuntimeError("something else is broken"))
+    with pytest.raises(BackendUnavailable, match="matching version"):
+        torchvision_import.import_torchvision()
 
 
 def test_a_factory_is_fed_with_pictures_and_refuses_them_before_its_export(write_user_module, tmp_path) -> None:
@@ -465,3 +442,129 @@ def flat(): return torch.nn.Linear(64, 2), (torch.zeros(1, 64),)
     assert len(list((tmp_path / "picture" / "samples").iterdir())) == 3
     with pytest.raises(UsageError, match=r"pics:flat takes input .*--inputs F.npz.*\[loading the model\]"):
         make("flat")
+
+
+# Modules that take one batch only, and what a run, an export and a comparison make of them.
+
+BATCHES = """
+import torch
+from torch import nn
+
+class Three(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 4)
+        self.register_buffer("calls", torch.zeros(1))
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x.view(3, 8)) + self.calls
+
+class Joined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 4)
+    def forward(self, parts):
+        return self.inner(torch.cat(parts))
+
+class Alone(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] == 1 else x
+
+def alone(): return Alone(), torch.randn(1, 8)
+def listed(): return Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)
+def three(): return Three(), torch.randn(3, 8)
+def free(): return nn.Linear(8, 4), torch.randn(3, 8)
+def steps(): return nn.LSTM(8, 6), torch.randn(5, 3, 8)
+def picture(): return nn.Conv2d(3, 5, 3), torch.randn(3, 9, 9)
+def state(): return nn.GRU(8, 6, num_layers=2, batch_first=True), (torch.randn(1, 5, 8), torch.zeros(2, 1, 6))
+"""
+
+
+@pytest.fixture(autouse=True)
+def user_batches(write_user_module: Callable[[str, str], None]) -> None:
+    write_user_module("user_batches", BATCHES)
+
+
+def make(factory: str, folder: Path, **wishes: object) -> SourceAnswer:
+    job = SourceJob(source=ModelSource(model=f"user_batches:{factory}"), out_dir=str(folder), **wishes)  # type: ignore[arg-type]
+    return job.perform(lambda text: None, lambda answer: None)
+
+
+def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedRow]:
+    wish = RunRequest(model="m", engines=(("pytorch", {}), ("ort", {})), batches=batches or (1,), any_batch=not batches)
+    problems = {} if len(artifacts) > 1 else {"onnx": "operator x"}
+    return plan_rows(wish, artifacts, probe=lambda name: Availability(engine=name, available=True), problems=problems)
+
+
+def test_every_row_runs_at_the_only_batch_where_none_was_asked_for(tmp_path: Path) -> None:
+    artifacts = make("three", tmp_path).artifacts
+    rows = plan(artifacts)
+    assert [(row.engine.batch, row.skip) for row in rows] == [(3, None)] * 2
+    assert [a.inputs[0].shape for a in artifacts] == [(3, 8)] * 2
+    alone = plan(artifacts[:1])
+    assert [row.engine.batch for row in alone] == [3, 3] and alone[0].skip is None  # the graph could not be made
+
+
+@pytest.mark.parametrize("built", [1, 3, 6])
+def test_another_batch_is_refused_with_the_one_that_it_takes(built: int, tmp_path: Path) -> None:
+    rows = plan(make("three", tmp_path, batch=built).artifacts, 3, 6)
+    reason = "user_batches:three takes a batch of 3 only, not 6: give --batch 3"
+    assert [(row.engine.batch, row.skip) for row in rows] == [(3, None), (3, None), (6, reason), (6, reason)]
+
+
+def test_a_free_batch_stays_free_and_a_state_of_one_entry_fixes_it(tmp_path: Path) -> None:
+    names = ("free", "picture", "steps")
+    free, picture, steps = (make_torch_artifact(f"user_batches:{name}", tmp_path) for name in names)
+    assert (steps.inputs[0].shape, steps.inputs[0].sizes) == (("input_0", 3, 8), (5, 0, 0)), "time comes first"
+    assert (free.inputs[0].shape, free.allowed) == ((1, 8), {})
+    assert (picture.inputs[0].shape, picture.inputs[0].sizes) == (("input_0", 9, 9), (3, 0, 0))
+    assert picture.allowed == {}
+    artifact = make_torch_artifact("user_batches:state", tmp_path, batch=4)
+    assert {name: shapes.largest for name, shapes in artifact.allowed.items()} == {"input": (1, 5, 8)}
+
+
+def test_an_export_has_the_only_batch_and_the_users_entries_run_at_it(tmp_path: Path) -> None:
+    given = {"input": np.random.default_rng(0).standard_normal((7, 8), np.float32)}
+    assert make_torch_artifact("user_batches:three", tmp_path, given=given).inputs[0].shape == (3, 8)
+    with pytest.raises(errors.FeedError, match=r"input has torch\.float64, not torch\.float32"):
+        make_torch_artifact("user_batches:three", tmp_path, given={"input": given["input"].astype(np.float64)})
+    wishes = {"onnx_out": str(tmp_path / "a.onnx"), "any_batch": True, "dynamic_batch": False}
+    graph = make("three", tmp_path, **wishes).artifacts[-1]
+    assert graph.inputs[0].shape == (3, 8)
+    assert graph.export_check is not None and graph.export_check.batches == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"batch": 6}, "takes a batch of 3 only, not 6: give --batch 3$"),
+        ({"any_batch": True, "dynamic_batch": True}, "3 only. Export it with --batch 3, without --dynamic-batch$"),
+    ],
+)
+def test_an_export_says_which_batch_it_can_have(wishes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        make("three", tmp_path, onnx_out=str(tmp_path / "a.onnx"), **{"dynamic_batch": False, **wishes})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_program_runs_at_its_three_and_a_graph_is_not_open_where_one_is_another_branch(tmp_path: Path) -> None:
+    graph = make("alone", tmp_path, onnx=True, dynamic_batch=True).artifacts[-1]
+    assert graph.inputs[0].shape == (1, 8)
+    with pytest.raises(ModelError, match=r"alone at batch 1: .* or branch on the batch"):
+        make("alone", tmp_path, onnx_out=str(tmp_path / "a.onnx"), dynamic_batch=True)
+    program = torch.export.export(torch.nn.Linear(4, 2).eval(), (torch.randn(3, 4),))
+    torch.export.save(program, tmp_path / "p.pt2")
+    artifact = make_torch_artifact(str(tmp_path / "p.pt2"), tmp_path / "out")
+    assert artifact.inputs[0].shape == (3, 4) and artifact.allowed["input"].smallest == (3, 4)
+
+
+def test_tensors_in_a_list_are_one_call_in_the_lengths_of_the_example(tmp_path: Path) -> None:
+    artifacts = make("listed", tmp_path).artifacts
+    for artifact in artifacts:
+        assert [concrete_shape(spec, 1) for spec in artifact.inputs] == [(3, 8), (3, 8)]
+    assert [(row.engine.batch, row.skip) for row in plan(artifacts)] == [(1, None)] * 2
+    assert {row.skip for row in plan(artifacts, 3)} == {"no axis of the inputs can be a batch of 3; leave --batch out"}
+    graph = artifacts[-1]
+    assert graph.export_check is not None and graph.export_check.batches == (1, 1)
+    made = quantize(graph, "fp16", None, tmp_path / "half.onnx")
+    assert made.inputs == graph.inputs

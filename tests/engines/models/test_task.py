@@ -16,14 +16,7 @@ from enginebench.models.onnx.source import load_graph
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
-from enginebench.models.task import (
-    feed_digits,
-    hash_preprocess,
-    know_normalize,
-    load_digits,
-    preprocess_for,
-    sample_feeds,
-)
+from enginebench.models.task import feed_digits, hash_preprocess, know_normalize, preprocess_for, sample_feeds
 from enginebench.models.torch.source import load_module
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import BUILTIN
@@ -53,7 +46,7 @@ def test_preprocess_equals_the_transforms_of_the_weights(name: str, picture: Ima
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_preprocess_of_timm_equals_timms_transform(picture: Image.Image) -> None:
+def test_preprocess_of_timm_and_of_arrays_grey_and_palette_pictures(picture: Image.Image) -> None:
     from enginebench.models.torch.architectures import import_timm
 
     import_timm()
@@ -64,9 +57,6 @@ def test_preprocess_of_timm_equals_timms_transform(picture: Image.Image) -> None
     expected = create_transform(**resolve_data_config(pretrained_cfg=config.to_dict()))(picture).numpy()
     preprocess = preprocess_for("timm:mobilenetv3_small_100")
     np.testing.assert_allclose(preprocess.apply(picture), expected, atol=1e-6)
-
-
-def test_arrays_grey_and_palette_pictures_are_accepted(picture: Image.Image) -> None:
     preprocess = preprocess_for("resnet18", 64)
     assert (preprocess.resize, preprocess.crop) == (73, 64)
     np.testing.assert_array_equal(preprocess.apply(np.asarray(picture)), preprocess.apply(picture))
@@ -96,11 +86,11 @@ def test_hash_is_that_of_the_content() -> None:
     assert hash_preprocess("some/file.onnx") is None and hash_preprocess("a.b:c") is None
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
+def test_digits_are_those_of_scikit_learn_scaled_and_shaped() -> None:
     from sklearn.datasets import load_digits as load_bundled
     from sklearn.model_selection import train_test_split
 
-    digits, bundled = load_digits(), load_bundled()
+    digits, bundled = task.load_digits(), load_bundled()
     np.testing.assert_array_equal(digits.images, bundled.images)
     np.testing.assert_array_equal(digits.labels, bundled.target)
     assert (digits.images.dtype, digits.labels.dtype) == (np.float32, np.int64)
@@ -108,19 +98,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
     _, test = train_test_split(indices, test_size=450, stratify=bundled.target, random_state=0)
     np.testing.assert_array_equal(np.flatnonzero(digits.held_out), np.sort(test))
     assert len(digits.select(held_out=True).labels) == 450 and len(digits.select(held_out=False).labels) == 1347
-
-
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", None])
-def test_damaged_digits_are_named(damage: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "DATA_DIR", tmp_path)
-    if damage is not None:
-        (tmp_path / "digits.npz").write_bytes(damage)
-    with pytest.raises(ParseError, match=r"digits\.npz"):
-        load_digits()
-
-
-def test_feeds_of_digits_are_scaled_and_shaped() -> None:
-    images = load_digits().images[:3]
+    images = task.load_digits().images[:3]
     cnn, mlp = feed_digits("digits-cnn", images), feed_digits("digits-mlp", images)
     assert cnn.shape == (3, 1, 8, 8) and mlp.shape == (3, 64)
     np.testing.assert_array_equal(cnn.reshape(3, 64), mlp)
@@ -129,19 +107,25 @@ def test_feeds_of_digits_are_scaled_and_shaped() -> None:
         feed_digits("resnet18", images)
 
 
-def test_sampled_digits_are_held_out_seeded_and_repeat_only_after_all() -> None:
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", None])
+def test_damaged_digits_are_named(damage: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "DATA_DIR", tmp_path)
+    if damage is not None:
+        (tmp_path / "digits.npz").write_bytes(damage)
+    with pytest.raises(ParseError, match=r"digits\.npz"):
+        task.load_digits()
+
+
+def test_sampled_digits_are_held_out_and_others_get_random_arrays() -> None:
     spec = TensorSpec(name="x", dtype="float32", shape=("batch", 64))
     feeds = sample_feeds([spec], "digits-mlp", 9, seed=3, count=50)
     drawn = np.concatenate([feed["x"] for feed in feeds])
-    held_out = feed_digits("digits-mlp", load_digits().select(held_out=True).images)
+    held_out = feed_digits("digits-mlp", task.load_digits().select(held_out=True).images)
     assert sorted(map(bytes, drawn)) == sorted(map(bytes, held_out))
     again = sample_feeds([spec], "digits-mlp", 9, seed=3, count=50)
     np.testing.assert_array_equal(again[7]["x"], feeds[7]["x"])
     assert not np.array_equal(sample_feeds([spec], "digits-mlp", 9, seed=4, count=1)[0]["x"], feeds[0]["x"])
     assert len(sample_feeds([spec], "digits-mlp", 450, seed=0, count=2)[1]["x"]) == 450
-
-
-def test_a_static_batch_wins_and_others_get_random_arrays() -> None:
     static = TensorSpec(name="input", dtype="float32", shape=(2, 1, 8, 8))
     assert sample_feeds([static], "digits-cnn", 7, 0, 1)[0]["input"].shape == (2, 1, 8, 8)
     image = TensorSpec(name="input", dtype="float32", shape=("batch", 3, 4, 4))
@@ -239,9 +223,3 @@ def test_a_graph_that_scales_or_turns_its_picture_first_is_warned_of(nodes: str,
     model = str(write_text(tmp_path / "m.onnx", text, {"two": np.float32([2])}))
     (made,) = make(model, tmp_path / "out", normalize=Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0)))
     assert any(f"goes on with {operator}" in caveat.message for caveat in made.caveats)
-
-
-@pytest.mark.parametrize(("dtype", "text"), [(None, "0/1"), ("uint8", "0,1/2"), ("uint8", "0/0"), ("uint8", "a/1")])
-def test_what_is_no_mean_and_deviation_is_refused(dtype: str | None, text: str) -> None:
-    with pytest.raises(UsageError, match="--normalize"):
-        read_normalize(dtype, text)

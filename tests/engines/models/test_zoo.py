@@ -1,14 +1,24 @@
+import io
+import shutil
+import socket
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from enginebench.core.errors import ModelError, UsageError
+from enginebench.core.store import hash_file
+from enginebench.models.torch import weights
 from enginebench.models.torch.architectures import build_module
-from enginebench.models.zoo import BUILTIN, resolve_model
+from enginebench.models.torch.source import make_torch_artifact
+from enginebench.models.torch.weights import DownloadFailed, ask_server, fetch_pretrained, fetch_url, torchvision_url
+from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
 from trained import find_file
 
 
@@ -27,50 +37,16 @@ def test_cards_agree_with_the_modules(name: str) -> None:
     assert output.shape == (1, card.classes)
 
 
-def test_resolve_builtin_timm_and_factory() -> None:
+def test_kinds_of_models_are_told_by_their_names(tmp_path: Path) -> None:
     assert resolve_model("resnet18").kind == "builtin"
     timm = resolve_model("timm:resnet18.a1_in1k")
     assert (timm.kind, timm.name) == ("timm", "resnet18.a1_in1k")
     factory = resolve_model("my.models:build.small")
     assert (factory.kind, factory.name) == ("factory", "my.models:build.small")
-
-
-def test_resolve_onnx_path_with_spaces_and_umlauts(tmp_path: Path) -> None:
     path = tmp_path / "mein Modell ü.ONNX"
     path.touch()
     ref = resolve_model(str(path))
     assert (ref.kind, ref.path) == ("onnx", path)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("resnet19", "did you mean resnet18"),
-        ("digits_cnn", "did you mean digits-cnn"),
-        ("nothing like it", "package.module:factory"),
-        ("", "unknown model ''; expected one of"),
-        ("weights.pth", "--weights FILE"),
-        ("model.plan", "TARGET"),
-        ("my-package.mod:factory", "package.module:factory"),
-        (":factory", "package.module:factory"),
-        ("timm:", "expected timm:NAME"),
-    ],
-)
-def test_unknown_names_are_usage_errors_with_advice(text: str, expected: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        resolve_model(text)
-    assert expected in str(caught.value)
-
-
-def test_missing_onnx_names_the_near_file(tmp_path: Path) -> None:
-    (tmp_path / "resnet18.onnx").touch()
-    with pytest.raises(ModelError, match=r"no such file \(in the same folder: resnet18\.onnx\)"):
-        resolve_model(str(tmp_path / "resnet1.onnx"))
-    with pytest.raises(ModelError, match="no such file"):
-        resolve_model("no/such/folder/a.onnx")
-    (tmp_path / "folder.onnx").mkdir()
-    with pytest.raises(ModelError, match="is a folder"):
-        resolve_model(str(tmp_path / "folder.onnx"))
 
 
 BLOCK = "import sys\nfor name in {blocked}: sys.modules[name] = None\n"
@@ -81,7 +57,7 @@ def _run_python(blocked: list[str], code: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_zoo_task_and_onnx_source_need_no_pytorch() -> None:
+def test_zoo_task_and_onnx_source_import_nothing_heavy() -> None:
     code = """
 from enginebench.models import zoo, task
 from enginebench.models.onnx import source as onnx_source
@@ -90,6 +66,8 @@ print(len(task.sample_feeds(artifact.inputs, "digits-cnn", 2, 0, 3)), task.hash_
 """
     done = _run_python(["torch", "torchvision", "timm", "onnxruntime", "PIL", "sklearn"], code)
     assert (done.stdout.strip(), done.stderr) == ("3 True", "")
+    code = "import enginebench.models, enginebench.models.zoo\nprint({'torch', 'onnx', 'numpy'} & set(sys.modules))"
+    assert _run_python([], code).stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +85,122 @@ def test_absent_packages_name_the_command(blocked: str, module: str, command: st
     assert done.stderr.strip().endswith(command)
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = "import enginebench.models, enginebench.models.zoo\nprint({'torch', 'onnx', 'numpy'} & set(sys.modules))"
-    assert _run_python([], code).stdout.strip() == "set()"
+# The download path, without a network: files behind file:// addresses, openers that fail, servers that hang.
+
+RESNET = ModelRef(kind="builtin", text="resnet18", name="resnet18")
+TIMM = ModelRef(kind="timm", text="timm:mobilenetv3_small_100", name="mobilenetv3_small_100")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    return tmp_path / "cache" / "hub" / "checkpoints"
+
+
+def _publish(folder: Path, data: bytes | None = None) -> tuple[str, dict[str, torch.Tensor]]:
+    """A state dict under an address that ends in its hash, as torchvision's do."""
+    state = {"weight": torch.arange(6.0).reshape(2, 3)}
+    folder.mkdir()
+    torch.save(state, folder / "raw.pth")
+    path = folder / f"small-{hash_file(folder / 'raw.pth')[:8]}.pth"
+    shutil.move(folder / "raw.pth", path)
+    if data is not None:
+        path.write_bytes(data)
+    return path.as_uri(), state
+
+
+def test_weights_are_downloaded_checked_and_cached_or_refused(tmp_path, hub, monkeypatch) -> None:
+    url, state = _publish(tmp_path / "server")
+    monkeypatch.setattr(weights, "torchvision_url", lambda name: url)
+    assert torch.equal(fetch_pretrained(RESNET)["weight"], state["weight"])
+    assert (hub / Path(url).name).is_file()
+    shutil.rmtree(tmp_path / "server")  # from now on only the cache can answer
+    assert torch.equal(fetch_pretrained(RESNET)["weight"], state["weight"])
+    assert torchvision_url("resnet50").rpartition("/")[2].startswith("resnet50-")
+
+
+@pytest.mark.usefixtures("hub")
+def test_offline_falls_back_to_random_weights_and_damage_is_refused(tmp_path, monkeypatch) -> None:
+    absent = (tmp_path / "nowhere" / "small-00000000.pth").as_uri()
+    monkeypatch.setattr(weights, "torchvision_url", lambda name: absent)
+    artifact = make_torch_artifact("mobilenet_v3_small", tmp_path, input_size=32)
+    assert artifact.weights == "random"
+    assert "No such file or directory" in artifact.caveats[0].message
+    assert str(tmp_path) not in artifact.caveats[0].message and "--weights FILE" in artifact.caveats[0].advice
+    url, _ = _publish(tmp_path / "server", data=b"an error page of some proxy")
+    with pytest.raises(DownloadFailed, match="download failed"):
+        fetch_url(url)
+
+
+def test_a_server_that_answers_is_enough_whatever_the_status() -> None:
+    asked = []
+
+    def answer(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        asked.append((request.get_method(), timeout))
+        return io.BytesIO()
+
+    def refuse(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        raise urllib.error.HTTPError(request.full_url, 403, "Forbidden", None, None)  # type: ignore[arg-type]
+
+    ask_server("https://example.invalid/a.pth", answer, timeout_s=3.0)
+    ask_server("https://example.invalid/a.pth", refuse)
+    assert asked == [("HEAD", 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (urllib.error.URLError(socket.gaierror(-2, "Name or service not known")), "Name or service not known"),
+        (urllib.error.URLError("unknown url type"), "download failed"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError("timed out"), "TimeoutError"),
+    ],
+)
+def test_no_answer_is_explained_without_addresses(error: Exception, expected: str) -> None:
+    def fail(request: urllib.request.Request, timeout: float) -> Any:
+        raise error
+
+    with pytest.raises(DownloadFailed, match=expected) as caught:
+        ask_server("https://example.invalid/a.pth", fail)
+    assert "example.invalid" not in str(caught.value)
+
+
+def test_a_hanging_name_lookup_is_given_up() -> None:
+    release = threading.Event()
+
+    def hang(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        release.wait(60)
+        return io.BytesIO()
+
+    try:
+        with pytest.raises(DownloadFailed, match=r"did not respond within 0\.01 s"):
+            ask_server("https://example.invalid/a.pth", hang, timeout_s=0.01)
+    finally:
+        release.set()
+
+
+def test_timm_asks_first_downloads_then_and_says_what_has_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = weights.import_timm()
+    asked: list[str] = []
+    real = timm.create_model
+
+    def create(name: str, pretrained: bool) -> torch.nn.Module:
+        assert pretrained and asked and socket.getdefaulttimeout() is not None
+        module: torch.nn.Module = real(name, pretrained=False)
+        return module
+
+    monkeypatch.setattr(timm, "create_model", create)
+    monkeypatch.setattr(weights, "ask_server", asked.append)
+    assert "conv_stem.weight" in fetch_pretrained(TIMM)
+    assert "mobilenetv3_small_100" in asked[0]
+    assert socket.getdefaulttimeout() is None
+
+    def refuse(url: str) -> None:
+        raise DownloadFailed("offline")
+
+    monkeypatch.setattr(weights, "ask_server", refuse)
+    with pytest.raises(DownloadFailed, match="offline"):
+        fetch_pretrained(TIMM)
+    with pytest.raises(DownloadFailed, match="no pretrained weights"):
+        fetch_pretrained(ModelRef(kind="timm", text="timm:test", name="vit_base_patch32_plus_256"))

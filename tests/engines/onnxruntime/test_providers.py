@@ -16,11 +16,7 @@ from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort_openvino, ort_tensorrt_rtx, providers
-from enginebench.engines.backends.onnxruntime.ort_openvino import (
-    OrtOpenvinoBackend,
-    make_provider_options,
-    read_node_times,
-)
+from enginebench.engines.backends.onnxruntime.ort_openvino import OrtOpenvinoBackend, make_provider_options
 from enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx import OrtTensorRtRtxBackend
 from enginebench.engines.backends.onnxruntime.providers import Provider, find_devices, register
 from enginebench.engines.registry import probe
@@ -74,10 +70,23 @@ def test_a_session_has_options_where_none_are_given(wide: Artifact, monkeypatch:
 
 
 @needs_intel_cpu
-def test_it_is_there_with_both_versions() -> None:
+def test_it_is_there_with_threads_and_precisions_of_openvino(wide, monkeypatch) -> None:
     found = probe("ort-openvino")
     assert found.available and found.devices == ("cpu",), found.reason
     assert onnxruntime.__version__ in str(found.version)
+    asked = replace(SPEC, precision="bf16")
+    hint = json.loads(make_provider_options(asked)["load_config"])["CPU"]["INFERENCE_PRECISION_HINT"]
+    assert hint == ("bf16" if "BF16" in ort_openvino.read_capabilities() else "f32")
+    told = json.loads(make_provider_options(replace(SPEC, threads=3))["load_config"])["CPU"]
+    assert (told["INFERENCE_NUM_THREADS"], told["NUM_STREAMS"]) == ("3", "1")
+    allowed = len(os.sched_getaffinity(0))
+    with pytest.raises(BackendUnavailable, match=f"{allowed + 1} threads; the process may use {allowed} CPUs"):
+        OrtOpenvinoBackend().load(wide, replace(SPEC, threads=allowed + 1))
+    # The settings reach the plugin: one that it does not have ends the session.
+    wrong = {"load_config": json.dumps({"CPU": {"NO_SUCH_SETTING": "1"}})}
+    monkeypatch.setattr(ort_openvino, "make_provider_options", lambda spec: wrong)
+    with pytest.raises(Exception, match="NO_SUCH_SETTING"):
+        OrtOpenvinoBackend().load(wide, SPEC)
 
 
 @needs_intel_cpu
@@ -108,32 +117,7 @@ def test_fp32_is_fp32_and_the_proof_would_say_otherwise(wide: Artifact, monkeypa
     assert prove(wide)["bf16"] > 0.5
 
 
-@needs_intel_cpu
-def test_bf16_is_asked_for_by_its_name(wide: Artifact) -> None:
-    asked = replace(SPEC, precision="bf16")
-    hint = json.loads(make_provider_options(asked)["load_config"])["CPU"]["INFERENCE_PRECISION_HINT"]
-    assert hint == ("bf16" if "BF16" in ort_openvino.read_capabilities() else "f32")
-
-
-@needs_intel_cpu
-def test_threads_are_openvinos(wide: Artifact) -> None:
-    told = json.loads(make_provider_options(replace(SPEC, threads=3))["load_config"])["CPU"]
-    assert (told["INFERENCE_NUM_THREADS"], told["NUM_STREAMS"]) == ("3", "1")
-    allowed = len(os.sched_getaffinity(0))
-    with pytest.raises(BackendUnavailable, match=f"{allowed + 1} threads; the process may use {allowed} CPUs"):
-        OrtOpenvinoBackend().load(wide, replace(SPEC, threads=allowed + 1))
-
-
-@needs_intel_cpu
-def test_a_setting_that_openvino_does_not_know_is_no_quiet_success(wide, monkeypatch) -> None:
-    """The settings reach the plugin: one that it does not have ends the session."""
-    wrong = {"load_config": json.dumps({"CPU": {"NO_SUCH_SETTING": "1"}})}
-    monkeypatch.setattr(ort_openvino, "make_provider_options", lambda spec: wrong)
-    with pytest.raises(Exception, match="NO_SUCH_SETTING"):
-        OrtOpenvinoBackend().load(wide, SPEC)
-
-
-def test_no_device_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_and_no_library_are_reasons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(providers.onnxruntime, "get_ep_devices", list)
     assert find_devices(ort_openvino.PROVIDER) == []
     found = OrtOpenvinoBackend().probe()
@@ -141,9 +125,6 @@ def test_no_device_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort_tensorrt_rtx, "find_devices", lambda provider: [])
     found = OrtTensorRtRtxBackend().probe()
     assert not found.available and "no GPU that TensorRT for RTX supports" in str(found.reason)
-
-
-def test_a_library_that_cannot_be_loaded_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_ep.py").write_text(
         "def get_ep_name(): return 'Broken'\ndef get_library_path(): return __file__\n", encoding="utf-8"
     )
@@ -189,7 +170,7 @@ def test_the_first_run_does_not_count_though_the_counters_hold_it() -> None:
     for run, mean in enumerate((10000, 5001, 3335, 2502), start=1):
         events.append(make_event(run, "product", mean, "MatMul", "brgemm_avx512_f32"))
         events.append(make_event(run, "turn", 4, "Reorder", "jit_uni_f32"))
-    (found,) = read_node_times(events)
+    (found,) = ort_openvino.read_node_times(events)
     assert [(o.name, o.dtype) for o in found] == [("product", "f32"), ("turn", "reorder")]
     assert found[0].time_ns < 10e3, "of the 10 ms nothing is left but what the rounding hides"
     assert found[1].time_ns == 4e3

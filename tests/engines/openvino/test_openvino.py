@@ -1,5 +1,6 @@
 """OpenVINO: every setting is read back, and its own files keep the weights as they are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from enginebench.engines import openvino as engine_file
 from enginebench.engines.backends.openvino import openvino as backend_file
 from enginebench.engines.backends.openvino.graphs import read_model
 from enginebench.engines.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
+from enginebench.engines.backends.openvino.settings import choose_calm_window, choose_longest, note_clock
 from enginebench.engines.openvino import compile_model
+from enginebench.engines.proof import Operator
 from enginebench.engines.request import read_options
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
@@ -30,12 +33,14 @@ def make_settings(spec: EngineSpec) -> dict[str, Any]:
     return engine_file.make_settings(spec, read_options(spec, OPTIONS))
 
 
-def test_precision_is_what_was_asked_for(onnx_artifact: Artifact) -> None:
+def test_precision_and_threads_are_what_was_asked_for(onnx_artifact: Artifact) -> None:
     compiled = compile_model(read_model(onnx_artifact), make_settings(SPEC))
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.f32
     assert compiled.get_property("ENABLE_CPU_PINNING") is False
     assert compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == 0  # activations of w8 stay floats
     assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
+    with pytest.raises(BackendUnavailable, match="INFERENCE_NUM_THREADS=5000, got"):
+        OpenvinoBackend().load(onnx_artifact, replace(SPEC, threads=5000))
 
 
 @pytest.mark.parametrize(
@@ -95,12 +100,7 @@ def test_weights_of_few_bits_are_proved_by_their_kernel(precision, recipe, group
     assert compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group  # of activations; 0: they stay floats
 
 
-def test_more_threads_than_the_machine_has_are_refused(onnx_artifact: Artifact) -> None:
-    with pytest.raises(BackendUnavailable, match="INFERENCE_NUM_THREADS=5000, got"):
-        OpenvinoBackend().load(onnx_artifact, replace(SPEC, threads=5000))
-
-
-def test_build_keeps_weights_whole(onnx_artifact: Artifact, tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+def test_a_build_keeps_weights_whole_in_a_folder_that_can_be_written(onnx_artifact, tmp_path, weights) -> None:
     built = OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path / "new folder é")
     path = Path(built.path)
     assert built.kind == "openvino"
@@ -108,6 +108,9 @@ def test_build_keeps_weights_whole(onnx_artifact: Artifact, tmp_path: Path, weig
     assert (built.sha256, built.files) == hash_files([path, path.with_suffix(".bin")], path.parent)
     assert path.with_suffix(".bin").stat().st_size >= sum(array.nbytes for array in weights.values())
     assert OpenvinoBackend().build(built, SPEC, tmp_path) is built
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ArtifactError, match="cannot write"):
+        OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path / "file" / "out")
 
 
 def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(onnx_artifact, tmp_path, monkeypatch) -> None:
@@ -126,7 +129,7 @@ def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(onnx_art
     assert hash_files([tmp_path / file.path for file in built.files], tmp_path) == (built.sha256, built.files)
 
 
-def test_dynamic_shapes_compile_once(onnx_artifact: Artifact, expect: Any) -> None:
+def test_dynamic_shapes_compile_once_and_a_missing_plugin_is_told(onnx_artifact, expect, monkeypatch) -> None:
     with OpenvinoBackend().load(onnx_artifact, replace(SPEC, options={"shapes": "dynamic"})) as engine:
         compiled = engine._compiled
         for batch in (1, 3, 2):
@@ -134,14 +137,6 @@ def test_dynamic_shapes_compile_once(onnx_artifact: Artifact, expect: Any) -> No
             np.testing.assert_allclose(run_on(engine, feeds)["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
         assert engine._compiled is compiled
 
-
-def test_folder_that_cannot_be_written_is_named(onnx_artifact: Artifact, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(ArtifactError, match="cannot write"):
-        OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path / "file" / "out")
-
-
-def test_probe_tells_a_missing_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     class Core:
         available_devices: tuple[str, ...] = ()
 
@@ -189,19 +184,50 @@ def test_an_output_of_another_shape_than_the_graph_declares_is_refused(name: str
     assert "the graph declares" in str(refusal.value) and any(o.name in str(refusal.value) for o in artifact.outputs)
 
 
-def test_a_graph_opened_for_any_batch_may_declare_its_outputs_for_one(tmp_path: Path) -> None:
+def test_graphs_that_declare_other_batches_or_names_are_run_all_the_same(tmp_path: Path) -> None:
     """Such files are common: the first axis of the input was opened, and the outputs were left as they were."""
     artifact = write_graph(tmp_path / "graph.onnx", "g (float[n, 4] x) => (float[1, 4] y) { y = Relu (x) }")
     with OpenvinoBackend().load(artifact, replace(SPEC, batch=3)) as engine:
         assert run_on(engine, {"x": np.ones((3, 4), np.float32)})["y"].shape == (3, 4)
-
-
-def test_an_input_that_only_a_dropout_reads_keeps_its_name(tmp_path: Path) -> None:
-    """OpenVINO names such an input after what the Dropout makes of it."""
+    # OpenVINO names such an input after what the Dropout makes of it.
     nodes = "d = Dropout (x) y = Sub (d, z)"
-    artifact = write_graph(
-        tmp_path / "graph.onnx", f"g (float[1, 2] x, float[1, 2] z) => (float[1, 2] y) {{ {nodes} }}"
-    )
+    artifact = write_graph(tmp_path / "g.onnx", f"g (float[1, 2] x, float[1, 2] z) => (float[1, 2] y) {{ {nodes} }}")
     with OpenvinoBackend().load(artifact, SPEC) as engine:
         feeds = {"x": np.full((1, 2), 3, np.float32), "z": np.ones((1, 2), np.float32)}
         assert run_on(engine, feeds)["y"].tolist() == [[2, 2]]
+
+
+# Mean times of nodes out of counters that tell whole microseconds, averaged over all runs so far.
+
+
+def count(name: str, times_us: Sequence[int]) -> list[Operator | None]:
+    """The counter of a node after each run; None where its average is below a microsecond: it "did not run"."""
+    means = [sum(times_us[:n]) // n for n in range(1, len(times_us) + 1)]
+    return [Operator("f32", 1000.0 * mean, name, "FullyConnected") if mean else None for mean in means]
+
+
+def join(*columns: list[Operator | None]) -> list[list[Operator]]:
+    """The nodes that ran, of each run."""
+    return [[node for node in run if node is not None] for run in zip(*columns, strict=True)]
+
+
+def test_a_node_below_a_microsecond_has_run_and_is_known() -> None:
+    nodes, length = choose_calm_window(join(count("long", [40] + [6] * 20), count("short", [5] + [0] * 20)))
+    assert length == 10
+    times = {node.name: node.time_ns for node in nodes}
+    assert list(times) == ["long", "short"]
+    assert times["short"] == 0 and 4000 <= times["long"] <= 6000
+    runs = join(count("a", [5] + [0] * 20), count("b", [2] + [0] * 20))
+    nodes, _ = choose_calm_window(runs)
+    assert not any(node.time_ns for node in nodes)
+    assert [(node.name, node.time_ns) for node in choose_longest(runs)] == [("a", 5000.0), ("b", 2000.0)]
+
+
+def test_an_interruption_is_left_out_and_times_near_the_clock_are_told() -> None:
+    (node,), _ = choose_calm_window(join(count("a", [90] + [50] * 10 + [9000] + [50] * 9)))
+    assert 46_000 <= node.time_ns <= 54_000
+    nodes, length = choose_calm_window([[Operator("f32", 7000.0, "a", "Add")]])
+    assert (nodes[0].time_ns, length) == (7000.0, 1)
+    short, long = (Operator("f32", us * 1000.0, "a", "Add") for us in (29, 31))
+    assert note_clock([long]) == ()
+    assert note_clock([short, long]) == ("1 layer under 30 us: times are cut to whole us, up to 3 us low",)

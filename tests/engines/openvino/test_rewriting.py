@@ -111,23 +111,18 @@ def test_branches_that_shapes_decide(write: Callable[[str], Artifact]) -> None:
     built = OpenvinoBackend().build(artifact, SPEC, Path(artifact.path).parent / "built")
     assert (built.path, built.caveats) == (artifact.path, (doubt,))  # no one file answers for all shapes
     check_answers(artifact, [{"x": long, "w": WEIGHTS}, {"x": short, "w": WEIGHTS}, {"x": -long, "w": WEIGHTS}])
-
-
-def test_a_branch_that_a_value_decides_is_taken_anew_when_the_value_changes(write, monkeypatch) -> None:
-    artifact = write(BY_VALUE)
-    refuse(monkeypatch)  # this one OpenVINO reads; Silero's own, which it does not, is in tests/e2e
-    x = np.float32([[1, 2, 3, 4]])
-    calls = [{"x": x, "rate": np.array(rate)} for rate in (16000, 8000, 16000)]
-    assert answer_as_ort(artifact, calls[0])["y"].shape != answer_as_ort(artifact, calls[1])["y"].shape
-    check_answers(artifact, calls)
-    assert set(find_deciders(onnx.load(artifact.path).graph)) == {"rate"}
+    artifact = write(BY_SHAPE)
+    graph = Rewritable(Path(artifact.path)).rewrite({"x": (1, 3), "w": (2, 1, 2)}, {})
+    model = openvino.Core().read_model(graph)
+    assert [sorted(port.get_names()) for port in model.inputs] == [["x"], ["w"]]
+    assert model.output("y").get_element_type() == openvino.Type.f32
+    with pytest.raises(ArtifactError, match="cannot read"):
+        GraphSource(write(BY_SHAPE), static=False)
 
 
 def test_a_branch_that_does_not_fit_the_shapes_costs_only_the_values_that_take_it(write, monkeypatch) -> None:
     """As Silero VAD at a length of the other sampling rate."""
-    text = BY_VALUE.replace("float[batch, length] x", "float[1, 4] x").replace(
-        "float[2, 1, 1] {3, 4}", "float[1, 1, 9] {0}"
-    )
+    text = BY_VALUE.replace("[batch, length] x", "[1, 4] x").replace("float[2, 1, 1] {3, 4}", "float[1, 1, 9] {0}")
     artifact = write(text.replace("{0}", "{0, 1, 2, 3, 4, 5, 6, 7, 8}"))
     refuse(monkeypatch)
     x = np.float32([[1, 2, 3, 4]])
@@ -148,12 +143,19 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "read_model", read)
 
 
-def test_a_condition_with_axes(write: Callable[[str], Artifact]) -> None:
+def test_values_and_conditions_with_axes_choose_a_branch_anew(write, monkeypatch) -> None:
     artifact = write(BY_DATA)
     with pytest.raises(UnsupportedOperator, match=r"^If: OpenVINO cannot read"):
         read_model(artifact)
     assert set(find_deciders(onnx.load(artifact.path).graph)) == set()  # floats do not settle anything
     check_answers(artifact, [{"x": np.float32([[0.7]])}, {"x": np.float32([[0.2]])}])
+    artifact = write(BY_VALUE)
+    refuse(monkeypatch)  # this one OpenVINO reads; Silero's own, which it does not, is in tests/e2e
+    x = np.float32([[1, 2, 3, 4]])
+    calls = [{"x": x, "rate": np.array(rate)} for rate in (16000, 8000, 16000)]
+    assert answer_as_ort(artifact, calls[0])["y"].shape != answer_as_ort(artifact, calls[1])["y"].shape
+    check_answers(artifact, calls)
+    assert set(find_deciders(onnx.load(artifact.path).graph)) == {"rate"}
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]  # no types
@@ -209,9 +211,6 @@ def test_scales_by_output_channel_are_not_taken_along_the_inputs(tmp_path: Path)
         engine.run()
         exact = answer_as_ort(artifact, {"x": x})["y"]
         assert np.abs(engine.fetch()["y"] - exact).max() <= 0.03 * np.abs(exact).max()
-
-
-def test_a_scale_for_the_whole_tensor_is_read_as_it_is(tmp_path: Path) -> None:
     artifact = quantize(tmp_path, "a = Conv (x, w) y = Flatten (a)", {"w": (1, 3, 1, 1)})
     assert not is_misread(Path(artifact.path))
     assert not is_misread(tmp_path / "missing.onnx")
@@ -264,19 +263,11 @@ def test_a_convolution_within_a_branch_is_not_misread_either(tmp_path: Path) -> 
         assert np.abs(engine.fetch()["out"].astype(int) - wanted.astype(int)).max() <= 1
 
 
-def test_what_cannot_be_rewritten_is_refused_in_openvinos_words(write: Callable[[str], Artifact]) -> None:
+def test_what_cannot_be_rewritten_is_refused_with_what_to_install(write, monkeypatch) -> None:
     artifact = write("(float[2] x) => (float[2] y) { y = my.own.Odd (x) }")
     for take in (OpenvinoBackend().load, lambda a, s: OpenvinoBackend().build(a, s, Path(a.path).parent / "built")):
         with pytest.raises(UnsupportedOperator, match=r"my.own.Odd: OpenVINO cannot read"):
             take(artifact, SPEC)
-
-
-def test_one_graph_for_all_shapes_is_not_rewritten(write: Callable[[str], Artifact]) -> None:
-    with pytest.raises(ArtifactError, match="cannot read"):
-        GraphSource(write(BY_SHAPE), static=False)
-
-
-def test_without_the_tools_the_refusal_says_what_to_install(write, monkeypatch) -> None:
     artifact = write(BY_DATA)
     monkeypatch.delitem(sys.modules, Rewritable.__module__)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
@@ -309,11 +300,3 @@ def test_streams_of_a_graph_whose_input_has_a_second_name(write: Callable[[str],
         np.testing.assert_array_equal(ended.outputs["y"], [[1, 0]])
     finally:
         streams.close()
-
-
-def test_a_rewritten_graph_keeps_every_output_and_its_type(write: Callable[[str], Artifact]) -> None:
-    artifact = write(BY_SHAPE)
-    graph = Rewritable(Path(artifact.path)).rewrite({"x": (1, 3), "w": (2, 1, 2)}, {})
-    model = openvino.Core().read_model(graph)
-    assert [sorted(port.get_names()) for port in model.inputs] == [["x"], ["w"]]
-    assert model.output("y").get_element_type() == openvino.Type.f32

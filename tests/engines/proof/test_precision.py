@@ -11,31 +11,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from calls import run_on
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import PrecisionProof
+from enginebench.core.protocols import LayerProfiler, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.engines.backends.onnxruntime.ort import (
-    OrtBackend,
-    find_kernel_dtype,
-    read_kernel_times,
-    subtract_nested,
-)
+from enginebench.engines import proof as proofs
+from enginebench.engines.backends.onnxruntime import ort as runtime
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.backends.openvino.settings import find_node_dtype
-from enginebench.engines.backends.torch.operators import find_operator_dtype, read_operator_times
-from enginebench.engines.proof import (
-    MOVES,
-    NAMES,
-    Operator,
-    choose_calm_runs,
-    count_watched_runs,
-    name_precision,
-    prove_precision,
-    relabel_moves,
-    share_times,
-    split_runs,
-)
+from enginebench.engines.backends.torch import operators
+from enginebench.engines.backends.torch.operators import find_operator_dtype, name_modules, read_operator_times
+from enginebench.engines.proof import Operator, relabel_moves, share_times, summarize_layers
 from enginebench.stats.effective import judge_precision
 from events import make_event
 from graphs import write_graph
@@ -44,13 +31,8 @@ from graphs import write_graph
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """One convolution between Q/DQ pairs: eight bits inside, whatever the artifact's label."""
-    weights = {
-        "w": np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
-        "s": np.float32(0.05),
-        "ws": np.float32(0.01),
-        "z": np.uint8(128),
-        "wz": np.int8(0),
-    }
+    w = np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8)
+    weights = {"w": w, "s": np.float32(0.05), "ws": np.float32(0.01), "z": np.uint8(128), "wz": np.int8(0)}
     text = """q (float[1, 16, 32, 32] x) => (float[1, 16, 30, 30] y) {
         xq = QuantizeLinear (x, s, z)
         xd = DequantizeLinear (xq, s, z)
@@ -107,12 +89,20 @@ def test_proof_leaves_no_files(load_engine: Callable[..., Any], tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_shares_add_up_largest_first() -> None:
+def test_shares_add_up_and_an_interruption_is_not_a_precision() -> None:
     times = {"f32": 1.0, "I8": 5.0, "uint8": 1.0, "int64": 2.0, "c10::Half": 1.0, "bf16": 0.0}
     shares = share_times(Operator(dtype, time) for dtype, time in times.items())
     assert shares == {"int8": 0.6, "other": 0.2, "fp32": 0.1, "fp16": 0.1}
     assert next(iter(shares)) == "int8"
     assert share_times([]) == {}
+    calm = [Operator("f32", 1.0), Operator("I8", 9.0)]
+    assert proofs.prove_precision([calm, [Operator("f32", 900.0), Operator("I8", 9.0)], calm]) == {
+        "int8": 0.9,
+        "fp32": 0.1,
+    }
+    assert proofs.choose_calm_runs([]) == []
+    assert proofs.choose_calm_runs([calm]) == [calm]
+    assert [proofs.count_watched_runs(s) for s in (0.0, 1e-5, 0.1, 60.0)] == [50, 50, 10, 5]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +119,10 @@ def test_shares_add_up_largest_first() -> None:
     ],
 )
 def test_kernels_compute_in_the_type_of_their_input(op: str, inputs: Any, dtype: str) -> None:
-    assert find_kernel_dtype({"op_name": op, "input_type_shape": inputs}) == dtype
+    assert runtime.find_kernel_dtype({"op_name": op, "input_type_shape": inputs}) == dtype
 
 
-def test_kernels_of_a_graph_inside_are_not_counted_twice() -> None:
+def test_kernels_inside_are_not_counted_twice_and_first_runs_not_at_all() -> None:
     def kernel(op: str, start: int, duration: int) -> dict[str, Any]:
         return {"ts": start, "dur": duration, "args": {"op_name": op}}
 
@@ -140,7 +130,16 @@ def test_kernels_of_a_graph_inside_are_not_counted_twice() -> None:
         kernel("MatMul", 12, 30), kernel("Loop", 10, 80), kernel("If", 45, 40), kernel("Relu", 50, 30),
         kernel("MatMul", 90, 5), kernel("Relu", 90, 0), kernel("Scan", 96, 3), kernel("MatMul", 96, 4),
     ]  # fmt: skip
-    assert subtract_nested(kernels) == [30, 10, 10, 30, 5, 0, 3, 4]
+    assert runtime.subtract_nested(kernels) == [30, 10, 10, 30, 5, 0, 3, 4]
+
+    def kernel(start: int, duration: int) -> dict[str, Any]:
+        args = {"op_name": "Relu", "input_type_shape": [{"float": [1]}]}
+        return {"cat": "Node", "name": "r_kernel_time", "ts": start, "dur": duration, "args": args}
+
+    runs = [{"cat": "Session", "name": "model_run", "ts": t, "dur": 10} for t in (0, 20)]
+    assert runtime.read_kernel_times([kernel(1, 9), runs[0], kernel(21, 3), runs[1], {"name": "x"}]) == [
+        [Operator("float", 3000.0, "r", "Relu")]
+    ]
 
 
 WIDE = (64, 256)
@@ -244,7 +243,7 @@ def test_the_type_of_a_node_is_read_strictly(node: str, exec_type: str, dtype: s
     "name", ["unknown_I8", "i8i32", "int", "int32", "int64", "bool", "u16", "f", "", "float3", "x_f32"]
 )
 def test_a_part_of_a_name_is_no_precision(name: str) -> None:
-    assert name_precision(name) in ("other", "unknown")
+    assert proofs.name_precision(name) in ("other", "unknown")
 
 
 @pytest.mark.parametrize("kind", ["Concat", "Shape", "Subgraph"])  # the last two of a network that takes bytes
@@ -255,14 +254,16 @@ def test_moved_bytes_are_int8_in_a_quantized_network_only(kind: str) -> None:
 
 
 TIMES = st.floats(1e-3, 1e6)
-KNOWN = st.builds(Operator, st.sampled_from([*NAMES]), TIMES, st.just("k"), st.sampled_from(["Conv", *MOVES]))
+KNOWN = st.builds(
+    Operator, st.sampled_from([*proofs.NAMES]), TIMES, st.just("k"), st.sampled_from(["Conv", *proofs.MOVES])
+)
 STRANGE = st.builds(
     Operator,
-    st.one_of(st.text(max_size=12), st.sampled_from([f"{a}_{b}" for a in ("unknown", "ref", "f16") for b in NAMES])),
+    st.one_of(st.text(max_size=12), st.sampled_from([f"{a}_{b}" for a in ("unknown", "ref") for b in proofs.NAMES])),
     TIMES,
     st.just("s"),
-    st.sampled_from(["Conv", *MOVES, "If"]),
-).filter(lambda operator: operator.dtype.lower() not in NAMES)
+    st.sampled_from(["Conv", *proofs.MOVES, "If"]),
+).filter(lambda operator: operator.dtype.lower() not in proofs.NAMES)
 
 
 @given(st.lists(KNOWN, max_size=8), st.lists(STRANGE, min_size=1, max_size=8))
@@ -273,55 +274,10 @@ def test_what_nobody_knows_raises_no_precision(known: list[Operator], strange: l
     assert all(share <= before[name] for name, share in after.items() if name != "unknown")
 
 
-def test_first_run_is_not_counted() -> None:
-    def kernel(start: int, duration: int) -> dict[str, Any]:
-        args = {"op_name": "Relu", "input_type_shape": [{"float": [1]}]}
-        return {"cat": "Node", "name": "r_kernel_time", "ts": start, "dur": duration, "args": args}
-
-    runs = [{"cat": "Session", "name": "model_run", "ts": t, "dur": 10} for t in (0, 20)]
-    assert read_kernel_times([kernel(1, 9), runs[0], kernel(21, 3), runs[1], {"name": "x"}]) == [
-        [Operator("float", 3000.0, "r", "Relu")]
-    ]
-
-
-def test_an_interruption_is_not_a_precision() -> None:
-    calm = [Operator("f32", 1.0), Operator("I8", 9.0)]
-    assert prove_precision([calm, [Operator("f32", 900.0), Operator("I8", 9.0)], calm]) == {"int8": 0.9, "fp32": 0.1}
-    assert choose_calm_runs([]) == []
-    assert choose_calm_runs([calm]) == [calm]
-
-
-def test_small_networks_are_watched_longer() -> None:
-    assert [count_watched_runs(s) for s in (0.0, 1e-5, 0.1, 60.0)] == [50, 50, 10, 5]
-
-
-def test_events_belong_to_the_run_around_them() -> None:
+def test_events_belong_to_the_run_around_them_and_only_outermost_count() -> None:
     spans = [make_event("enginebench run", 20, 9), make_event("enginebench run", 0, 9)]
     first, second = make_event("aten::relu", 1, 2, "float"), make_event("aten::add", 21, 2, "float")
-    assert split_runs([second, *spans, first, make_event("aten::late", -5, 1)]) == [[first], [second]]
-
-
-def test_fp32_that_a_setting_made_shorter_is_found() -> None:
-    import torch
-
-    try:
-        torch.set_float32_matmul_precision("medium")
-        assert find_operator_dtype("aten::linear", "float") == "bf16"
-        assert find_operator_dtype("aten::relu", "float") == "float"
-        assert find_operator_dtype("aten::conv2d", "float") == "fp32"
-        assert find_operator_dtype("aten::linear", "c10::Half") == "c10::Half"
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert find_operator_dtype("aten::linear", "float") == "fp32"
-
-
-def test_casts_are_no_work_in_either_type() -> None:
-    assert find_operator_dtype("aten::to", "float") == "reorder"
-    assert find_operator_dtype("onednn::qconv_pointwise", "unsigned char") == "int8"
-    assert find_operator_dtype("aten::_int_mm", "signed char") == "int8"
-
-
-def test_only_outermost_operators_count() -> None:
+    assert proofs.split_runs([second, *spans, first, make_event("aten::late", -5, 1)]) == [[first], [second]]
     events = [
         make_event("aten::empty", 102, 3),
         make_event("aten::conv2d", 0, 50, "float"),
@@ -334,4 +290,113 @@ def test_only_outermost_operators_count() -> None:
         Operator("", 3.0, "empty", "empty"),
         Operator("c10::BFloat16", 12.0, "addmm", "addmm"),
         Operator("generated code", 15.0, "generated code", "fused"),
+    ]
+
+
+def test_fp32_shortened_by_a_setting_is_found_and_casts_are_no_work() -> None:
+    import torch
+
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert find_operator_dtype("aten::linear", "float") == "bf16"
+        assert find_operator_dtype("aten::relu", "float") == "float"
+        assert find_operator_dtype("aten::conv2d", "float") == "fp32"
+        assert find_operator_dtype("aten::linear", "c10::Half") == "c10::Half"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert find_operator_dtype("aten::linear", "float") == "fp32"
+    assert find_operator_dtype("aten::to", "float") == "reorder"
+    assert find_operator_dtype("onednn::qconv_pointwise", "unsigned char") == "int8"
+    assert find_operator_dtype("aten::_int_mm", "signed char") == "int8"
+
+
+# Layers from the runtimes' own records: named, typed, in the precision that ran, once for proof and layers.
+
+Load = Callable[..., Any]
+# On a fast CPU the layers of a single sample are shorter than OpenVINO's counters can tell.
+BATCH = 64
+
+
+def test_operators_of_one_name_are_one_layer() -> None:
+    calm = [Operator("f32", 4.0, "a", "Conv"), Operator("I8", 2.0, "b", "Gemm"), Operator("I8", 1.0, "a", "Conv")]
+    noisy = [operator._replace(time_ns=99.0) for operator in calm]
+    found = summarize_layers([noisy, calm, calm, noisy], "p", ("n",))
+    assert (found.runs, found.profiler, found.notes) == (2, "p", ("n",))
+    assert [(x.name, x.kind, x.mean_ns, x.median_ns, x.precision) for x in found.layers] == [
+        ("a", "Conv", 5.0, 5.0, "fp32"),
+        ("b", "Gemm", 2.0, 2.0, "int8"),
+    ]
+    (layer,) = summarize_layers([[Operator("int64", 1.0, "shape", "Shape")]], "p").layers
+    assert layer.precision is None
+    for runs, told in (([[]], "1 run"), ([[], []], "2 runs")):
+        with pytest.raises(MeasurementError, match=f"p recorded no layer in {told}$"):
+            summarize_layers(runs, "p")
+    run = [
+        Operator("reorder", 9.0, "conv1", "Conv2d", kernel="nchwToNhwcKernel"),
+        Operator("c10::Half", 1.0, "conv1", "Conv2d", kernel="fprop"),
+        Operator("reorder", 2.0, "to", "to"),
+    ]
+    conv, moved = summarize_layers([run], "a profiler").layers
+    assert (conv.precision, moved.precision) == ("fp16", "reorder")
+    assert (conv.mean_ns, conv.kernels) == (10.0, ("nchwToNhwcKernel", "fprop"))
+
+
+@pytest.mark.parametrize("name", ["pytorch", "ort", "openvino"])
+def test_layers_and_proof_are_of_one_record(name: str, load_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    with load_engine(name, batch=BATCH) as engine:
+        assert isinstance(engine, LayerProfiler)
+        engine.bind(random_feeds(engine.inputs, BATCH, 0))
+        profile, proof = engine.profile_layers(), engine.effective_precision()
+        monkeypatch.setattr(f"{type(engine).__module__}.record_profile", None)
+        assert engine.profile_layers() == profile  # the record is kept
+        engine.bind(random_feeds(engine.inputs, BATCH, 1))
+        with pytest.raises(TypeError):
+            engine.profile_layers()  # and forgotten with its inputs
+    total = sum(layer.mean_ns for layer in profile.layers)
+    assert total > 0 and all(layer.name and layer.kind for layer in profile.layers)
+    fp32 = sum(layer.mean_ns for layer in profile.layers if layer.precision == "fp32")
+    assert fp32 / total == pytest.approx(proof["fp32"], abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_eager_layers_are_modules_without_hooks_or_wrappers() -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    modules = name_modules(model)
+    assert list(modules) == ["", "0", "1"] and name_modules(lambda x: x) == {}
+    hooks = torch.nn.modules.module
+    with torch.autograd.profiler.profile(use_kineto=True) as profiler, operators.mark_modules(modules):
+        assert hooks._global_forward_pre_hooks and hooks._global_forward_hooks
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules.values())
+        torch.nn.Tanh()(model(torch.zeros(1, 2)))  # another's module is none of ours
+    spans = [e.name() for e in profiler.kineto_results.events() if e.name().startswith(operators.WATCHED_MODULE)]
+    assert sorted(spans) == [operators.WATCHED_MODULE + path for path in ("", "0", "1")]
+    assert not hooks._global_forward_pre_hooks and not hooks._global_forward_hooks
+    import torch
+
+    from enginebench.engines.pytorch_module import _CastModule
+
+    model = torch.nn.Sequential(torch.nn.ReLU())
+    assert list(name_modules(_CastModule(model, torch.bfloat16, []))) == ["", "0"]
+    assert name_modules(torch.jit.script(torch.nn.ReLU())) == {}
+
+
+def test_operators_belong_to_the_innermost_module_around_them() -> None:
+    span = "enginebench module "
+    events = [
+        make_event(span, 0, 100),
+        make_event(f"{span}block", 10, 60),
+        make_event(f"{span}block.conv", 20, 10),
+        make_event("aten::conv2d", 21, 5, "float"),
+        make_event("aten::add", 40, 2, "float"),
+        make_event("aten::add", 45, 3, "float"),
+        make_event("aten::flatten", 80, 1, "float"),
+    ]
+    found = read_operator_times(events, {"block.conv": "Conv2d"})
+    assert [(x.name, x.kind, x.time_ns) for x in found] == [
+        ("block.conv", "Conv2d", 5.0),
+        ("block: add", "add", 2.0),
+        ("block: add 2", "add", 3.0),
+        ("flatten", "flatten", 1.0),
     ]

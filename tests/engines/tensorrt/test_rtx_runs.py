@@ -62,7 +62,9 @@ def test_answers_as_the_graph_does(backend: Any, tmp_path: Path, graph: str) -> 
     np.testing.assert_allclose(run_once(backend, plan, graph=graph)["output"], expected, rtol=1e-5)
 
 
-def test_what_a_gpu_compiled_is_found_by_the_next_process(backend: Any, tmp_path: Path) -> None:
+def test_caches_are_found_by_the_next_process_and_strategies_are_those_asked_for(
+    backend, tmp_path, engine_module, monkeypatch
+) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     run_once(backend, plan)
     assert list_caches(tmp_path) == [b"COMPILED EAGER"]
@@ -72,9 +74,6 @@ def test_what_a_gpu_compiled_is_found_by_the_next_process(backend: Any, tmp_path
     path.write_bytes(b"of another version")
     run_once(backend, plan)
     assert list_caches(tmp_path) == [b"COMPILED EAGER"]
-
-
-def test_the_strategies_are_those_that_were_asked_for(engine_module, backend, tmp_path, monkeypatch) -> None:
     made: list[Any] = []
     configure = engine_module.configure
     monkeypatch.setattr(engine_module, "configure", lambda *a: made.append(configure(*a)) or made[-1])
@@ -85,23 +84,23 @@ def test_the_strategies_are_those_that_were_asked_for(engine_module, backend, tm
     assert found == [("DISABLED", "EAGER"), ("WHOLE_GRAPH_CAPTURE", "LAZY")]
 
 
-def test_a_stream_that_cannot_be_captured_is_refused_by_name(backend, tmp_path, monkeypatch) -> None:
+def test_streams_and_gpus_that_cannot_are_named(backend, tmp_path, monkeypatch, engine_module) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "capturable")
     with pytest.raises(ArtifactError, match=r"TensorRT for RTX cannot capture .* tensorrt-rtx:graph=0"):
         run_once(backend, plan)
     assert run_once(backend, plan, graph="rtx")["output"].shape[0] == 4
+    assert backend.probe().available and backend.probe().devices == ("cuda:0",)
+    for capability, words in (("9.0", "the GPU here has 9.0"), (None, "there is no GPU here")):
+        monkeypatch.setattr(engine_module, "read_capability", lambda index, found=capability: found)
+        assert not backend.probe().available and words in str(backend.probe().reason)
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
         ("UNSUPPORTED_CC", BackendUnavailable, "not for this GPU's compute capability.*GPU 0 here has .* 8.9"),
-        (
-            "OLD_CUDA_DRIVER,INSUFFICIENT_GPU_MEMORY",
-            BackendUnavailable,
-            "driver is too old for it; .*too little memory",
-        ),
+        ("OLD_CUDA_DRIVER,INSUFFICIENT_GPU_MEMORY", BackendUnavailable, "driver is too old .*; .*too little memory"),
         ("no_gpu", BackendUnavailable, r"it says \(Error reading CUDA GPU properties\)"),
         ("VERSION_MISMATCH", ArtifactError, "another version of TensorRT for RTX built it"),
     ],
@@ -113,15 +112,12 @@ def test_a_plan_that_cannot_run_here_says_why(backend, tmp_path, monkeypatch, fa
         backend.load(plan, make_spec())
 
 
-def test_a_file_that_is_no_plan(backend: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_refused_and_a_finished_plan_described(backend, tmp_path, monkeypatch) -> None:
     junk = tmp_path / "junk.plan"
     junk.write_bytes(b"junk" * 100)
     artifact = Artifact(kind="plan", model="m", path=str(junk), sha256="", files=(), inputs=(), outputs=())
     with pytest.raises(ArtifactError, match="not a plan of TensorRT for RTX, or it is damaged"):
         backend.build(artifact, make_spec(), tmp_path)
-
-
-def test_a_finished_plan_says_what_goes_in_and_what_is_doubtful(backend, tmp_path, monkeypatch) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     alone = Artifact(kind="plan", model="m", path=plan.path, sha256="s", files=(), inputs=(), outputs=())
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "suboptimal")
@@ -130,15 +126,12 @@ def test_a_finished_plan_says_what_goes_in_and_what_is_doubtful(backend, tmp_pat
     assert [c.template for c in taken.caveats] == ["unverified_engine.rtx", "environment.suboptimal_plan"]
 
 
-def test_the_precision_is_proved_as_for_tensorrt(backend: Any, tmp_path: Path) -> None:
+def test_the_precision_is_proved_and_running_names_what_it_needs(backend, tmp_path, monkeypatch) -> None:
     plan = backend.build(GRAPH, make_spec(), tmp_path)
     with backend.load(plan, make_spec()) as engine:
         engine.bind(random_feeds(GRAPH.inputs, 4, 0))
         assert engine.effective_precision() == pytest.approx({"fp32": 1.0})
         assert engine.profile_layers().profiler == "TensorRT for RTX's layer profiler"
-
-
-def test_building_needs_no_cuda_and_running_names_what_it_needs(backend, tmp_path, monkeypatch) -> None:
     import sys
 
     plan = backend.build(GRAPH, make_spec(), tmp_path)
@@ -162,19 +155,8 @@ def test_steps_of_inner_phases_are_thinned_out(engine_module: ModuleType, monkey
         assert monitor.step_complete("Optimizing graph", step), "it goes on"
     monitor.phase_finish("Optimizing graph")
     monitor.step_complete("Building engine", 1)
-    assert (told[0], told[1], told[-1]) == (
-        "building: Building engine",
-        "building: Building engine, 1 of 2",
-        "building: Building engine, 2 of 2",
-    )
+    assert [told[i] for i in (0, 1, -1)] == [f"building: Building engine{of}" for of in ("", ", 1 of 2", ", 2 of 2")]
     assert 3 < len(told) < 12, "a note a second, of seconds by the clock"
-
-
-def test_doctor_knows_which_gpus_can_run_plans(engine_module, backend, monkeypatch) -> None:
-    assert backend.probe().available and backend.probe().devices == ("cuda:0",)
-    for capability, words in (("9.0", "the GPU here has 9.0"), (None, "there is no GPU here")):
-        monkeypatch.setattr(engine_module, "read_capability", lambda index, found=capability: found)
-        assert not backend.probe().available and words in str(backend.probe().reason)
 
 
 @pytest.mark.parametrize(

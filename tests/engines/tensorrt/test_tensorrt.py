@@ -119,7 +119,7 @@ def test_whole_numbers_of_64_bits_go_in_and_out(backend: Any, tmp_path: Path, ve
                 engine.bind({"ids": feeds["ids"] * 0 + 2**32 + 3})
 
 
-def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+def test_everything_is_freed_and_the_flush_is_twice_the_cache(backend, graph, tmp_path, opened) -> None:
     plan = backend.build(graph, make_spec(max_shapes="input:8x1x8x8", min_shapes="input:1x1x8x8"), tmp_path)
     engine = backend.load(plan, make_spec())
     for batch in (4, 2, 4):  # new shapes get new buffers and a new graph
@@ -129,9 +129,6 @@ def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None
     assert live() == {}
     with pytest.raises(UsageError, match="closed"):
         engine.bind(random_feeds(graph.inputs, 4, 0))
-
-
-def test_the_flush_is_twice_the_cache(opened: Any) -> None:
     with opened() as engine:
         assert isinstance(engine, CacheFlusher)
         engine.flush_cache()
@@ -180,7 +177,7 @@ def read_head(plan: Artifact) -> dict[str, Any]:
     return dict(json.loads(Path(plan.path).read_bytes().split(b"\n")[1]))
 
 
-def test_a_profile_is_chosen_and_shapes_must_lie_in_it(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+def test_a_profile_is_chosen_and_shapes_and_feeds_must_fit(backend, graph, tmp_path, opened) -> None:
     plan = backend.build(graph, make_spec(profiles=PROFILES), tmp_path)
     with backend.load(plan, make_spec(profile_index="1")) as engine:
         engine.bind(random_feeds(graph.inputs, 16, 0))
@@ -188,9 +185,6 @@ def test_a_profile_is_chosen_and_shapes_must_lie_in_it(backend: Any, graph: Arti
             engine.bind(random_feeds(graph.inputs, 4, 0))
     with pytest.raises(UsageError, match="the plan has 2 profiles"):
         backend.load(plan, make_spec(profile_index="2"))
-
-
-def test_wrong_feeds_are_refused(opened: Any) -> None:
     with opened() as engine:
         with pytest.raises(UsageError, match="bind first"):
             engine.run  # noqa: B018
@@ -200,11 +194,8 @@ def test_wrong_feeds_are_refused(opened: Any) -> None:
 
 def test_a_plan_alone_says_what_goes_in_and_out(backend: Any, graph: Artifact, tmp_path: Path) -> None:
     plan = backend.build(graph, make_spec(), tmp_path)
-    alone = backend.build(
-        Artifact(kind="plan", model="m.plan", path=plan.path, sha256="", files=(), inputs=(), outputs=()),
-        make_spec(),
-        tmp_path,
-    )
+    bare = Artifact(kind="plan", model="m.plan", path=plan.path, sha256="", files=(), inputs=(), outputs=())
+    alone = backend.build(bare, make_spec(), tmp_path)
     assert [(s.name, s.dtype, s.shape[1:]) for s in alone.inputs] == [("input", "float32", (1, 8, 8))]
     assert alone.inputs[0].shape[0] == 4, "its profile leaves no choice"
     shapes = {"min_shapes": "input:1x1x8x8", "opt_shapes": "input:4x1x8x8", "max_shapes": "input:8x1x8x8"}
@@ -214,7 +205,7 @@ def test_a_plan_alone_says_what_goes_in_and_out(backend: Any, graph: Artifact, t
     assert [s.name for s in alone.outputs] == ["output"]
 
 
-def test_the_precision_is_proved(opened: Any, graph: Artifact) -> None:
+def test_the_precision_is_proved_also_in_the_one_context_that_a_profile_has(opened, graph, backend, tmp_path) -> None:
     with opened() as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
         assert engine.effective_precision() == pytest.approx({"fp32": 1.0})
@@ -223,9 +214,6 @@ def test_the_precision_is_proved(opened: Any, graph: Artifact) -> None:
         took_time = {layer["Name"] for layer in layers if layer["LayerType"] != "NoOp"}
         assert {layer.name for layer in profile.layers} == took_time and len(took_time) == len(layers) - 1
         assert {layer.precision for layer in profile.layers} <= {"fp32", "reorder", None} and profile.runs == 20
-
-
-def test_layers_are_timed_in_the_one_context_that_a_profile_has(backend: Any, graph: Artifact, tmp_path: Path) -> None:
     plan = backend.build(graph, make_spec(profiles=PROFILES), tmp_path)
     with backend.load(plan, make_spec()) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
@@ -250,18 +238,13 @@ def test_kernels_say_what_layers_do_not(opened: Any, graph: Artifact, monkeypatc
         assert engine.effective_precision() == layers, "kernels that say less decide nothing"
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind", "words"),
-    [("build", ArtifactError, "cannot build .*Error Code 10"), ("profile", ArtifactError, "refuses the profile")],
-)
-def test_a_failed_build_says_why(backend, graph, tmp_path, monkeypatch, fault, kind, words) -> None:
-    monkeypatch.setenv("FAKE_TENSORRT_FAULT", fault)
-    with pytest.raises(kind, match=words):
-        backend.build(graph, make_spec(), tmp_path)
-    assert not list((tmp_path / "plans").glob("*.plan"))
-
-
-def test_what_fails_at_run_time_says_why(backend, graph, tmp_path, monkeypatch) -> None:
+def test_what_fails_says_why(backend, graph, tmp_path, monkeypatch) -> None:
+    for fault, words in (("build", "cannot build .*Error Code 10"), ("profile", "refuses the profile")):
+        monkeypatch.setenv("FAKE_TENSORRT_FAULT", fault)
+        with pytest.raises(ArtifactError, match=words):
+            backend.build(graph, make_spec(), tmp_path)
+        assert not list((tmp_path / "plans").glob("*.plan"))
+    monkeypatch.delenv("FAKE_TENSORRT_FAULT")
     plan = backend.build(graph, make_spec(), tmp_path)
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "context")
     with pytest.raises(MeasurementError, match="cannot create a context"):
@@ -271,31 +254,17 @@ def test_what_fails_at_run_time_says_why(backend, graph, tmp_path, monkeypatch) 
         engine.bind(random_feeds(graph.inputs, 4, 0))
 
 
-def test_a_graph_that_cannot_be_captured_is_refused_by_name(backend, graph, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("words", ["tensorrt:graph=0", "first values of input, which"])
+def test_what_a_graph_would_not_repeat_is_refused_by_name(backend, graph, tmp_path, monkeypatch, words) -> None:
+    """What cannot be captured; and bounds of a slice, which TensorRT reads as it enqueues: a captured run does not."""
     plan = backend.build(graph, make_spec(), tmp_path)
-    monkeypatch.setenv("FAKE_CUDA_FAULT", "capture")
-    with backend.load(plan, make_spec()) as engine, pytest.raises(ArtifactError, match="tensorrt:graph=0"):
-        engine.bind(random_feeds(graph.inputs, 4, 0))
-    with backend.load(plan, make_spec(graph="0")) as engine:
-        engine.bind(random_feeds(graph.inputs, 4, 0))
-        engine.run()
-
-
-def test_a_graph_would_keep_what_the_host_read(backend, graph, tmp_path, monkeypatch) -> None:
-    """The bounds of a slice, for one: TensorRT reads them while it enqueues, which a captured run no longer does."""
-    trt = importlib.import_module("tensorrt")
-    plan = backend.build(graph, make_spec(), tmp_path)
-    name = graph.inputs[0].name
-    location = trt.TensorLocation
-    monkeypatch.setattr(
-        trt.ICudaEngine,
-        "get_tensor_location",
-        lambda self, tensor: location.HOST if tensor == name else location.DEVICE,
-    )
-    with (
-        backend.load(plan, make_spec()) as engine,
-        pytest.raises(ArtifactError, match=f"first values of {name}, which"),
-    ):
+    if words.startswith("first"):
+        where = importlib.import_module("tensorrt").TensorLocation
+        host = {"input": where.HOST}
+        monkeypatch.setattr("tensorrt.ICudaEngine.get_tensor_location", lambda _, n: host.get(n, where.DEVICE))
+    else:
+        monkeypatch.setenv("FAKE_CUDA_FAULT", "capture")
+    with backend.load(plan, make_spec()) as engine, pytest.raises(ArtifactError, match=words):
         engine.bind(random_feeds(graph.inputs, 4, 0))
     with backend.load(plan, make_spec(graph="0")) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
@@ -316,13 +285,17 @@ def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path,
         backend.build(source, make_spec(), tmp_path)
 
 
-def test_timings_are_kept_and_foreign_ones_ignored(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+def test_timings_are_kept_foreign_ones_ignored_and_progress_is_told(backend, graph, tmp_path, version) -> None:
     cache = tmp_path / "own.timing"
     cache.write_bytes(b"of another version")
     backend.build(graph, make_spec(timing_cache=str(cache)), tmp_path)
     assert cache.read_bytes().startswith(b"FAKE TIMINGS " + version.encode())
+    notes: list[str] = []
+    backend.take_note(notes.append)
     backend.build(graph, make_spec(optimization_level="1"), tmp_path)
     assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".timing"]
+    told = ["building: Building Engine", "building: Building Engine, 1 of 2", "building: Building Engine, 2 of 2"]
+    assert notes == ([] if version == "8.6" else told)  # 8.6 has no progress monitor
 
 
 def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(backend, graph, tmp_path, version) -> None:
@@ -424,14 +397,6 @@ def test_older_versions_are_refused(engine_module: ModuleType, backend: Any, mon
     assert "8.6 and later" in str(backend.probe().reason)
 
 
-def test_progress_is_told(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
-    notes: list[str] = []
-    backend.take_note(notes.append)
-    backend.build(graph, make_spec(), tmp_path)
-    told = ["building: Building Engine", "building: Building Engine, 1 of 2", "building: Building Engine, 2 of 2"]
-    assert notes == ([] if version == "8.6" else told)  # 8.6 has no progress monitor
-
-
 def take_inventory(version: str) -> dict[str, Any]:
     """What the real bindings of a version have; 8.6's is what `tools/tensorrt_names.py` reads from its wheel."""
     folder = Path(os.environ.get("ENGINEBENCH_FACTS", ROOT.parent / "shared" / "facts"))
@@ -442,7 +407,7 @@ def take_inventory(version: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["10.16", "11.4"], indirect=True)
-def test_the_inventory_is_that_of_the_real_bindings(version: str) -> None:
+def test_names_and_signatures_are_those_of_the_real_bindings(version: str) -> None:
     real = take_inventory(version)
     ours = json.loads((MODULES / "tensorrt" / "names.json").read_text(encoding="utf-8"))[version]
     assert ours["version"] == real["version"]
@@ -450,10 +415,6 @@ def test_the_inventory_is_that_of_the_real_bindings(version: str) -> None:
         assert members == sorted(m for m in real["classes"][name] if not m.startswith("__"))
     for name, members in ours["enums"].items():
         assert members == real["enums"][name]
-
-
-@pytest.mark.parametrize("version", ["10.16", "11.4"], indirect=True)
-def test_signatures_are_those_of_the_real_bindings(version: str) -> None:
     import inspect
     import re
 
@@ -490,7 +451,7 @@ def write_fake_plan(path: Path, flags: list[str]) -> Artifact:
     return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
 
 
-def test_the_lean_runtime_runs_a_plan_for_later_versions(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
+def test_the_lean_runtime_runs_a_plan_for_later_versions_and_says_that_it_cannot_build(lean, graph, tmp_path) -> None:
     assert lean.trt.__name__ == LEAN
     backend = lean.create_backend(None)
     backend.take_reader(PlanFiles())
@@ -499,13 +460,8 @@ def test_the_lean_runtime_runs_a_plan_for_later_versions(lean: ModuleType, graph
     with backend.load(plan, make_spec()) as engine:
         np.testing.assert_allclose(run_on(engine, feeds)["output"], truth(graph, feeds)["output"], rtol=1e-5)
         assert engine.effective_precision() == {}  # it has no inspector: nothing is proved
-    with pytest.raises(
-        ArtifactError, match=r"lean runtime, which takes plans built with --version-compatible\): .*Code 1"
-    ):
+    with pytest.raises(ArtifactError, match=r"lean runtime, .* built with --version-compatible\): .*Code 1"):
         backend.load(write_fake_plan(tmp_path / "own.plan", []), make_spec())
-
-
-def test_the_lean_runtime_says_that_it_cannot_build(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
     backend = lean.create_backend(None)
     assert backend.probe().available and "the lean runtime" in backend.probe().reason
     with pytest.raises(BackendUnavailable, match=r"lean runtime cannot build \(tensorrt_lean_bindings 11\.4"):

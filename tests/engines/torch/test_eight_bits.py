@@ -104,29 +104,22 @@ def test_two_inputs_keep_their_batch_open_and_bare_products_with_weights_count(m
     assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
 
 
-def test_less_than_a_batch_gives_no_ranges(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_what_gives_no_ranges_or_has_nothing_to_quantize_is_refused(module, tmp_path) -> None:
     inputs = (replace(module[0].inputs[0], shape=(16, 1, 8, 8)),)
     only = {"input": ShapeRange(smallest=inputs[0].shape, largest=inputs[0].shape)}
     artifact = replace(module[0], inputs=inputs, allowed=only)
     data = open_data("digits", model="digits-cnn", inputs=inputs, n=12)
     with pytest.raises(ModelError, match="takes 16 entries in a call, and digits has 12"):
         quantize_module(artifact, "pt2e", data, tmp_path / "m.pt2", "minmax", threads=1)
-
-
-def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no convolution or linear layer"):
         quantize_net(module[0], nn.ReLU(), (1, 8), tmp_path)
 
 
-def test_dynamic_int8_takes_linear_layers_that_matrix_units_take(torch_artifact: Artifact) -> None:
+def test_dynamic_int8_takes_linear_layers_or_refuses(torch_artifact: Artifact) -> None:
     spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="dynamic")
-    made = linears.load_quantized(
-        torch_artifact, spec, OPTIONS, lambda _: nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 10))
-    )
+    two = nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 10))
+    made = linears.load_quantized(torch_artifact, spec, OPTIONS, lambda _: two)
     assert [type(layer.weight).__name__ for layer in made._module] == ["Int8Tensor", "Parameter"]
-
-
-def test_dynamic_int8_refuses_a_module_without_such_layers(torch_artifact: Artifact) -> None:
     spec = EngineSpec(backend="pytorch-compile", precision="fp8", recipe="dynamic")
     with pytest.raises(ModelError, match=r"fp8@dynamic covers linear layers.* small has none"):
         linears.load_quantized(torch_artifact, spec, OPTIONS, lambda _: nn.Conv2d(3, 16, 1))
@@ -182,16 +175,6 @@ def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module, kind, shape, 
         assert (found.dtype, 0 < off < 0.1) == (torch.float32, True)
 
 
-def test_static_fp8_gives_rows_to_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    monkeypatch.setattr(
-        torch, "_scaled_mm", lambda rows, columns, *_, **__: found.append(rows.stride()) or rows @ columns
-    )
-    with torch._subclasses.FakeTensorMode():
-        eight_bits._Fp8Linear(nn.Linear(16, 32), torch.ones(()))(torch.empty(1, 16, 4).transpose(1, 2))
-    assert found == [(16, 1)]
-
-
 @pytest.mark.parametrize(
     ("kind", "names", "recipe", "low"),
     [
@@ -205,11 +188,16 @@ def test_layers_that_pytorch_fuses_are_found(module, kind, names, recipe, low, t
     assert [c.figures for c in made.caveats if c.code == "low_coverage"] == low
 
 
-def test_a_program_runs_on_another_device_than_it_was_made_on(module, tmp_path) -> None:
+def test_static_fp8_runs_on_another_device_and_gives_rows_to_matrix_units(module, tmp_path, monkeypatch) -> None:
     made = quantize_net(module[0], Tokens(), (1, 32), tmp_path, recipe="static")
     spec = EngineSpec(backend="pytorch-compile", precision="fp8", recipe="static", device="meta")
     placed = place_module(load_module(made), made, spec, OPTIONS)
     assert placed(torch.ones(2, 32, device="meta")).device.type == "meta"
+    found = []
+    monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, *_, **__: found.append(a.stride()) or a @ b)
+    with torch._subclasses.FakeTensorMode():
+        eight_bits._Fp8Linear(nn.Linear(16, 32), torch.ones(()))(torch.empty(1, 16, 4).transpose(1, 2))
+    assert found == [(16, 1)]
 
 
 hooked = nn.Linear(32, 16)

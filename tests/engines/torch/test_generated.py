@@ -10,28 +10,13 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines.backends.torch import generated, operators
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
-from enginebench.engines.backends.torch.generated import (
-    BETWEEN,
-    EAGER,
-    GENERATED,
-    MAPPING,
-    TRACE,
-    UNTOLD,
-    GeneratedCode,
-    NamedCall,
-    TracedNode,
-    find_operator,
-    find_path,
-    list_wrappers,
-    name_calls,
-    name_run,
-    read_calls,
-    trace_modules,
-)
-from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
-from enginebench.engines.proof import Operator
+from enginebench.engines.backends.torch.generated import GENERATED, GeneratedCode, NamedCall, TracedNode, name_run
+from enginebench.engines.backends.torch.operators import WATCHED_MODULE, Launch, list_outermost, name_kernels
+from enginebench.engines.proof import Operator, record_profile
 from enginebench.engines.pytorch_compile import leave_recurrent
+from events import make_event
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -69,14 +54,6 @@ PRODUCTS = {"block.conv1", "block.conv2", "fc"}
 IMAGE = torch.zeros(1, 4, 8, 8)
 
 
-def test_a_trace_tells_the_layers_and_two_calls_of_one_module_apart() -> None:
-    (graph,) = trace_modules(Net().eval(), [IMAGE], fullgraph=True)
-    assert [node.layer for node in graph.values()] == LAYERS
-    assert {node.layer for node in graph.values() if node.product} == PRODUCTS
-    add = next(node for node in graph.values() if node.layer == "block: add")
-    assert "block.conv2" in {graph[name].layer for name in add.inputs if name in graph}
-
-
 def test_generated_code_is_joined_to_modules() -> None:
     """With the real compiler: each layer is told once, and every kernel was timed."""
     inductor.freezing = False  # of whatever was loaded before in this process
@@ -96,37 +73,31 @@ def test_generated_code_is_joined_to_modules() -> None:
     profile = engine.profile_layers()
     told = [part for layer in profile.layers for part in layer.name.split(" + ")]
     assert set(LAYERS) <= set(told) and all(told.count(name) == 1 for name in LAYERS)
-    assert BETWEEN in told and GENERATED not in told
+    assert generated.BETWEEN in told and GENERATED not in told
     assert {"block.conv1", "block.conv2"} <= {layer.name for layer in profile.layers}
-    assert all(layer.mean_ns > 0 for layer in profile.layers if layer.name != BETWEEN)
-    marked = [name for wrapper in list_wrappers() for name in vars(wrapper) if name.startswith("cpp_fused")]
+    assert all(layer.mean_ns > 0 for layer in profile.layers if layer.name != generated.BETWEEN)
+    marked = [name for wrapper in generated.list_wrappers() for name in vars(wrapper) if name.startswith("cpp_fused")]
     assert marked and "not what" not in profile.notes[0]
-    assert not [value for wrapper in list_wrappers() for value in vars(wrapper).values() if _is_marked(value)]
+    assert not [value for wrapper in generated.list_wrappers() for value in vars(wrapper).values() if _is_marked(value)]
 
 
 def _is_marked(value: Any) -> bool:
-    return WATCHED_KERNEL in str(getattr(value, "args", ""))
+    return operators.WATCHED_KERNEL in str(getattr(value, "args", ""))
 
 
-def test_nobody_listens_for_longer_than_a_compilation() -> None:
-    before = list(logging.getLogger(TRACE).handlers)
+def test_nobody_listens_for_longer_than_a_compilation_and_what_was_heard_holds() -> None:
+    before = list(logging.getLogger(generated.TRACE).handlers)
     code = GeneratedCode(Net(), fullgraph=True)
     with pytest.raises(ZeroDivisionError), code.listen():
-        assert len(logging.getLogger(TRACE).handlers) == len(before) + 1
+        assert len(logging.getLogger(generated.TRACE).handlers) == len(before) + 1
         raise ZeroDivisionError
-    assert logging.getLogger(TRACE).handlers == before
-
-
-def test_what_another_alike_was_compiled_for_holds_here() -> None:
+    assert logging.getLogger(generated.TRACE).handlers == before
     tell(GeneratedCode(torch.nn.Sequential(torch.nn.ReLU()).eval(), fullgraph=True), RELU)
     code = GeneratedCode(torch.nn.Sequential(torch.nn.ReLU()).eval(), fullgraph=True)
     named, why = code.name_layers([[Operator(GENERATED, 1.0, "cpp_fused_relu_0", GENERATED)]], [IMAGE])
     assert why is None and [one.name for one in named[0]] == ["0"]
-
-
-def test_without_word_from_the_compiler_the_runs_stay_as_they_are() -> None:
     runs = [[Operator("", 1.0, "relu", "relu")]]
-    assert GeneratedCode(torch.nn.Tanh(), fullgraph=True).name_layers(runs, [IMAGE]) == (runs, UNTOLD)
+    assert GeneratedCode(torch.nn.Tanh(), fullgraph=True).name_layers(runs, [IMAGE]) == (runs, generated.UNTOLD)
 
 
 RELU = {"cppCodeToPost": {"cpp_fused_relu_0:1": ["relu"]}, "postToPre": {"relu": ["input_1"]}}
@@ -136,8 +107,8 @@ def tell(code: GeneratedCode, *mappings: dict[str, Any]) -> None:
     """Says what the compiler says."""
     with code.listen():
         for mapping in mappings:
-            metadata = {"artifact": {"name": MAPPING}}
-            logging.getLogger(TRACE).debug("", extra={"metadata": metadata, "payload": json.dumps(mapping)})
+            metadata = {"artifact": {"name": generated.MAPPING}}
+            logging.getLogger(generated.TRACE).debug("", extra={"metadata": metadata, "payload": json.dumps(mapping)})
 
 
 @pytest.mark.parametrize(
@@ -180,9 +151,10 @@ GRAPH = {
 BEFORE = {name: [name] for name in GRAPH}
 
 
-def settle(calls: dict[str, list[str]]) -> list[tuple[str, str]]:
-    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": BEFORE})
-    return [(call.kernel, call.layer) for call in name_calls(read_calls(mapping), GRAPH)]
+def settle(calls, graph=GRAPH, before=BEFORE) -> list[tuple[str, str]]:
+    """(kernel, layer) of each call."""
+    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": before})
+    return [(call.kernel, call.layer) for call in generated.name_calls(generated.read_calls(mapping), graph)]
 
 
 def test_what_a_kernel_only_reads_is_not_its_work() -> None:
@@ -201,10 +173,7 @@ def test_what_a_kernel_only_reads_is_not_its_work() -> None:
         ("extern_kernels.convolution", "conv2"),
         ("triton_last", "bn2 + add + relu: relu 2"),
     ]
-
-
-def test_nothing_is_worked_on_before_it_can_be() -> None:
-    """A kernel that also lays out a later weight names all that this one's layer is for."""
+    # A kernel that also lays out a later weight names all that this one's layer is for.
     assert settle(
         {
             "extern_kernels.convolution:1": ["conv1"],
@@ -213,9 +182,6 @@ def test_nothing_is_worked_on_before_it_can_be() -> None:
             "cpp_last:4": ["relu2", "add", "bn2", "conv2"],
         }
     )[1::2] == [("cpp_relu_and_pack", "bn1 + relu: relu"), ("cpp_last", "bn2 + add + relu: relu 2")]
-
-
-def test_a_product_that_is_named_after_what_was_fused_behind_it() -> None:
     assert settle(
         {
             "torch.ops.mkldnn._convolution_pointwise.default:1": ["relu1"],
@@ -227,7 +193,7 @@ def test_a_product_that_is_named_after_what_was_fused_behind_it() -> None:
     ]
 
 
-def test_all_that_one_node_became_is_one_layer() -> None:
+def test_all_that_one_node_became_is_one_layer_and_nobody_guesses() -> None:
     """Attention is a single node of the trace; a library does its products, and a generated kernel what is between."""
     graph = {"attend": TracedNode("attention", ("x",), True), "add": TracedNode("add", ("attend",), False)}
     calls = {
@@ -237,16 +203,17 @@ def test_all_that_one_node_became_is_one_layer() -> None:
         "triton_add:4": ["add", "bmm"],
     }
     before = {"addmm": ["attend"], "softmax": ["attend"], "bmm": ["attend"], "add": ["add"]}
-    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": before})
-    layers = [call.layer for call in name_calls(read_calls(mapping), graph)]
+    layers = [layer for _, layer in settle(calls, graph, before)]
     assert layers == ["attention", "attention", "attention", "add"]
-
-
-def test_nobody_guesses_which_of_two_products_a_call_is() -> None:
+    # Each layer of an LSTM is a call of its own.
+    kernel = "torch.ops.mkldnn.mkldnn_rnn_layer.default"
+    calls = {f"{kernel}:1": ["lstm"], f"{kernel}:2": ["lstm"], "extern_kernels.addmm:3": ["fc"]}
+    graph = {"lstm": TracedNode("rnn: lstm", ("x",), True), "fc": TracedNode("fc", ("lstm",), True)}
+    layers = [layer for _, layer in settle(calls, graph, {name: [name] for name in graph})]
+    assert layers == ["rnn: lstm", "rnn: lstm", "fc"]
     calls = {"torch.ops.mkldnn._convolution_pointwise_.binary:1": ["relu2"], "cpp_other:2": []}
     graph = {**GRAPH, "relu1": TracedNode("relu", ("x",), False), "bn2": TracedNode("bn2", ("conv1", "conv2"), False)}
-    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": BEFORE})
-    assert [call.layer for call in name_calls(read_calls(mapping), graph)] == ["", ""]
+    assert [layer for _, layer in settle(calls, graph)] == ["", ""]
 
 
 def kernels(*names: str) -> list[Operator]:
@@ -294,7 +261,7 @@ def test_library_kernels_belong_to_the_calls_that_stand_where_they_ran(ran, laye
     ],
 )
 def test_what_runs_between_two_graphs_is_never_the_work_of_a_compiled_layer(ran: list[str], layers: list[str]) -> None:
-    eager = NamedCall(EAGER, True, "gru")
+    eager = NamedCall(generated.EAGER, True, "gru")
     calls = [NamedCall("triton_a", False, "a"), eager, NamedCall("triton_b", False, "b")]
     own = NamedCall("extern_kernels.addmm", True, "fc")
     named = name_run(kernels(*ran), [*calls, *([own] if "fc" in layers else [])])
@@ -321,24 +288,18 @@ def test_layers_that_are_left_to_run_eagerly_are_named_where_they_run() -> None:
     leave_recurrent(module)
     torch.compiler.reset()
     left: list[tuple[int, str]] = []
-    graphs = trace_modules(module, [torch.zeros(1, 2, 4)], fullgraph=False, left=left)
+    graphs = generated.trace_modules(module, [torch.zeros(1, 2, 4)], fullgraph=False, left=left)
     assert left == [(len(graphs) - 1, "inner.1")] and len(graphs) >= 2
     assert [node.layer for node in graphs[-1].values()] == ["tanh"]
 
 
-def test_a_renamed_kernel_keeps_its_name_beside_the_layer() -> None:
+def test_a_renamed_kernel_and_operators_of_the_host_keep_their_names() -> None:
     named = name_run(kernels("triton_a", "sgemm", "wgrad", "triton_b"), CALLS)
     assert named is not None and named[1][2:] == ("conv1", "convolution", (), "sgemm")
-
-
-def test_operators_of_the_host_are_known_by_their_name() -> None:
-    run = [
-        Operator("", 1.0, "empty", "empty"),
-        Operator("fp32", 1.0, "addmm", "addmm"),
-        Operator(GENERATED, 1.0, GENERATED, "fused"),
-    ]
+    run = [Operator("", 1.0, "empty", "empty"), Operator("fp32", 1.0, "addmm", "addmm")]
+    run.append(Operator(GENERATED, 1.0, GENERATED, "fused"))
     named = name_run(run, [NamedCall("extern_kernels.addmm", True, "fc")])
-    assert named is not None and [one.name for one in named] == ["empty", "fc", BETWEEN]
+    assert named is not None and [one.name for one in named] == ["empty", "fc", generated.BETWEEN]
 
 
 @pytest.mark.parametrize(
@@ -355,30 +316,8 @@ def test_operators_of_the_host_are_known_by_their_name() -> None:
     ],
 )
 def test_paths_are_those_of_named_modules(said: str, wrapped: str, path: str) -> None:
-    assert find_path({"outer": ("L['self'].other", None), "inner": (said, None)}, wrapped) == path
-    assert find_path({}) == find_path(None) == ""
-
-
-@pytest.mark.parametrize(
-    ("kernel", "operator"),
-    [
-        ("extern_kernels.addmm", "addmm"),
-        ("torch.ops.mkldnn._convolution_pointwise_.binary", "_convolution_pointwise_"),
-        ("torch.ops.aten.mm.default", "mm"),
-        ("aten.bmm", "bmm"),
-    ],
-)
-def test_the_operator_of_a_library_call(kernel: str, operator: str) -> None:
-    assert find_operator(kernel) == operator
-
-
-def test_older_versions_that_tell_nothing_compile_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "enginebench.engines.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace())
-    )
-    code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
-    tell(code, RELU)
-    assert code.name_layers([], [IMAGE]) == ([], UNTOLD)
+    assert generated.find_path({"outer": ("L['self'].other", None), "inner": (said, None)}, wrapped) == path
+    assert generated.find_path({}) == generated.find_path(None) == ""
 
 
 class Wrapper(torch.nn.Module):
@@ -392,53 +331,32 @@ class Wrapper(torch.nn.Module):
         return self.inner(x)
 
 
-def test_modules_in_one_wrapper_keep_what_was_said_of_each() -> None:
+def test_modules_in_one_wrapper_keep_what_was_said_and_older_versions_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     relu, tanh = (Wrapper(make()).eval() for make in (torch.nn.ReLU, torch.nn.Tanh))
     first, second = (GeneratedCode(module, fullgraph=True) for module in (relu, tanh))
-    (node,) = trace_modules(relu, [IMAGE], fullgraph=True)[0]
+    (node,) = generated.trace_modules(relu, [IMAGE], fullgraph=True)[0]
     tell(first, RELU | {"postToPre": {"relu": [node]}})
-    assert second.name_layers([[]], [IMAGE]) == ([[]], UNTOLD)
+    assert second.name_layers([[]], [IMAGE]) == ([[]], generated.UNTOLD)
     tell(second, {"cppCodeToPost": {"cpp_fused_tanh_0:1": ["tanh"]}, "postToPre": {"tanh": ["elsewhere"]}})
     named, why = first.name_layers([[Operator(GENERATED, 1.0, "cpp_fused_relu_0", GENERATED)]], [IMAGE])
     assert why is None and [one.name for one in named[0]] == ["inner"]
+    monkeypatch.setattr(f"{GeneratedCode.__module__}.inductor", SimpleNamespace(trace=SimpleNamespace()))
+    code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
+    tell(code, RELU)
+    assert code.name_layers([], [IMAGE]) == ([], generated.UNTOLD)
 
 
-def test_a_break_of_the_graph_makes_two_and_operators_are_counted_through_both() -> None:
+def test_a_break_makes_two_graphs_with_the_paths_of_the_whole() -> None:
     class Broken(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             x = torch.relu(x)
             torch._dynamo.graph_break()
             return torch.relu(x - 1)
 
-    graphs = trace_modules(Broken(), [IMAGE], fullgraph=False)
+    graphs = generated.trace_modules(Broken(), [IMAGE], fullgraph=False)
     assert [[node.layer for node in graph.values()] for graph in graphs] == [["relu"], ["sub", "relu 2"]]
 
-
-def test_a_module_whose_children_one_operator_replaces_is_a_layer() -> None:
-    class Replaced(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.child = torch.nn.Linear(8, 8)
-
-        def forward(self, x: Any) -> Any:
-            return torch.nn.functional.linear(x, self.child.weight)
-
-    (graph,) = trace_modules(torch.nn.Sequential(Replaced(), torch.nn.ReLU()).eval(), [IMAGE], fullgraph=True)
-    assert [node.layer for node in graph.values()] == ["0", "1"]
-
-
-def test_two_calls_of_one_kernel_for_one_node_are_one_layer() -> None:
-    """Each layer of an LSTM is a call of its own."""
-    kernel = "torch.ops.mkldnn.mkldnn_rnn_layer.default"
-    calls = {f"{kernel}:1": ["lstm"], f"{kernel}:2": ["lstm"], "extern_kernels.addmm:3": ["fc"]}
-    graph = {"lstm": TracedNode("rnn: lstm", ("x",), True), "fc": TracedNode("fc", ("lstm",), True)}
-    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": {name: [name] for name in graph}})
-    assert [call.layer for call in name_calls(read_calls(mapping), graph)] == ["rnn: lstm", "rnn: lstm", "fc"]
-
-
-def test_after_a_break_paths_are_still_those_of_the_whole() -> None:
-    """The model may have a module of the same name as its block has."""
-
+    # The model may have a module of the same name as its block has.
     class Broken(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -458,5 +376,125 @@ def test_after_a_break_paths_are_still_those_of_the_whole() -> None:
             x = self.block(x)
             return self.fc(x)
 
-    graphs = trace_modules(Outer().eval(), [IMAGE], fullgraph=False)
+    graphs = generated.trace_modules(Outer().eval(), [IMAGE], fullgraph=False)
     assert [node.layer for graph in graphs for node in graph.values()] == ["block: relu", "block.fc", "fc"]
+
+    class Replaced(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.child = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.linear(x, self.child.weight)
+
+    (graph,) = generated.trace_modules(torch.nn.Sequential(Replaced(), torch.nn.ReLU()).eval(), [IMAGE], fullgraph=True)
+    assert [node.layer for node in graph.values()] == ["0", "1"]
+
+
+# Kernels of a GPU, each under the module that launched it.
+
+EVENTS = [
+    make_event(WATCHED_MODULE, 0, 1000, "float"),
+    make_event(f"{WATCHED_MODULE}conv", 10, 90, "float"),
+    make_event("aten::conv2d", 20, 60, "float", number=1),
+    make_event("aten::cudnn_convolution", 30, 40, "float", number=2),
+    make_event("cudaLaunchKernel", 40, 5, "float", number=77, of=2),
+    make_event("aten::relu", 110, 20, "float", number=3),
+    make_event("aten::relu", 150, 20, "float", number=4),
+    # The GPU is behind: it starts the first kernel when the host is at the last operator.
+    make_event("nchwToNhwcKernel", 160, 5, "float", number=77, of=2, device="CUDA"),
+    make_event(f"{WATCHED_MODULE}conv", 160, 60, "float", device="CUDA"),  # the host's span, as the profiler repeats it
+    make_event("sgemm", 170, 50, "float", number=78, of=2, device="CUDA"),
+    make_event("clamp", 230, 3, "float", number=79, of=3, device="CUDA"),
+    make_event("clamp", 240, 3, "float", number=80, of=4, device="CUDA"),
+    make_event("Memset (Device)", 250, 3, "float", number=81, device="CUDA"),
+]
+LAUNCHES = [
+    Launch("nchwToNhwcKernel", "conv", "Conv2d"),
+    Launch("sgemm", "conv", "Conv2d"),
+    Launch("clamp", "relu", "relu"),
+    Launch("clamp", "relu 2", "relu"),
+    Launch("Memset (Device)", "Memset (Device)", "kernel"),
+]
+
+
+def test_kernels_belong_to_the_operator_that_launched_them() -> None:
+    assert operators.read_launches(EVENTS, {"conv": "Conv2d"}) == LAUNCHES
+    names = ["mkldnn::_convolution_pointwise", "torchvision::nms", "void at::native::copy<1>", "cudaLaunchKernel"]
+    events = [make_event(name, 10 * i, 5, "float") for i, name in enumerate(names)]
+    known = ("_convolution_pointwise", "nms")
+    assert [(name, kind) for _, name, kind in list_outermost(events, {})] == [(name, name) for name in known]
+    assert [one.dtype for one in operators.read_operator_times(events)] == ["fp32", "float"]
+    names = ["aten::addmm", "aten::_int_mm", "aten::baddbmm_", "conv2d", "aten::lgamma", "aten::layer_norm", "add"]
+    assert [name for name in names if operators.is_product(name)] == names[:4]
+
+
+def test_a_replay_is_named_after_the_launches_if_its_kernels_are_theirs() -> None:
+    run = [Operator("fp32", float(i), launch.kernel, "kernel") for i, launch in enumerate(LAUNCHES)]
+    named = name_kernels([run, run], LAUNCHES)
+    assert named is not None and named[0] == named[1] and named[0][-1] == run[-1]
+    assert [(one.name, one.kind, one.kernel, one.time_ns) for one in named[0]][1:3] == [
+        ("conv", "Conv2d", "sgemm", 1.0),
+        ("relu", "relu", "clamp", 2.0),
+    ]
+    run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES[:-1]]
+    other = [run[0], Operator("reorder", 1.0, "memset32", "kernel"), *run[1:]]
+    named = name_kernels([run, other], LAUNCHES)
+    assert named is not None and [[one.name for one in run] for run in named] == [
+        ["conv", "conv", "relu", "relu 2"],
+        ["conv", "memset32", "conv", "relu", "relu 2"],
+    ]
+    run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES]
+    assert (LAUNCHES[0].layer, LAUNCHES[1].layer, LAUNCHES[2].layer) == ("conv", "conv", "relu")
+    named = name_kernels([[run[1], run[0], *run[2:]]], LAUNCHES)
+    assert [(one.name, one.kernel) for one in named[0]][:2] == [("conv", run[1].name), ("conv", run[0].name)]
+    assert name_kernels([[run[0], run[2], run[1], *run[3:]]], LAUNCHES) is None
+    assert name_kernels([[*run, run[0]]], LAUNCHES) is None
+    run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES]
+    other = [run[0]._replace(name="winograd"), *run[1:]]
+    assert name_kernels([run, other], LAUNCHES) is None
+    assert name_kernels([run[:-2]], LAUNCHES) is None
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layer(x))
+
+
+def test_watching_modules_does_not_change_what_runs() -> None:
+    """An encoder layer of PyTorch leaves its fast path where one of its modules has a hook; it is one operator."""
+    module = Encoder().eval()
+    modules = operators.name_modules(module)
+
+    def run() -> None:
+        with torch.inference_mode():
+            module(torch.zeros(1, 4, 8))
+
+    with operators.mark_modules(modules):
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules.values())
+        runs = record_profile(run)
+    names = [name for _, name, _ in list_outermost(runs[0], operators.describe_modules(modules))]
+    assert "layer" in names and "head" in names
+    assert not [name for name in names if name.startswith("layer.")]
+    with torch.autograd.profiler.profile(use_kineto=True) as profiler:
+        run()
+    assert not [e for e in profiler.kineto_results.events() if e.name().startswith(WATCHED_MODULE)]
+
+
+def test_a_module_with_more_than_one_operator_in_a_call_is_no_layer() -> None:
+    events = [
+        make_event(f"{WATCHED_MODULE}a", 0, 10, "float"),
+        make_event("aten::add", 1, 2, "float"),
+        make_event(f"{WATCHED_MODULE}b", 20, 30, "float"),
+        make_event("aten::add", 21, 2, "float"),
+        make_event(f"{WATCHED_MODULE}b.conv", 30, 10, "float"),
+        make_event("aten::conv2d", 31, 2, "float"),
+        make_event(f"{WATCHED_MODULE}a", 60, 10, "float"),
+        make_event("aten::add", 61, 2, "float"),
+    ]
+    assert [name for _, name, _ in list_outermost(events, {"b.conv": "Conv2d"})] == ["a", "b: add", "b.conv", "a"]

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.fx
 from msgspec.structs import replace
+from torch._inductor import cpu_vec_isa
 
 from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
@@ -22,7 +24,7 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch import pytorch_compile
 from enginebench.engines.backends.torch.module import fold_batch_norms, make_checks
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
+from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
 from enginebench.engines.pytorch import TorchEngine, _find_points, prepare_torch
 from enginebench.engines.pytorch_module import count_norms, flatten_tensors
 
@@ -50,12 +52,24 @@ def describe(*names: str) -> Artifact:
     return Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(x,), outputs=specs)
 
 
-def test_fp32_is_strict() -> None:
+def test_fp32_is_strict_and_threads_run_operators_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     prepare_torch(SPEC)
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32
+    prepare_torch(replace(SPEC, threads=2))
+    assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (2, 1)
+    prepare_torch(SPEC)
+    assert torch.get_num_threads() == 1
+
+    def refuse(count: int) -> None:
+        raise RuntimeError("cannot set number of interop threads after parallel work has started")
+
+    monkeypatch.setattr(torch, "get_num_interop_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_interop_threads", refuse)
+    with pytest.raises(BackendUnavailable, match="in a new process"):
+        prepare_torch(SPEC)
 
 
 @pytest.mark.parametrize("variable", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
@@ -65,23 +79,6 @@ def test_environment_that_shortens_fp32_is_refused(variable: str, monkeypatch: p
         prepare_torch(SPEC)
     monkeypatch.setenv(variable, "strict")
     prepare_torch(SPEC)
-
-
-def test_threads_are_set_and_operators_run_one_by_one() -> None:
-    prepare_torch(replace(SPEC, threads=2))
-    assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (2, 1)
-    prepare_torch(SPEC)
-    assert torch.get_num_threads() == 1
-
-
-def test_threads_that_were_set_elsewhere_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(count: int) -> None:
-        raise RuntimeError("cannot set number of interop threads after parallel work has started")
-
-    monkeypatch.setattr(torch, "get_num_interop_threads", lambda: 4)
-    monkeypatch.setattr(torch, "set_num_interop_threads", refuse)
-    with pytest.raises(BackendUnavailable, match="in a new process"):
-        prepare_torch(SPEC)
 
 
 def test_channels_last_changes_layout_and_no_answer(torch_artifact: Artifact, loader: Any, expect: Any) -> None:
@@ -124,14 +121,15 @@ def test_outputs_are_found_in_whatever_a_module_returns() -> None:
         answer = run_on(engine, {"x": np.array([[1, 2]], np.float32)})
         np.testing.assert_array_equal(answer["first"], [[2, 3]])
         np.testing.assert_array_equal(answer["second"], [[2, 4]])
-
-
-def test_module_that_returns_another_number_of_tensors_is_refused() -> None:
     with PytorchBackend(lambda artifact: Wrapped(lambda x: (x, x))).load(describe("y"), SPEC) as engine:
         engine.bind({"x": np.zeros((1, 2), np.float32)})
         engine.run()
         with pytest.raises(ArtifactError, match="returned 2 tensors; its artifact names 1"):
             engine.fetch()
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
+    with PytorchBackend(lambda artifact: module).load(describe("y"), SPEC) as engine:
+        np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[1, 1]])
+        assert engine._answer.is_inference()
 
 
 @pytest.mark.parametrize("backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)])
@@ -141,13 +139,6 @@ def test_loader_is_needed_and_must_return_a_module(backend: Any, torch_artifact:
         backend(None).load(torch_artifact, spec)
     with pytest.raises(ModelError, match="returned a dict"):
         backend(lambda artifact: {}).load(torch_artifact, spec)
-
-
-def test_module_is_put_into_inference_mode() -> None:
-    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
-    with PytorchBackend(lambda artifact: module).load(describe("y"), SPEC) as engine:
-        np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[1, 1]])
-        assert engine._answer.is_inference()
 
 
 def test_freezing_folds_weights_and_keeps_the_answers(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
@@ -189,11 +180,20 @@ def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
         np.testing.assert_allclose(run_on(engine, feeds)["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_folding_leaves_no_norm_and_touches_no_original() -> None:
+def test_folding_leaves_no_norm_inside_or_beside_others() -> None:
     module = make_normed()
     assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
     assert count_norms(torch.fx.symbolic_trace(module)) == 2
     assert torch.equal(module[0].weight, make_normed()[0].weight)
+    # As a model from a factory is: its wrapper takes any number of inputs.
+    inner = make_normed()
+    module = Around(Around(inner)).eval()
+    folded = fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])
+    assert [type(m) for m in folded.modules()].count(torch.nn.BatchNorm2d) == 0
+    assert module.inner.inner is inner and isinstance(inner[1], torch.nn.BatchNorm2d)
+    layer = torch.nn.Linear(4, 4)
+    module = torch.nn.Sequential(make_normed(), layer, torch.nn.ReLU(), layer).eval()
+    assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
 
 
 class Pair(torch.nn.Module):
@@ -254,21 +254,6 @@ def test_what_cannot_be_folded_is_an_error_that_says_why(make: Any, shape: tuple
         fold_batch_norms(make().eval(), "m", [[torch.rand(shape)]])
 
 
-def test_what_cannot_be_traced_is_folded_inside() -> None:
-    """As a model from a factory is: its wrapper takes any number of inputs."""
-    inner = make_normed()
-    module = Around(Around(inner)).eval()
-    folded = fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])
-    assert [type(m) for m in folded.modules()].count(torch.nn.BatchNorm2d) == 0
-    assert module.inner.inner is inner and isinstance(inner[1], torch.nn.BatchNorm2d)
-
-
-def test_a_layer_that_is_called_twice_hinders_no_other() -> None:
-    layer = torch.nn.Linear(4, 4)
-    module = torch.nn.Sequential(make_normed(), layer, torch.nn.ReLU(), layer).eval()
-    assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
-
-
 class Counting(torch.nn.Sequential):
     """Notes the batches that it is called with; takes only those in `accepted`."""
 
@@ -305,13 +290,10 @@ class EveryEighth(torch.nn.Sequential):
 
 
 @pytest.mark.parametrize(("batch", "reason"), [(8, "gives other outputs once"), (4, "its outputs are empty")])
-def test_an_empty_answer_proves_nothing(batch: int, reason: str) -> None:
+def test_an_empty_answer_proves_nothing_and_no_common_batch_is_checked_whole(batch: int, reason: str) -> None:
     inputs = (TensorSpec(name="x", dtype="float32", shape=(batch, 4, 2)),)
     with pytest.raises(ModelError, match=reason):
         fold_batch_norms(EveryEighth().eval(), "m", make_checks(inputs, batch))
-
-
-def test_inputs_without_a_common_batch_are_checked_whole() -> None:
     inputs = tuple(TensorSpec(name=name, dtype="float32", shape=(n, 2)) for name, n in (("x", 8), ("y", 3)))
     assert [[tuple(t.shape) for t in check] for check in make_checks(inputs, 8)] == [[(8, 2), (3, 2)]]
 
@@ -401,7 +383,10 @@ def test_module_that_is_no_single_graph_is_refused_with_the_way_out(tmp_path: Pa
         np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[2, 2]])
 
 
-def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, torch_artifact: Artifact) -> None:
+def test_missing_compiler_and_headers_are_named(monkeypatch, tmp_path, torch_artifact) -> None:
+    monkeypatch.setattr(pytorch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert pytorch_compile.find_missing_tools() == {"Python's headers (Python.h)": "apt-get install python3-dev"}
+    assert "Python.h" in str(PytorchCompileBackend(None, None).probe().reason)
     monkeypatch.setattr(pytorch_compile.shutil, "which", lambda name: None)
     answer = PytorchCompileBackend(None, None).probe()
     assert not answer.available
@@ -412,7 +397,80 @@ def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, torch_artifa
             use(PytorchCompileBackend(None, None))
 
 
-def test_missing_headers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pytorch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert find_missing_tools() == {"Python's headers (Python.h)": "apt-get install python3-dev"}
-    assert "Python.h" in str(PytorchCompileBackend(None, None).probe().reason)
+# What `pytorch-compile` needs around PyTorch's compiler: a hash of what it made, its questions, plain paths.
+
+KERNEL = "# kernel path: {folder}/ab/cabc.py\ntmp0 = x0 / 8\ntmp1 = x1//16\ntmp2 = (x2)/4\n"
+CHOICE = '{{"XBLOCK": {block}, "num_warps": 4, "time_taken_ms": {time}, "found_by_coordesc": false}}'
+
+
+def build(folder: Path, *, kernel: str = KERNEL, block: int = 256, time: int = 12) -> str | None:
+    """The hash of a build that left these files."""
+    cache = folder / pytorch_compile.CACHE_NAME / "ab"
+    cache.mkdir(parents=True)
+    (cache / "cabc.py").write_text(kernel.format(folder=folder))
+    (cache / "x.best_config").write_text(CHOICE.format(block=block, time=time))
+    (cache / "main.so").write_bytes(b"compiled, with its folder inside: " + str(folder).encode())
+    return PytorchCompileBackend(None, folder).hash_code()
+
+
+def test_builds_that_are_alike_have_one_hash_and_nothing_has_none(tmp_path: Path) -> None:
+    assert build(tmp_path / "1") == build(tmp_path / "2", time=99)
+    assert PytorchCompileBackend(None, tmp_path).hash_code() is None
+    assert PytorchCompileBackend(None, None).hash_code() is None
+
+
+@pytest.mark.parametrize(
+    "changed", [{"block": 512}, {"kernel": KERNEL.replace("/ 8", "/ 9")}, {"kernel": KERNEL.replace("/16", "/17")}]
+)
+def test_another_kernel_or_choice_is_another_build(tmp_path: Path, changed: dict[str, object]) -> None:
+    assert build(tmp_path / "1") != build(tmp_path / "2", **changed)  # type: ignore[arg-type]
+
+
+Asked = list[tuple[str, str]]
+
+
+def forget() -> None:
+    """As in a process that has asked nothing yet."""
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    kinds = (type(isa) for isa in cpu_vec_isa.supported_vec_isa_list)
+    for one in (cpu_vec_isa.VecISA._VecISA__bool__impl, *(kind.__bool__ for kind in kinds)):
+        getattr(one, "cache_clear", bool)()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    """(flags, program) of each program that was compiled; all but 8 bits and tiles work."""
+    found: Asked = []
+
+    def check_build(isa: cpu_vec_isa.VecISA, code: str) -> bool:
+        found.append((isa.build_arch_flags(), code))
+        return "dpbusd" not in code
+
+    monkeypatch.setattr(cpu_vec_isa.VecISA, "check_build", check_build)
+    forget()
+    yield found
+    forget()
+
+
+def test_the_first_process_asks_and_the_next_ones_believe_it(tmp_path: Path, asked: Asked) -> None:
+    pytorch_compile.trust_instructions(tmp_path)
+    questions, flags = len(asked), cpu_vec_isa.pick_vec_isa().build_arch_flags()
+    assert questions == len(set(asked)) == len(list(tmp_path.iterdir())) > 0
+    forget()
+    pytorch_compile.trust_instructions(tmp_path)
+    assert len(asked) == questions and cpu_vec_isa.pick_vec_isa().build_arch_flags() == flags
+    pytorch_compile.trust_instructions(None)
+    assert bool(cpu_vec_isa.pick_vec_isa()) and asked
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'a"b', "back\\slash", "tab\tbed"])
+def test_a_folder_that_a_command_would_split_is_reached_by_a_link(name, tmp_path, monkeypatch) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    folder = tmp_path / name / "cache"
+    with pytorch_compile.reach_by_plain_path(folder) as plain:
+        assert pytorch_compile.is_one_word(plain)
+        (plain / "file").write_text("kept")
+    assert (folder / "file").read_text() == "kept"
+    assert list(place.iterdir()) == []

@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import (
-    ArtifactError,
-    BackendUnavailable,
-    FeedError,
-    MeasurementError,
-    MissingDependency,
-    ParseError,
-    UsageError,
-)
+from enginebench.core import errors
+from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
@@ -161,15 +154,6 @@ def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) 
     assert isinstance(backend, KeepsLog)
 
 
-@NEWEST
-def test_scope_io_times_the_transfers(backend: TrtexecBackend, plan: Artifact) -> None:
-    row = backend.measure(plan, make_spec(), replace(EXACT, scope="io"))
-    assert row.h2d_ns is not None and row.device_ns is not None and row.d2h_ns is not None
-    assert min(row.h2d_ns) > 0
-    total = np.add(np.add(row.h2d_ns, row.device_ns), row.d2h_ns)
-    np.testing.assert_allclose(total, row.latency_ns, rtol=1e-4)
-
-
 def test_answers_are_those_of_the_graph(backend: TrtexecBackend, plan: Artifact, graph: Artifact, version: str) -> None:
     import onnxruntime
 
@@ -224,13 +208,17 @@ def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path, v
 
 
 @NEWEST
-def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: Artifact) -> None:
-    with pytest.raises(UsageError, match="cannot flush"):
-        backend.measure(plan, make_spec(), MeasureSpec(iters=5, cache="cold"))
+def test_what_a_row_cannot_be_called_and_what_is_doubtful(backend, plan, monkeypatch) -> None:
     with pytest.raises(UsageError, match="implicit_batch=8, and the configuration's batch is 4: give --batch 8"):
         backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
-    with pytest.raises(UsageError, match=r"profile_index='1\.5'.*whole number, 0 or more"):
-        backend.measure(plan, make_spec(profile_index="1.5"), EXACT)
+    row = backend.measure(plan, make_spec(), replace(EXACT, scope="io"))
+    assert row.h2d_ns is not None and row.device_ns is not None and row.d2h_ns is not None
+    assert min(row.h2d_ns) > 0
+    total = np.add(np.add(row.h2d_ns, row.device_ns), row.d2h_ns)
+    np.testing.assert_allclose(total, row.latency_ns, rtol=1e-4)
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "capture_fails,log_disagrees,enqueue_bound")
+    row = backend.measure(plan, make_spec(), EXACT)
+    assert {c.code for c in row.caveats} == {"cuda_graph_failed", "log_disagrees", "enqueue_bound"}
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not one"])
@@ -239,9 +227,7 @@ def test_a_cache_that_tensorrt_would_pass_over_is_refused(tmp_path, monkeypatch,
     cache = tmp_path / "my ranges.cache"
     if content is not None:
         cache.write_bytes(content)
-    spec = EngineSpec(
-        backend="trtexec", device="cuda:0", precision="int8", options={"weak_typing": "1", "calib_cache": str(cache)}
-    )
+    spec = replace(make_spec(weak_typing="1", calib_cache=str(cache)), precision="int8")
     with pytest.raises(ArtifactError, match=r"calibration cache|cannot read .*my ranges\.cache: No such"):
         create_backend(tmp_path / "run" / "cache").build(graph, spec, tmp_path / "run")
 
@@ -284,19 +270,7 @@ def test_a_failed_run_says_why(backend, plan, monkeypatch, fault) -> None:
         backend.measure(plan, make_spec(), EXACT)
 
 
-@NEWEST
-def test_what_is_doubtful_is_a_caveat(backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "capture_fails,log_disagrees,enqueue_bound")
-    row = backend.measure(plan, make_spec(), EXACT)
-    assert {c.code for c in row.caveats} == {"cuda_graph_failed", "log_disagrees", "enqueue_bound"}
-
-
-def test_the_tool_vanishes(tmp_path: Path) -> None:
-    with pytest.raises(MissingDependency, match="nowhere"):
-        process.run_trtexec(["/nowhere/trtexec"], tmp_path / "a.log", tmp_path)
-
-
-def test_switches_that_the_log_shows_otherwise_and_axes_that_trtexec_guesses() -> None:
+def test_switches_of_the_log_guessed_axes_and_shapes_that_a_profile_allows() -> None:
     seen = LogRun(cuda_graph=True, data_transfers=True, streams=2)
     found = list(check_switches(seen, RunSettings()))
     assert [c.code for c in found] == ["log_disagrees", "log_disagrees"]
@@ -306,6 +280,16 @@ def test_switches_that_the_log_shows_otherwise_and_axes_that_trtexec_guesses() -
     text = line.format("input") + line.format("in put:0")
     assert process.read_guessed_shapes(text) == {"input": (1, 3, 224, 224), "in put:0": (1, 3, 224, 224)}
     assert process.read_guessed_shapes("[I] Input binding for input with dimensions 1x3") == {}
+    words = (
+        "[E] [TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, condition: "
+        "satisfyProfile. Set dimension [6,128,100] for tensor padded_feature does not satisfy any optimization "
+        "profiles. Valid range for profile 0: [10,128,100]..[30,128,100]. In setInputShape at x.cpp:2372)\n"
+    )
+    expected = ShapeRange(smallest=(10, 128, 100), largest=(30, 128, 100))
+    assert process.read_allowed(words, 0) == {"padded_feature": expected}
+    assert process.read_allowed(words, 1) == {}
+    of_8 = "condition: satisfyProfile Runtime dimension does not satisfy any optimization profile."
+    assert process.read_allowed(of_8, 0) == {}
 
 
 PARSER_OF_8 = """\
@@ -320,9 +304,8 @@ PARSER_OF_8 = """\
 
 
 def test_first_errors_also_of_the_parser_reach_the_user() -> None:
-    assert (
-        process.find_first_error(PARSER_OF_8) == 'While parsing node number 3 [Conv -> "y"]: [6] Invalid Node - Conv_3'
-    )
+    named = 'While parsing node number 3 [Conv -> "y"]: [6] Invalid Node - Conv_3'
+    assert process.find_first_error(PARSER_OF_8) == named
     whole = "[x] [E] [TRT] m.cpp:9: ERROR: m.cpp:5 In function parseGraph:\n[8] Failed to import initializer: w\n"
     assert process.find_first_error(whole) == "[8] Failed to import initializer: w"
     logged = "[x] [E] [TRT] WeightsContext.cpp:203: Failed to open file: f\n"
@@ -397,26 +380,20 @@ def test_advice_on_what_the_real_8_6_printed() -> None:
 
 
 @pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
-def test_a_gpu_that_is_not_ready_is_asked_once_more(backend, plan, monkeypatch) -> None:
+def test_what_the_tool_is_told_and_asked_once_more(backend, plan, monkeypatch, graph, tmp_path) -> None:
     notes: list[str] = []
     backend.take_note(notes.append)
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "not_ready")
     assert backend.prove_precision(plan, make_spec())
     assert "the GPU was not ready, as others work on it; once more" in notes
-
-
-@pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
-def test_what_the_tool_is_told_of_caches_and_plans_for_later_versions(backend, graph, tmp_path) -> None:
     notes: list[str] = []
     backend.take_note(notes.append)
     ranges = tmp_path / "ours.cache"
     ranges.write_bytes((DATA_OF_8_6 / "calibration.ours-refused.cache").read_bytes())
     timing = tmp_path / "t.cache"
     timing.write_bytes(b"timings")
-    spec = replace(
-        make_spec(weak_typing="1", calib_cache=str(ranges), version_compatible="1", timing_cache=str(timing)),
-        precision="int8",
-    )
+    spec = make_spec(weak_typing="1", calib_cache=str(ranges), version_compatible="1", timing_cache=str(timing))
+    spec = replace(spec, precision="int8")
     plan = backend.build(graph, spec, tmp_path / "run")
     log = Path(plan.path).with_suffix(".build.log").read_text()
     given = next(word for word in shlex.split(log.splitlines()[0]) if word.startswith("--calib="))
@@ -453,23 +430,6 @@ def test_doctor_reads_the_real_tool(version: str, source: str, tmp_path: Path) -
     devices, reason = process.find_devices(str(tool))
     assert (devices == ("cuda:0",)) == (reason is None) == (source == "trtexec-gpu"), reason
     assert reason is None or "CUDA driver version is insufficient" in reason
-
-
-def test_shapes_that_a_profile_allows_as_tensorrt_words_them() -> None:
-    words = (
-        "[E] [TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, condition: "
-        "satisfyProfile. Set dimension [6,128,100] for tensor padded_feature does not satisfy any optimization "
-        "profiles. Valid range for profile 0: [10,128,100]..[30,128,100]. In setInputShape at x.cpp:2372)\n"
-    )
-    expected = ShapeRange(smallest=(10, 128, 100), largest=(30, 128, 100))
-    assert process.read_allowed(words, 0) == {"padded_feature": expected}
-    assert process.read_allowed(words, 1) == {}
-    assert (
-        process.read_allowed(
-            "condition: satisfyProfile Runtime dimension does not satisfy any optimization profile.", 0
-        )
-        == {}
-    )
 
 
 def write_sum(path: Path, dtype: str) -> Artifact:
@@ -513,17 +473,16 @@ def test_integers_that_do_not_fit_are_refused_where_a_plan_has_32_bits(backend, 
         backend.answer(plan, make_spec(), [{"x": large}])
 
 
-def test_outputs_with_values_that_json_lacks(tmp_path: Path) -> None:
+def test_outputs_that_json_lacks_and_a_tool_that_vanishes(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     path.write_text('[ { "name" : "nan", "dimensions" : "1x4", "values" : [ -nan, inf, -inf, 1e-05 ] } ]')
     values = process.read_outputs(path, ())["nan"]
     assert np.isnan(values[0, 0]) and list(values[0, 1:3]) == [np.inf, -np.inf]
     path.write_text("[ { ")
-    with pytest.raises(ParseError, match="--exportOutput"):
+    with pytest.raises(errors.ParseError, match="--exportOutput"):
         process.read_outputs(path, ())
-
-
-def test_a_plan_of_another_gpu_version_or_command_is_another_plan() -> None:
+    with pytest.raises(errors.MissingDependency, match="nowhere"):
+        process.run_trtexec(["/nowhere/trtexec"], tmp_path / "a.log", tmp_path)
     record = PlanRecord(onnx_sha256="a", tensorrt="11.1.0", gpu=describe_gpu(99), flags=("--x",), engine="trtexec")
     assert len({replace(record, **change).key for change in ({}, {"gpu": "b"}, {"flags": ()}, {"tensorrt": "10"})}) == 4
 
@@ -538,10 +497,23 @@ def real(version: str, name: str) -> str:
 
 
 @ALL
-def test_bindings_of_real_logs(version: str) -> None:
+def test_bindings_and_times_of_real_runs(version: str, tmp_path: Path) -> None:
     inputs, outputs = process.read_bindings(real(version, "exact-50.stdout"))
     assert [(s.name, s.dtype, s.shape) for s in inputs] == [("input", "float32", (1, 3, 224, 224))]
     assert [(s.name, s.shape) for s in outputs] == [("logits", (1, 1000))]
+    # Our reader on a real run: the samples are those of the file, and the log agrees with them.
+    times, log = tmp_path / "times.json", tmp_path / "trtexec_stdout.log"
+    times.write_text(real(version, "exact-50.times.json"))
+    log.write_text(real(version, "exact-50.stdout"))
+    new = version.startswith("11")  # as trtexec does by itself
+    usual = RunSettings(cuda_graph=new, transfers=not new, spin_wait=new)
+    row = ToolFiles().read_times(times, log, usual, batch=1, drop=0, keep=50)
+    assert len(row.latency_ns) == 50
+    assert "log_disagrees" not in {c.code for c in row.caveats}
+    raw: list[dict[str, Any]] = json.loads(times.read_text())
+    assert row.latency_ns[-1] == round(raw[-1]["latencyMs"] * 1e6)
+    with pytest.raises(MeasurementError, match="expected 60 or more"):
+        ToolFiles().read_times(times, log, usual, batch=1, drop=0, keep=60)
 
 
 @ALL
@@ -564,20 +536,3 @@ def test_real_failures_are_explained(version: str, case: str, words: str) -> Non
     found = process.find_first_error(text)
     assert found and re.search(words, found), found
     assert "&&&& PASSED" not in text
-
-
-@ALL
-def test_real_readings(version: str, tmp_path: Path) -> None:
-    """Our reader on a real run: the samples are those of the file, and the log agrees with them."""
-    times, log = tmp_path / "times.json", tmp_path / "trtexec_stdout.log"
-    times.write_text(real(version, "exact-50.times.json"))
-    log.write_text(real(version, "exact-50.stdout"))
-    new = version.startswith("11")  # as trtexec does by itself
-    usual = RunSettings(cuda_graph=new, transfers=not new, spin_wait=new)
-    row = ToolFiles().read_times(times, log, usual, batch=1, drop=0, keep=50)
-    assert len(row.latency_ns) == 50
-    assert "log_disagrees" not in {c.code for c in row.caveats}
-    raw: list[dict[str, Any]] = json.loads(times.read_text())
-    assert row.latency_ns[-1] == round(raw[-1]["latencyMs"] * 1e6)
-    with pytest.raises(MeasurementError, match="expected 60 or more"):
-        ToolFiles().read_times(times, log, usual, batch=1, drop=0, keep=60)

@@ -255,9 +255,8 @@ class Builder:
             return None
         cache = calibrator.read_calibration_cache()
         if cache is not None and cache.startswith(_CACHE_HEAD + b"\n"):
-            return (
-                "1: Unexpected exception _Map_base::at" if _MAJOR == "8" and b"(Unnamed Layer*" not in cache else None
-            )
+            foreign = _MAJOR == "8" and b"(Unnamed Layer*" not in cache
+            return "1: Unexpected exception _Map_base::at" if foreign else None
         lines = [_CACHE_HEAD]
         opt = getattr(config, "_calibration", None) or (config._profiles or [{}])[0]
         if opt.get("input", [0, [calibrator.get_batch_size()]])[1][0] != calibrator.get_batch_size():
@@ -520,10 +519,8 @@ class IExecutionContext(_Checked):
             return self._shapes[name]
         shape = self._engine._tensors[name]["shape"]
         if any(a < 0 for a in shape[1:]) and not self.infer_shapes():
-            feeds = {
-                v["name"]: self._cast(v["name"], np.zeros(self._shapes[v["name"]]))
-                for v in self._engine._head["inputs"]
-            }
+            names = [value["name"] for value in self._engine._head["inputs"]]
+            feeds = {n: self._cast(n, np.zeros(self._shapes[n])) for n in names}
             return self._session.run([name], feeds)[0].shape
         batch = next(iter(self._shapes.values()), (1,))[0]
         return tuple(batch if a < 0 else a for a in shape)
