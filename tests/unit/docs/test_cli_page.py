@@ -40,7 +40,7 @@ def test_the_tables_are_those_that_the_declarations_make() -> None:
 
 def test_a_new_verb_gets_its_section_and_one_that_is_gone_loses_it() -> None:
     other = option_tables.write_tables(PAGE.replace("## `drift`", "## `gone`"))
-    assert set(re.findall(r"^## `([\w ]+)`$", other, re.MULTILINE)) == set(COMMANDS)
+    assert set(re.findall(r"^## `([\w -]+)`$", other, re.MULTILINE)) == set(COMMANDS)
     made, kept = (find_section(page, "## `drift`") for page in (other, PAGE))
     assert find_code(made)[0] == "enginebench drift REF CAND"
     assert find_tables(made) == find_tables(kept)
