@@ -124,44 +124,8 @@ MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
 def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None) -> Machine:
     """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that."""
     cpus = read_allowed_cpus() if allowed is None else tuple(allowed)
-    linux = (root / "proc/cpuinfo").exists()
-    told = {} if linux else _ask_sysctl(("machdep.cpu.brand_string", *MACOS_FLAGS, *MACOS_CACHES))
-    info = read_text(root / "proc/cpuinfo") or ""
-    online = [int(cpu) for cpu in re.findall(r"^processor\s*:\s*(\d+)", info, re.MULTILINE)]
-    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(root / "etc/os-release") or "", re.MULTILINE)
-    kernel = f"{name[1] if name else 'Linux'}, kernel {read_text(root / 'proc/sys/kernel/osrelease') or 'unknown'}"
-    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
-    present = {*(line[1].split() if line else ()), *(flag for key, flag in MACOS_FLAGS.items() if told.get(key) == "1")}
-    folders = [root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq" for cpu in cpus]
-    governors = {governor for folder in folders if (governor := read_text(folder / "scaling_governor"))}
-    khz = [f for folder in folders if (f := read_int(folder / "scaling_cur_freq")) is not None]
-    max_khz = [f for folder in folders if (f := read_int(folder / "cpuinfo_max_freq")) is not None]
-    mhz = [f / 1000 for f in khz] or [float(f) for f in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
-    load = re.match(r"\d+\.\d+(?!\S)", read_text(root / "proc/loadavg") or "" if linux else str(os.getloadavg()[0]))
-    caches = [c.size_bytes for c in read_caches(cpus[0] if cpus else 0, root)]
-    caches += sorted(int(told[key]) for key in MACOS_CACHES if told.get(key, "0") not in ("", "0"))
-    machine = Machine(
-        os=kernel if linux else f"{platform.system()} {platform.release()}",
-        arch=platform.machine(),
-        cpu_model=told.get("machdep.cpu.brand_string") or _read_cpu_model(info, root),
-        cpu_flags=tuple(flag for flag in FLAGS if flag in present),
-        cores_physical=len(group_cores(online, root)) or psutil.cpu_count(logical=False) or len(cpus),
-        cores_logical=len(online) or len(cpus),
-        cpus_allowed=cpus,
-        cpu_quota_cores=read_cpu_quota(root),
-        memory_bytes=read_memory_total(root) or (0 if linux else psutil.virtual_memory().total),
-        memory_limit_bytes=read_memory_limit(root),
-        governor=", ".join(sorted(governors)) or None,
-        cpu_mhz=round(sum(mhz) / len(mhz), 1) if mhz else None,  # of the allowed CPUs, just now
-        cpu_max_mhz=max(max_khz) / 1000 if max_khz else None,
-        load_1m=float(load[0]) if load else None,
-        virtual=_read_virtual(info, root),
-        last_level_cache_bytes=caches[-1] if caches else None,
-        default_threads=default_threads(root=root, allowed=cpus),
-        versions=read_versions(),
-        gpus=describe_gpus(),
-        jetson=describe_jetson(root),
-    )
+    has_proc = (root / "proc/cpuinfo").exists()
+    machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)
     return replace(machine, caveats=tuple(_note_doubts(machine, root)))
 
 
@@ -193,6 +157,70 @@ def read_versions() -> dict[str, str]:
         match = re.search(r"^Version: *(\S+)", head, re.MULTILINE)
         versions[package] = match[1] if match else found.version
     return versions
+
+
+def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
+    info = read_text(root / "proc/cpuinfo") or ""
+    online = [int(cpu) for cpu in re.findall(r"^processor\s*:\s*(\d+)", info, re.MULTILINE)]
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(root / "etc/os-release") or "", re.MULTILINE)
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+    present = set(line[1].split()) if line else set[str]()
+    folders = [root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq" for cpu in cpus]
+    governors = {governor for folder in folders if (governor := read_text(folder / "scaling_governor"))}
+    khz = [f for folder in folders if (f := read_int(folder / "scaling_cur_freq")) is not None]
+    max_khz = [f for folder in folders if (f := read_int(folder / "cpuinfo_max_freq")) is not None]
+    mhz = [f / 1000 for f in khz] or [float(f) for f in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
+    load = re.match(r"\d+\.\d+(?!\S)", read_text(root / "proc/loadavg") or "")
+    return Machine(
+        os=f"{name[1] if name else 'Linux'}, kernel {read_text(root / 'proc/sys/kernel/osrelease') or 'unknown'}",
+        arch=platform.machine(),
+        cpu_model=_read_cpu_model(info, root),
+        cpu_flags=tuple(flag for flag in FLAGS if flag in present),
+        cores_physical=len(group_cores(online, root)),
+        cores_logical=len(online),
+        cpus_allowed=cpus,
+        cpu_quota_cores=read_cpu_quota(root),
+        memory_bytes=read_memory_total(root) or 0,
+        memory_limit_bytes=read_memory_limit(root),
+        governor=", ".join(sorted(governors)) or None,
+        cpu_mhz=round(sum(mhz) / len(mhz), 1) if mhz else None,  # of the allowed CPUs, just now
+        cpu_max_mhz=max(max_khz) / 1000 if max_khz else None,
+        load_1m=float(load[0]) if load else None,
+        virtual=_read_virtual(info, root),
+        last_level_cache_bytes=next((c.size_bytes for c in read_caches(cpus[0] if cpus else 0, root)[::-1]), None),
+        default_threads=default_threads(root=root, allowed=cpus),
+        versions=read_versions(),
+        gpus=describe_gpus(),
+        jetson=describe_jetson(root),
+    )
+
+
+def _describe_macos(cpus: tuple[int, ...], ask: Callable[[Sequence[str]], dict[str, str]] | None = None) -> Machine:
+    """A machine without /proc: what sysctl, psutil and the standard library say."""
+    facts = (ask or _ask_sysctl)(("machdep.cpu.brand_string", *MACOS_FLAGS, *MACOS_CACHES))
+    caches = [int(facts[name]) for name in MACOS_CACHES if facts.get(name, "0") not in ("", "0")]
+    physical = psutil.cpu_count(logical=False) or len(cpus)
+    return Machine(
+        os=f"{platform.system()} {platform.release()}",
+        arch=platform.machine(),
+        cpu_model=facts.get("machdep.cpu.brand_string") or platform.processor() or "unknown",
+        cpu_flags=tuple(flag for name, flag in MACOS_FLAGS.items() if facts.get(name) == "1"),
+        cores_physical=physical,
+        cores_logical=len(cpus),
+        cpus_allowed=cpus,
+        cpu_quota_cores=None,
+        memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=None,
+        governor=None,
+        cpu_mhz=None,
+        cpu_max_mhz=None,
+        load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        virtual=None,
+        last_level_cache_bytes=max(caches, default=None),
+        default_threads=max(1, physical),
+        versions=read_versions(),
+        gpus=describe_gpus(),
+    )
 
 
 def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:

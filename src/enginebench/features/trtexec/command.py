@@ -8,6 +8,7 @@ from msgspec import Struct
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 from enginebench.core.shapes import format_shapes, quote_name
+from enginebench.core.store import explain_reading
 from enginebench.engines.backends.tensorrt.settings import BuildSettings, refuse_half_floats
 from enginebench.features.trtexec.executable import REPEATABLE, Trtexec
 
@@ -116,7 +117,8 @@ def _name_plugins(path: str) -> str:
     """The option for a plugin library. One that exports its creators is loaded through TensorRT's registry; of any
     other, opening it is enough: it registers its plugins by itself."""
     library = Path(path)
-    exports = library.is_file() and any(name in library.read_bytes() for name in CREATORS)
+    with explain_reading(library):
+        exports = library.is_file() and any(name in library.read_bytes() for name in CREATORS)
     return f"--{'dynamic' if exports else 'static'}Plugins={path}"
 
 
