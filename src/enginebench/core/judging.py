@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 
 # Names that need no quoting anywhere, and lead nowhere else.
@@ -41,6 +40,8 @@ def hash_file(path: Path) -> str:
 
 
 def find_version(name: str) -> str | None:
+    from importlib import metadata  # every command would pay for its import
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -13,7 +13,6 @@ from importlib import resources
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from enginebench import __version__
@@ -69,6 +68,8 @@ def format_fragment(sections: Sequence[Section]) -> str:
 
 @cache
 def _load(name: str) -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # every command would pay for its import
+
     environment = Environment(
         loader=PackageLoader("enginebench.report", "assets"),
         autoescape=True,
