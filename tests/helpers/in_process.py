@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -151,6 +152,10 @@ def run_here(
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+            # The next folder may have a module of the same name, and this folder goes when its test has passed.
+            for name, module in list(sys.modules.items()):
+                if str(getattr(module, "__file__", None)).startswith(str(folder)):
+                    del sys.modules[name]
         texts = [stream.getvalue().decode() for stream in streams[:2]]
     assert code in (None, ended), texts[1]
     return subprocess.CompletedProcess(args, ended, *texts)
