@@ -402,7 +402,8 @@ def _check_data_file(path: Path, location: str, end: int) -> Path:
                 f"{path}: external data {location!r} lies outside the model's folder; expected a file in it. "
                 "Copy model and data into one folder, without links"
             )
-        size = data.stat().st_size if data.is_file() else None
+        # A link that leads to itself is no file since Python 3.13, and raises before.
+        size = data.stat().st_size if data.is_file() or data.is_symlink() else None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise ArtifactError(f"{path}: external data {location[:80]!r} cannot be accessed: {error}") from error
     if size is None:
