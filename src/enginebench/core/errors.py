@@ -19,6 +19,7 @@ Doubt about a number is not an error: it is a `Caveat` in the record.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .engine_api import ArtifactError as ArtifactError
@@ -37,6 +38,15 @@ class MissingDependency(DependencyError):
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what} is not installed. To add it: {fix}")
         self.what, self.fix = what, fix
+
+
+@contextmanager
+def importing(what: str, fix: str, caught: type[ImportError] = ModuleNotFoundError) -> Iterator[None]:
+    """That what is imported here is not installed becomes a `MissingDependency`; `{}` in `what` is the module."""
+    try:
+        yield
+    except caught as error:
+        raise MissingDependency(what.replace("{}", str(error.name)), fix) from error
 
 
 def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:

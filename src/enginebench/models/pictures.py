@@ -5,14 +5,12 @@ from typing import Any
 import numpy as np
 
 from ..core.engine_api import Array
-from ..core.errors import FeedError, MissingDependency
+from ..core.errors import FeedError, importing
 
 
 def import_pillow() -> Any:
-    try:
+    with importing("Pillow", 'pip install "pillow>=10"'):
         from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
     return Image
 
 

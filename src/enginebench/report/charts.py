@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError, importing
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import LayerTime
 from enginebench.core.store import find_cache, write_atomic
@@ -47,10 +47,8 @@ _REST_LIMIT = 1.1
 
 
 def import_altair() -> Any:
-    try:
+    with importing("altair, which draws charts,", INSTALL, ImportError):
         import altair
-    except ImportError as error:
-        raise MissingDependency("altair, which draws charts,", INSTALL) from error
     return altair
 
 
@@ -65,10 +63,8 @@ alt: Any = _Lazy()
 
 
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
-    try:
+    with importing("vl-convert, which renders charts,", INSTALL, ImportError):
         import vl_convert
-    except ImportError as error:
-        raise MissingDependency("vl-convert, which renders charts,", INSTALL) from error
     png: bytes = vl_convert.vegalite_to_png(spec, scale=scale)
     return png
 
@@ -173,10 +169,8 @@ _END = "\n// end of the chart bundle\n"
 
 def load_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
-    try:
+    with importing("vl-convert, which holds the charts' JavaScript,", INSTALL, ImportError):
         import vl_convert
-    except ImportError as error:
-        raise MissingDependency("vl-convert, which holds the charts' JavaScript,", INSTALL) from error
     path = bundle_path(find_cache())
     with suppress(OSError, UnicodeDecodeError):
         if (stored := path.read_text(encoding="utf-8")).endswith(_END):

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from msgspec import Struct
 from msgspec.structs import fields
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError, importing
 from enginebench.core.names import format_precision, show_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
@@ -196,11 +196,9 @@ _LONGEST = 250
 
 def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
     """Writes the table to `path`, a column for each field, missing values null."""
-    try:
+    with importing("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"', ImportError):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependency("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"') from error
     kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
     names = [field.name for field in fields(HistoryRow)]
     hints = {field.name: (get_args(field.type) or (field.type,))[0] for field in fields(HistoryRow)}
@@ -216,11 +214,9 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
 
     `uri`: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
     """
-    try:
+    with importing("MLflow", 'pip install "enginebench[mlflow]"', ImportError):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
-    except ImportError as error:
-        raise MissingDependency("MLflow", 'pip install "enginebench[mlflow]"') from error
     try:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(experiment)

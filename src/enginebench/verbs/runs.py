@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enginebench.core.errors import EngineBenchError, MissingDependency
+from enginebench.core.errors import EngineBenchError, importing
 from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.options import PathLike
@@ -117,10 +117,8 @@ class Run:
 
 
 def make_frame(document: RunDocument) -> pandas.DataFrame:
-    try:
+    with importing("pandas, which to_pandas() needs,", "pip install pandas"):
         import pandas
-    except ModuleNotFoundError as error:
-        raise MissingDependency("pandas, which to_pandas() needs,", "pip install pandas") from error
     takes = {column.title: column.value or column.text for column in list_fields()}
     columns = {name: [take(row) for row in document.rows] for name, take in takes.items()}
     return pandas.DataFrame(columns).set_index("id")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from enginebench.core.engine_api import Closing
-from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, MissingDependency
+from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, importing
 from enginebench.features.fpga.frames import (
     BANKS,
     LARGEST_PAYLOAD,
@@ -41,12 +41,10 @@ class SerialLine:
     """A serial port. What is read or written raises a `MeasurementError` once the port is gone."""
 
     def __init__(self, port: str, baud: int) -> None:
-        try:
+        with importing("pyserial", 'pip install "enginebench[fpga]"'):
             import serial
-
+        try:
             self._port = serial.Serial(port, baud, timeout=0, write_timeout=TIMEOUT_S)
-        except ModuleNotFoundError as error:
-            raise MissingDependency("pyserial", 'pip install "enginebench[fpga]"') from error
         except (ValueError, OSError) as error:  # pyserial's own are of OSError
             raise BackendUnavailable(f"the serial port {port} cannot be opened at {baud} baud: {error}") from error
 

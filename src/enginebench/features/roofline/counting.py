@@ -4,14 +4,12 @@ import ast
 import math
 from collections.abc import Iterator, Mapping
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError, importing
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
-try:
+with importing("{}", 'pip install "enginebench[ort]"'):
     import onnx
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 from onnx import ModelProto, NodeProto, TensorProto
 
 # Whose result can be a view of what goes in, or be written in place by whoever makes that: not a byte need be touched.

@@ -7,15 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import importing
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Trial
 from enginebench.measure.caches import DataCache
 
-try:
+with importing("{}", 'pip install "enginebench[torch]"'):
     import torch
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[torch]"') from missing
 
 # Instructions that multiply in a precision, by the kernel's name of the flag. Where there are none, libraries convert
 # to FP32, which is no ceiling of that precision. AVX2 multiplies bytes in pairs (VPMADDUBSW).

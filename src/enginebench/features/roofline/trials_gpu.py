@@ -5,14 +5,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import importing
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Timer, Trial
 
-try:
+with importing("{}", 'pip install "enginebench[torch]"'):
     import torch
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[torch]"') from missing
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 _DTYPES: dict[str, Any] = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import importing
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Trial
 
-try:
+with importing("{}", 'pip install "enginebench[ort]"'):
     from onnx import TensorProto, helper, numpy_helper
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 
 # A chain of so many operators: what goes in and out of the whole, as floats, costs little beside it.
 CHAIN = 4

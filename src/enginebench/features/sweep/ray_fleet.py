@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enginebench.core.engine_api import Closing
-from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.errors import BackendUnavailable, importing
 from enginebench.core.text import clean_text
 from enginebench.features.sweep.records import Ended, GroupJob, Job
 from enginebench.features.sweep.schedule import Outcome, answer
@@ -42,10 +42,8 @@ START = (
 
 def connect(address: str) -> Any:
     """Ray, connected to the cluster at `auto` or ray://HOST:PORT."""
-    try:
+    with importing("Ray", INSTALL, ImportError):
         import ray
-    except ImportError as error:
-        raise MissingDependency("Ray", INSTALL) from error
     found = urlsplit(address)
     settings = {"address": address, "log_to_driver": False, "configure_logging": False, "ignore_reinit_error": True}
     try:

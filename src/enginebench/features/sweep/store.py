@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError, importing
 from enginebench.core.store import DECODE_ERRORS, copy_file, encode, write_atomic
 from enginebench.runs.folder import check_inside
 
@@ -99,18 +99,14 @@ class FolderStore:
 
 class ObjectStore:
     def __init__(self, url: str) -> None:
-        try:
+        with importing("fsspec, which reaches object stores,", INSTALL, ImportError):
             import fsspec
-        except ImportError as error:
-            raise MissingDependency("fsspec, which reaches object stores,", INSTALL) from error
         self.url = url.rstrip("/")
         protocol = url.partition("://")[0]
-        try:
+        with importing(f"what fsspec needs for {protocol}://", INSTALL, ImportError):
             # Listings are never taken from a cache: other machines write meanwhile.
             options: dict[str, Any] = {} if protocol == "memory" else {"use_listings_cache": False}
             self._files, self._root = fsspec.core.url_to_fs(self.url, **options)
-        except ImportError as error:
-            raise MissingDependency(f"what fsspec needs for {protocol}://", INSTALL) from error
         self._root = self._root.rstrip("/")
 
     def _path(self, name: str) -> str:

@@ -15,18 +15,16 @@ import msgspec
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
+from enginebench.core.errors import ArtifactError, ParseError, importing
 from enginebench.core.names import format_precision
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
 from enginebench.core.store import DECODE_ERRORS, explain_reading, hash_files, refuse_pointer
 
-try:
+with importing("onnx", 'pip install "enginebench[ort]"'):
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
     from onnx.helper import tensor_dtype_to_np_dtype
-except ModuleNotFoundError as missing:
-    raise MissingDependency("onnx", 'pip install "enginebench[ort]"') from missing
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from enginebench.models.task import hash_preprocess

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
+from enginebench.core.errors import ArtifactError, UsageError, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact
@@ -23,11 +23,9 @@ from enginebench.models.precision.graph import (
     read_versions,
 )
 
-try:
+with importing("{}", 'pip install "enginebench[ort]"'):
     import onnx
     import onnxruntime
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 
 Counts: TypeAlias = NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Feeds
 from enginebench.core.store import write_atomic
@@ -28,12 +28,10 @@ from enginebench.models.onnx.source import (
 )
 from enginebench.models.onnx.source import read_graphs as read_graphs
 
-try:
+with importing("{}", 'pip install "enginebench[ort]"'):
     import onnx
     import onnxruntime
     from onnxruntime.quantization import quant_pre_process
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 # Per-channel scales: the attribute `axis` of QuantizeLinear came with 13. Source: ONNX operator changelog.

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError, importing
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import is_transformer, load_whole_graph, quiet_logging, raise_opset, sort_nodes
 
@@ -136,10 +136,8 @@ def quantize_with_nncf(
     Args:
         smooth: outliers move into the weights that follow (SmoothQuant), as NNCF does in transformers alone.
     """
-    try:
+    with importing("nncf", 'pip install "enginebench[quantize]"'):
         import nncf
-    except ModuleNotFoundError as missing:
-        raise MissingDependency("nncf", 'pip install "enginebench[quantize]"') from missing
     given = ModelProto()
     given.CopyFrom(model)
     axis = next(iter(model.graph.input)).type.tensor_type.shape.dim[0]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import MissingDependency, ModelError
+from enginebench.core.errors import ModelError, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.recipes import STEP, TORCHAO
 from enginebench.core.records import Artifact, Recipe
@@ -37,11 +37,9 @@ _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttenti
 
 def import_pt2e() -> None:
     """Makes the operators of quantized modules known to PyTorch."""
-    try:
+    with importing("torchao", TORCHAO):
         with quiet_exporter():
             import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401
-    except ModuleNotFoundError as missing:
-        raise MissingDependency("torchao", TORCHAO) from missing
 
 
 def quantize_module(

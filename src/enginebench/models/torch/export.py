@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from enginebench.core.blame import find_line
-from enginebench.core.errors import MissingDependency, ModelError, UsageError, list_causes
+from enginebench.core.errors import MissingDependency, ModelError, UsageError, importing, list_causes
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
@@ -24,11 +24,9 @@ from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_ba
 from enginebench.core.store import explain_writing
 from enginebench.core.text import first_line
 
-try:
+with importing("{}, which export needs,", 'pip install "enginebench[torch]"'):
     import onnx
     import torch
-except ModuleNotFoundError as missing:
-    raise MissingDependency(f"{missing.name}, which export needs,", 'pip install "enginebench[torch]"') from missing
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -359,10 +357,9 @@ def compare_with_torch(
 
 
 def _open_session(path: Path, model: str) -> Any:
-    try:
+    with importing("onnxruntime, which checks exports,", 'pip install "enginebench[ort]"'):
         import onnxruntime
-    except ModuleNotFoundError as error:
-        raise MissingDependency("onnxruntime, which checks exports,", 'pip install "enginebench[ort]"') from error
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; warnings about unused initializers concern nobody here
     try:

@@ -9,13 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from enginebench.core.errors import MissingDependency, ModelError
+from enginebench.core.errors import ModelError, importing
 from enginebench.core.text import first_line
 
-try:
+with importing("PyTorch", 'pip install "enginebench[torch]"'):
     import torch
-except ModuleNotFoundError as missing:
-    raise MissingDependency("PyTorch", 'pip install "enginebench[torch]"') from missing
 from torch import nn
 
 from enginebench.models.torch.flat import Flat, flatten
@@ -32,12 +30,8 @@ WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def import_transformers() -> Any:
-    try:
+    with importing("{}, which hf: models need,", 'pip install "enginebench[torch,hf]"'):
         import transformers
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"{error.name}, which hf: models need,", 'pip install "enginebench[torch,hf]"'
-        ) from error
     transformers.utils.logging.disable_progress_bar()
     return transformers
 

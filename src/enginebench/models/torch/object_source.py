@@ -16,16 +16,14 @@ from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
 
-from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.core.errors import ModelError, UsageError, importing
 from enginebench.core.store import write_atomic
 from enginebench.core.text import first_line, name_type
 from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
 
-try:
+with importing("{}, which modules need,", 'pip install "enginebench[torch]"'):
     import cloudpickle
     import torch
-except ModuleNotFoundError as missing:
-    raise MissingDependency(f"{missing.name}, which modules need,", 'pip install "enginebench[torch]"') from missing
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 

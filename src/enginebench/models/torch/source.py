@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ModelError, UsageError
+from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import slug
 from enginebench.core.protocols import Array
@@ -20,10 +20,8 @@ from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, Te
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shape, format_shapes
 from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
 
-try:
+with importing("PyTorch", 'pip install "enginebench[torch]"'):
     import torch
-except ModuleNotFoundError as missing:
-    raise MissingDependency("PyTorch", 'pip install "enginebench[torch]"') from missing
 from torch import nn
 
 from enginebench.core.text import count_of

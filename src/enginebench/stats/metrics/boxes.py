@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from enginebench.core.errors import FeedError, MissingDependency
+from enginebench.core.errors import FeedError, importing
 from enginebench.core.protocols import Array
 from enginebench.stats.metrics.metric import Ask, Floats, Outputs, Picks, Targets
 
@@ -285,11 +285,9 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
 
 def _evaluate(found: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
     """pycocotools' evaluation of every image and class."""
-    try:
+    with importing("pycocotools, which computes mAP,", 'pip install "enginebench[metrics]"'):
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
-    except ModuleNotFoundError as error:
-        raise MissingDependency("pycocotools, which computes mAP,", 'pip install "enginebench[metrics]"') from error
     right = [
         _describe_box(i, box, label) | {"iscrowd": 0, "id": 0}
         for i, (boxes, labels) in enumerate(wanted)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from enginebench.core.errors import FeedError, MissingDependency
+from enginebench.core.errors import FeedError, importing
 from enginebench.core.protocols import Array
 from enginebench.stats.metrics.labels import take_output
 from enginebench.stats.metrics.metric import Count, Floats, Outputs, Targets
@@ -90,11 +90,8 @@ def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[in
             if isinstance(right, str)
             else "targets are tokens, the outputs text; give both in the same form"
         )
-    try:
+    with importing("jiwer, which counts errors in words and characters,", 'pip install "enginebench[metrics]"'):
         import jiwer
-    except ModuleNotFoundError as error:
-        counter = "jiwer, which counts errors in words and characters,"
-        raise MissingDependency(counter, 'pip install "enginebench[metrics]"') from error
     if not isinstance(right, str) or not isinstance(found, str):
         right, found, unit = _as_text(right), _as_text(found), "characters"
     length = len(right.split()) if unit == "words" else len(right.strip())

@@ -14,7 +14,7 @@ import numpy as np
 import openvino
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
@@ -127,10 +127,8 @@ def is_misread(path: Path) -> bool:
                 return False
     except (OSError, ValueError):
         return False  # not there, or empty: OpenVINO says so
-    try:
+    with importing("onnx", 'pip install "enginebench[openvino]"'):
         import onnx
-    except ModuleNotFoundError as missing:
-        raise MissingDependency("onnx", 'pip install "enginebench[openvino]"') from missing
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception:  # protobuf has its own

@@ -7,15 +7,13 @@ Runtime's operators on eight bits become ONNX's own.
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import importing
 from enginebench.core.protocols import Array
 from enginebench.engines.backends.openvino.graphs import list_graphs
 
-try:
+with importing("{}", 'pip install "enginebench[openvino]"'):
     import onnx
     from onnxscript import optimizer
-except ModuleNotFoundError as missing:
-    raise MissingDependency(str(missing.name), 'pip install "enginebench[openvino]"') from missing
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, version_converter
 
 # Operators on eight bits -> ONNX's on floats, and how many quantized inputs come first, each followed by its scale and

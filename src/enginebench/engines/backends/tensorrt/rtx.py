@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError, importing
 from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
 from enginebench.core.store import write_atomic
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
@@ -218,12 +218,8 @@ def find_layers(plan: Path) -> Path:
 def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
     """The library's engine of a plan, on the GPU of `spec`."""
     judge_validity(path, read_index(spec))
-    try:
+    with importing("cuda.bindings, which runs the plans of TensorRT for RTX,", str(TENSORRT_RTX.fix), ImportError):
         from enginebench.engines import cuda
-    except ImportError as error:
-        raise MissingDependency(
-            "cuda.bindings, which runs the plans of TensorRT for RTX,", str(TENSORRT_RTX.fix)
-        ) from error
     cuda.use_device(read_index(spec))
     LIBRARY.load_plugins(read_plugins(options))
     runtime = LIBRARY.make(trt.Runtime, "a runtime")

@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from enginebench.core.entry import Option
-from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
+from enginebench.core.errors import BackendUnavailable, ModelError, UsageError, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.recipes import STEP, TORCHAO
@@ -140,10 +140,8 @@ def load_quantized(
             f"{spec.precision}@{spec.recipe} covers linear layers whose sizes are multiples of {STEP}, and "
             f"{artifact.model} has none. Ask {spec.backend} for bf16"
         )
-    try:
+    with importing("torchao", TORCHAO):
         from torchao import quantization as torchao
-    except ModuleNotFoundError as missing:
-        raise MissingDependency("torchao", TORCHAO) from missing
     if spec.precision == "fp8":
         scale = torchao.PerRow() if options["scales"] == "row" else torchao.PerTensor()
         config = torchao.Float8DynamicActivationFloat8WeightConfig(granularity=scale)
