@@ -18,7 +18,7 @@ EngineBenchError                 1
 Doubt about a number is not an error: it is a `Caveat` in the record.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,6 +47,24 @@ def importing(what: str, fix: str, caught: type[ImportError] = ModuleNotFoundErr
         yield
     except caught as error:
         raise MissingDependency(what.replace("{}", str(error.name)), fix) from error
+
+
+@contextmanager
+def explaining(
+    kind: type[EngineBenchError],
+    failed: str,
+    *caught: type[BaseException],
+    tell: Callable[[BaseException], object] = str,
+    cure: str = "",
+) -> Iterator[None]:
+    """What a library, a user's code or the system raises becomes `kind`: `failed`, its words, `cure`. Ours stays."""
+    caught = caught or (Exception,)
+    try:
+        yield
+    except EngineBenchError:
+        raise
+    except caught as error:
+        raise kind(f"{failed}: {tell(error)}{cure and '. '}{cure}") from error
 
 
 def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.errors import ArtifactError, EngineBenchError, ParseError, explaining
 from enginebench.core.judging import hash_file as hash_file
 from enginebench.core.records import RESULT_SCHEMA, Artifact, FileHash, Result
 
@@ -94,20 +94,19 @@ def copy_file(source: Path, target: Path) -> None:
             file.write(chunk)
 
 
-@contextmanager
-def _explain_access(what: str, cure: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArtifactError(f"{what}: {error.strerror or error}. {cure}") from error
+def explain_access(
+    what: str, cure: str = "", kind: type[EngineBenchError] = ArtifactError
+) -> AbstractContextManager[None]:
+    """What the system says of a file, in words of its own."""
+    return explaining(kind, what, OSError, tell=lambda error: getattr(error, "strerror", None) or error, cure=cure)
 
 
 def explain_reading(path: Path) -> AbstractContextManager[None]:
-    return _explain_access(f"cannot read {path}", "Check the path and its permissions")
+    return explain_access(f"cannot read {path}", "Check the path and its permissions")
 
 
 def explain_writing(path: Path) -> AbstractContextManager[None]:
-    return _explain_access(f"cannot write {path}", "Free space or choose another path")
+    return explain_access(f"cannot write {path}", "Free space or choose another path")
 
 
 def check_writable(path: Path) -> None:

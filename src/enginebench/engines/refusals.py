@@ -1,8 +1,10 @@
 """What an engine says of a graph that it does not take, in one sentence: the operator first, all its words in `log`."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from enginebench.core.errors import ArtifactError, UnsupportedOperator
+from enginebench.core.errors import ArtifactError, EngineBenchError, UnsupportedOperator
 
 # The operator that a message is about. Seen with ONNX Runtime 1.31 and OpenVINO 2026.4.
 OPERATORS = (
@@ -41,6 +43,17 @@ LEAD_IN = re.compile(
     r"While validating |Shape inference input shapes|(?:-- )?\S+ with a message|(?:-- )?Conversion is failed for)"
 )
 LONGEST = 300
+
+
+@contextmanager
+def explaining_refusal(failed: str) -> Iterator[None]:
+    """What an engine says in the block is an `explain_refusal`; errors of ours, and that memory is full, stay."""
+    try:
+        yield
+    except (EngineBenchError, MemoryError):
+        raise
+    except Exception as error:
+        raise explain_refusal(failed, error) from error
 
 
 def explain_refusal(failed: str, error: Exception) -> ArtifactError:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.blame import explain
-from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError, explaining
 from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
@@ -46,7 +46,7 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
             f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
         )
     found = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
-    try:
+    with explaining(ModelError, f"--inputs {text}", Exception, SystemExit, tell=explain):
         made: Any = found()
         given = []
         for entry in [made] if isinstance(made, Mapping) else made:
@@ -55,10 +55,6 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
                     f"--inputs {text} returned {name_type(entry)}; expected {{input name: array}}, or several of these"
                 )
             given.append({str(name): np.asarray(value) for name, value in entry.items()})
-    except (FeedError, ModelError):
-        raise
-    except (Exception, SystemExit) as error:  # user code: anything can come out of it
-        raise ModelError(f"--inputs {text}: {explain(error)}") from error
     if not given:
         raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
     return given

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from msgspec import Struct
 from msgspec.structs import fields
 
-from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.core.names import format_precision, show_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
@@ -217,7 +217,9 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
     with importing("MLflow", 'pip install "enginebench[mlflow]"', ImportError):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
-    try:
+    with explaining(
+        ArtifactError, f"MLflow refused {uri}", MlflowException, OSError, tell=lambda e: clean_text(str(e))
+    ):
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(experiment)
         identity = str(found.experiment_id if found else client.create_experiment(experiment))
@@ -228,8 +230,6 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
         new = [row for row in rows if identify_row(row) not in known]
         for row in new:
             _write_run(client, identity, row)
-    except (MlflowException, OSError) as error:
-        raise ArtifactError(f"MLflow refused {uri}: {clean_text(str(error))}") from error
     return len(new), len(rows) - len(new)
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Result
-from enginebench.core.store import explain_writing
+from enginebench.core.store import explain_access, explain_writing
 from enginebench.runs.folder import RunFolder, read_results, read_rows
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
@@ -71,12 +72,9 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
 def list_baselines(store: Path | None = None) -> BaselineList:
     """All saved baselines by name; one that cannot be read is listed with the reason."""
     place = find_store(store)
-    try:
+    folders: list[Path] = []
+    with explain_access(f"cannot list {place}"), suppress(FileNotFoundError):
         folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except FileNotFoundError:
-        folders = []
-    except OSError as error:
-        raise ArtifactError(f"cannot list {place}: {error.strerror}") from error
     return BaselineList(store=str(place), baselines=tuple(_describe(path) for path in folders))
 
 
@@ -86,10 +84,8 @@ def remove_baseline(name: str, store: Path | None = None) -> Path:
     # Only a folder that we wrote is ours to remove.
     if target.is_symlink() or not (target / "run.json").is_file():
         raise UsageError(f"there is no baseline {name!r} in {target.parent}; {_list_known(store)}")
-    try:
+    with explain_access(f"cannot remove {target}"):
         shutil.rmtree(target)
-    except OSError as error:
-        raise ArtifactError(f"cannot remove {target}: {error.strerror}") from error
     return target
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from enginebench.core.cuda_devices import find_bus_id
 from enginebench.core.errors import DeviceBusy, MeasurementError
+from enginebench.core.store import explain_access
 from enginebench.measure.nvml import read_index
 
 POLL_S = 0.5
@@ -88,13 +89,11 @@ def _take(path: Path) -> ExitStack | None:
 def _open_shared(path: Path) -> int:
     """A descriptor of the lock file, which everyone may open; never of something else that somebody put there."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe it would wait for a writer
-    try:
+    with explain_access(f"cannot open the lock file {path}", "Remove it", MeasurementError):
         try:
             fd = os.open(path, flags)
         except FileNotFoundError:
             fd = os.open(path, flags | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise MeasurementError(f"cannot open the lock file {path}: {error.strerror}. Remove it") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise MeasurementError(f"the lock file {path} is not a plain file. Remove it")

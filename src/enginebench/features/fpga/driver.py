@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from enginebench.core.engine_api import Closing
-from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, importing
+from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, explaining, importing
 from enginebench.features.fpga.frames import (
     BANKS,
     LARGEST_PAYLOAD,
@@ -43,25 +43,20 @@ class SerialLine:
     def __init__(self, port: str, baud: int) -> None:
         with importing("pyserial", 'pip install "enginebench[fpga]"'):
             import serial
-        try:
+        refusal = f"the serial port {port} cannot be opened at {baud} baud"
+        with explaining(BackendUnavailable, refusal, ValueError, OSError):  # pyserial's own are of OSError
             self._port = serial.Serial(port, baud, timeout=0, write_timeout=TIMEOUT_S)
-        except (ValueError, OSError) as error:  # pyserial's own are of OSError
-            raise BackendUnavailable(f"the serial port {port} cannot be opened at {baud} baud: {error}") from error
 
     def write(self, data: bytes) -> None:
-        try:
+        with explaining(MeasurementError, f"the serial port {self._port.port} takes no bytes", OSError):
             self._port.write(data)
-        except OSError as error:
-            raise MeasurementError(f"the serial port {self._port.port} takes no bytes: {error}") from error
 
     def read(self, timeout_s: float) -> bytes:
         """What has arrived; waits for the first byte, and is empty if none came in time."""
-        try:
+        with explaining(MeasurementError, f"the serial port {self._port.port} is gone", OSError):
             self._port.timeout = timeout_s
             first: bytes = self._port.read(1)
             return first + self._port.read(self._port.in_waiting) if first else first
-        except OSError as error:
-            raise MeasurementError(f"the serial port {self._port.port} is gone: {error}") from error
 
     def close(self) -> None:
         self._port.close()

@@ -4,7 +4,7 @@ import ast
 import math
 from collections.abc import Iterator, Mapping
 
-from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
@@ -69,10 +69,8 @@ def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> Mo
 
 def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
     """Every tensor whose type and shape are known, with its shape."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:  # shape inference and protobuf have their own; a graph beyond 2 GB cannot be copied
-        raise ArtifactError(f"shapes of the graph cannot be inferred: {str(error)[:300]}") from error
+    with explaining(ArtifactError, "shapes of the graph cannot be inferred", tell=lambda e: str(e)[:300]):
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)  # one beyond 2 GB cannot be copied
     found: dict[str, tuple[TensorWork, Shape]] = {}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         kind = value.type.tensor_type

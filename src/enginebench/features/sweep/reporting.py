@@ -11,7 +11,7 @@ from msgspec import Struct
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.names import slug
-from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
+from enginebench.core.store import DECODE_ERRORS, encode, explain_access, write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, price
 from enginebench.features.sweep.reading import holds_sweep, read_sweep
@@ -132,9 +132,8 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def read_prices(path: Path) -> Prices:
     try:
-        found = msgspec.toml.decode(path.read_bytes(), type=Prices)
-    except OSError as error:
-        raise UsageError(f"--prices {path}: {error.strerror}") from error
+        with explain_access(f"--prices {path}", kind=UsageError):
+            found = msgspec.toml.decode(path.read_bytes(), type=Prices)
     except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "a table [per_hour] with a price for each machine kind") from error
     for kind, amount in found.per_hour.items():

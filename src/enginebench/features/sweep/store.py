@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError, importing
-from enginebench.core.store import DECODE_ERRORS, copy_file, encode, write_atomic
+from enginebench.core.store import DECODE_ERRORS, copy_file, encode, explain_access, write_atomic
 from enginebench.runs.folder import check_inside
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -64,14 +64,11 @@ class FolderStore:
 
     def read(self, name: str) -> bytes | None:
         path = self._find(name)
-        try:
+        with explain_access(f"cannot read {path}"), suppress(FileNotFoundError, NotADirectoryError):
             if path.stat().st_size > DOCUMENT_LIMIT_BYTES:
                 raise _too_large(str(path))
             return path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
+        return None
 
     def write(self, name: str, data: bytes) -> None:
         write_atomic(self._find(name), data)

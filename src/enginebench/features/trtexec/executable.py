@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError, explaining
+from enginebench.core.store import explain_access
 from enginebench.features.trtexec.lines import read_banner
 
 Version: TypeAlias = tuple[int, int, int]
@@ -154,21 +155,17 @@ def require_trtexec(explicit: str | None = None) -> Path:
 
 def read_trtexec(path: Path) -> Trtexec:
     """What the executable says about itself; asked once as long as the file stays the same. Needs no GPU."""
-    try:
+    with explain_access(f"{path} cannot be run", kind=BackendUnavailable):
         changed_ns = path.stat().st_mtime_ns
-    except OSError as error:
-        raise BackendUnavailable(f"{path} cannot be run: {error.strerror}") from error
     return _ask_trtexec(path, changed_ns)
 
 
 @lru_cache(maxsize=8)
 def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
-    try:
+    with explaining(BackendUnavailable, f"{path} --help does not run", OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
             [path, "--help"], capture_output=True, timeout=HELP_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BackendUnavailable(f"{path} --help does not run: {error}") from error
     text = done.stdout.decode("utf-8", "replace")
     banner = next(filter(None, map(read_banner, text.splitlines())), None)
     if banner is None or banner.version is None:

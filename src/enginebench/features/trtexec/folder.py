@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import DECODE_ERRORS
+from enginebench.core.store import DECODE_ERRORS, explain_access
 from enginebench.engines.abilities import PROCESS
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
@@ -112,10 +112,8 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
 
 def list_files(folder: Path) -> Iterator[tuple[Path, Kind]]:
     """(path, what it is) of the files in a folder; links and what we wrote ourselves are left out."""
-    try:
+    with explain_access(f"cannot list {folder}", kind=UsageError):
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
-    except OSError as error:
-        raise UsageError(f"cannot list {folder}: {error.strerror}") from error
     for path in paths:
         if kind := sniff_kind(path):
             yield path, kind

@@ -15,12 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, ParseError, importing
+from enginebench.core.errors import ArtifactError, ParseError, explaining, importing
 from enginebench.core.names import format_precision
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
-from enginebench.core.store import DECODE_ERRORS, explain_reading, hash_files, refuse_pointer
+from enginebench.core.store import DECODE_ERRORS, explain_access, explain_reading, hash_files, refuse_pointer
 
 with importing("onnx", 'pip install "enginebench[ort]"'):
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -163,7 +163,7 @@ def load_graph(path: Path) -> ModelProto:
 
 
 def _read_file(path: Path) -> bytes:
-    try:
+    with explain_access(f"{path} cannot be read", "Check the path; `export` makes such a file"):
         if path.exists() and not path.is_file():
             raise ArtifactError(f"{path} is not a regular file; expected an ONNX file")
         refuse_pointer(path)
@@ -173,10 +173,6 @@ def _read_file(path: Path) -> bytes:
                 path, "", f"{size} bytes", "at most 2 GiB", "Larger models keep their weights in external data"
             )
         data = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(
-            f"{path} cannot be read: {error.strerror}. Check the path; `export` makes such a file"
-        ) from error
     if not data:
         raise ParseError(path, "", "an empty file", "an ONNX model")
     return data
@@ -394,7 +390,8 @@ def _check_data_file(path: Path, location: str, end: int) -> Path:
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     # By the rules of either family of systems.
     climbs = posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location
-    try:
+    refusal = f"{path}: external data {location[:80]!r} cannot be accessed"
+    with explaining(ArtifactError, refusal, OSError, RuntimeError):  # RuntimeError: a link that leads to itself
         if climbs or not data.resolve().is_relative_to(path.parent.resolve()):
             raise ArtifactError(
                 f"{path}: external data {location!r} lies outside the model's folder; expected a file in it. "
@@ -402,8 +399,6 @@ def _check_data_file(path: Path, location: str, end: int) -> Path:
             )
         # A link that leads to itself is no file since Python 3.13, and raises before.
         size = data.stat().st_size if data.is_file() or data.is_symlink() else None
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        raise ArtifactError(f"{path}: external data {location[:80]!r} cannot be accessed: {error}") from error
     if size is None:
         raise ArtifactError(f"{path}: external data file {data} is missing. Copy it beside the model")
     if size < end:

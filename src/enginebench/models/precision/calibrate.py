@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, UsageError, importing
+from enginebench.core.errors import ArtifactError, UsageError, explaining, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact
@@ -134,12 +134,10 @@ class Observer:
         kind = onnx.TensorProto.FLOAT
         more = [onnx.helper.make_tensor_value_info(name, kind, None) for name in watched if name not in outputs]
         exposed.graph.output.extend(more)
-        try:
+        with explaining(ArtifactError, "ONNX Runtime cannot load the graph to calibrate it"):
             self._session: Any = onnxruntime.InferenceSession(
                 exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
-            raise ArtifactError(f"ONNX Runtime cannot load the graph to calibrate it: {error}") from error
 
     def watch(
         self, data: CalibrationData, batch: int, names: Iterable[str] | None = None
@@ -178,10 +176,8 @@ class Observer:
         return axis if isinstance(axis, int) else None
 
     def _run(self, feeds: Mapping[str, Array], names: list[str]) -> dict[str, Any]:
-        try:
+        with explaining(ArtifactError, "the graph does not run on the calibration data"):
             return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
-        except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
-            raise ArtifactError(f"the graph does not run on the calibration data: {error}") from error
 
 
 def calibrate(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Feeds
 from enginebench.core.store import write_atomic
@@ -62,16 +62,12 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
     Args:
         libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
     """
-    try:
-        with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
-            given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
-            given.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
-            quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
-            prepared = onnx.load(made)
-    except ArtifactError:
-        raise
-    except Exception as error:  # ONNX, ONNX Runtime and protobuf each have their own
-        raise ArtifactError(f"the graph cannot be prepared: {error}") from error
+    failing = explaining(ArtifactError, "the graph cannot be prepared")
+    with failing, tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
+        given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
+        given.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
+        quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
+        prepared = onnx.load(made)
     # Removes imports of operator domains without a node: ONNX Runtime adds its own, and other parsers refuse them.
     used = {node.domain for node in walk_nodes(prepared)} | {"", "ai.onnx"}
     kept = [opset for opset in prepared.opset_import if opset.domain in used]
@@ -210,11 +206,9 @@ def hash_weights(model: ModelProto) -> str:
 
 def write_graph(model: ModelProto, out: Path) -> None:
     """Checks the graph against the specification, types included, and writes it as one file."""
-    try:
+    with explaining(ArtifactError, "the rewritten graph is not valid ONNX", tell=lambda e: str(e)[:500]):
         _correct_outputs(model)
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # the checker, shape inference and protobuf each have their own
-        raise ArtifactError(f"the rewritten graph is not valid ONNX: {str(error)[:500]}") from error
     write_atomic(out, model.SerializeToString())
 
 
@@ -275,7 +269,7 @@ def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[st
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     keep_sums_exact(options)  # as the engine has them
-    try:
+    with explaining(ArtifactError, "a graph with a part of its nodes quantized does not run"):
         session = open_cpu_session(model.SerializeToString(), options)
         fixed = session.get_inputs()[0].shape[0]
         step = fixed if isinstance(fixed, int) else STEP
@@ -284,8 +278,6 @@ def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[st
             session.run(None, {name: array[start : start + step] for name, array in feeds.items()})
             for start in range(0, n - n % step if isinstance(fixed, int) else n, step)
         ]
-    except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
-        raise ArtifactError(f"a graph with a part of its nodes quantized does not run: {error}") from error
     names = [output.name for output in session.get_outputs()]
     joined = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return {name: array for name, array in zip(names, joined, strict=True) if array.dtype.kind == "f"}

@@ -11,7 +11,7 @@ from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-from enginebench.core.errors import ArtifactError
+from enginebench.core.errors import ArtifactError, explaining
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.graph import make_consumers, make_producers, name_nodes, quiet_logging, sort_nodes
 
@@ -106,11 +106,8 @@ def insert_quantizers(
         op_types_to_quantize=list(scheme.op_types),
         extra_options=dict(scheme.options),
     )
-    try:
-        with quiet_logging():
-            made = quantizer.quantize_model()
-    except Exception as error:  # ValueError, KeyError and asserts, by what the graph holds
-        raise ArtifactError(f"onnxruntime's quantizer fails on this graph: {error}") from error
+    with explaining(ArtifactError, "onnxruntime's quantizer fails on this graph"), quiet_logging():
+        made = quantizer.quantize_model()
     sort_nodes(made)
     name_nodes(made)
     weighted = {node.name for node in model.graph.node if node.op_type in WEIGHTED}

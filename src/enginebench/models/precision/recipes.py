@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import is_transformer, load_whole_graph, quiet_logging, raise_opset, sort_nodes
 
@@ -46,7 +46,7 @@ def quantize_dynamically(model: ModelProto, exclude: Sequence[str] = (), reduce_
     given.graph.value_info.extend(known)
     with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
         made = Path(folder) / "made.onnx"
-        try:
+        with explaining(ArtifactError, "ONNX Runtime cannot quantize this graph"):
             quantize_dynamic(
                 given,
                 made,
@@ -57,8 +57,6 @@ def quantize_dynamically(model: ModelProto, exclude: Sequence[str] = (), reduce_
                 nodes_to_exclude=list(exclude),
                 use_external_data_format=True,
             )
-        except Exception as error:  # ONNX and ONNX Runtime each have their own
-            raise ArtifactError(f"ONNX Runtime cannot quantize this graph: {error}") from error
         return load_whole_graph(made)
 
 
@@ -143,20 +141,17 @@ def quantize_with_nncf(
     axis = next(iter(model.graph.input)).type.tensor_type.shape.dim[0]
     size = 1 if data.apart else axis.dim_value or 1
     steps = data.n // size
-    try:
-        with _silence():
-            made: ModelProto = nncf.quantize(
-                given,
-                nncf.Dataset(_Entries(data, size, steps)),
-                preset=nncf.QuantizationPreset.MIXED,
-                target_device=nncf.TargetDevice.CPU,
-                subset_size=max(steps, 1),
-                model_type=nncf.ModelType.TRANSFORMER if smooth or is_transformer(model) else None,
-                ignored_scope=nncf.IgnoredScope(names=list(exclude)) if exclude else None,
-                advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
-            )
-    except Exception as error:  # NNCF, ONNX and ONNX Runtime each have their own
-        raise ArtifactError(f"NNCF cannot quantize this graph: {error}") from error
+    with explaining(ArtifactError, "NNCF cannot quantize this graph"), _silence():
+        made: ModelProto = nncf.quantize(
+            given,
+            nncf.Dataset(_Entries(data, size, steps)),
+            preset=nncf.QuantizationPreset.MIXED,
+            target_device=nncf.TargetDevice.CPU,
+            subset_size=max(steps, 1),
+            model_type=nncf.ModelType.TRANSFORMER if smooth or is_transformer(model) else None,
+            ignored_scope=nncf.IgnoredScope(names=list(exclude)) if exclude else None,
+            advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
+        )
     sort_nodes(made)
     return made
 

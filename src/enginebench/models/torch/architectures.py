@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.blame import explain
-from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
+from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError, explaining
 from enginebench.core.records import TensorSpec
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
 from enginebench.models.objects import import_named
@@ -66,10 +66,8 @@ def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple
     # Transformers bake the size into their position embedding, and take it as an argument.
     fixed = bool(config and config.fixed_input_size)
     arguments = {"img_size": input_size} if fixed and input_size not in (None, shape[-1]) else {}
-    try:
+    with explaining(ModelError, f"{ref.text} cannot be built", RuntimeError, TypeError, ValueError):
         module = timm.create_model(ref.name, pretrained=False, **arguments)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ModelError(f"{ref.text} cannot be built: {error}") from error
     return module, (shape[0], input_size, input_size) if input_size else shape
 
 
@@ -88,10 +86,8 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ())."""
     expected = "a function without arguments"
     factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
-    try:
+    with explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, tell=explain):
         made = with_torchvision(factory)
-    except (Exception, SystemExit) as error:  # user code: anything can come out of it, also the end of a script
-        raise ModelError(f"{ref.text}: the factory failed: {explain(error)}") from error
     module, given, further = split_made(made)
     if not isinstance(module, nn.Module):
         raise ModelError(
@@ -255,12 +251,10 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     with torch.inference_mode(False):
         examples = tuple(example.clone() for example in examples)
     versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor
-    try:
-        with torch.inference_mode():
-            answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
-    except Exception as error:  # user code, or shapes that the layers refuse
-        shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
-        raise ModelError(f"{model} does not run on inputs of shape {shapes}: {explain(error)}") from error
+    shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
+    failing = explaining(ModelError, f"{model} does not run on inputs of shape {shapes}", tell=explain)
+    with failing, torch.inference_mode():
+        answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
     inputs = name_inputs(module, len(examples))
     pairs = zip(inputs, versions, examples, strict=True)
     if changed := [name for name, version, example in pairs if example._version != version]:

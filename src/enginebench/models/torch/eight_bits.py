@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ModelError, importing
+from enginebench.core.errors import ModelError, explaining, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.recipes import STEP, TORCHAO
 from enginebench.core.records import Artifact, Recipe
@@ -63,28 +63,24 @@ def quantize_module(
     opened = not own and not takes_whole(artifact.inputs)
     inputs = set_batch_axes(artifact.inputs, own or 2)  # the exporter takes an axis of length 1 for a fixed one
     examples, names = to_tensors(random_feeds(inputs, 1, seed=0), inputs), [spec.name for spec in inputs]
-    try:
-        with torch.no_grad(), quiet_exporter():
-            module: Any = load_module(artifact)
-            samples = (
-                tuple(torch.from_numpy(feeds[name]) for name in names)
-                for feeds in data.batches(own or 1)
-                if len(feeds[names[0]]) == (own or 1) or data.apart
-            )
-            if static:
-                made, share = _to_fp8(module, artifact, samples)
-            else:
-                shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if opened else None
-                # Strict: a module that is called several times has a name for each call; the quantizer asks for it.
-                program = torch.export.export(module, examples, dynamic_shapes=shapes, strict=True)
-                made = _to_int8(program.module(), samples, method)
-                share = _read_coverage(made, artifact.model)
-            shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if opened else None
-            torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
-    except ModelError:
-        raise
-    except Exception as error:  # the exporter's, the quantizer's, or of the user's own code
-        raise ModelError(f"{artifact.model} cannot be quantized by {recipe}: {first_line(error)}") from error
+    failing = explaining(ModelError, f"{artifact.model} cannot be quantized by {recipe}", tell=first_line)
+    with failing, torch.no_grad(), quiet_exporter():
+        module: Any = load_module(artifact)
+        samples = (
+            tuple(torch.from_numpy(feeds[name]) for name in names)
+            for feeds in data.batches(own or 1)
+            if len(feeds[names[0]]) == (own or 1) or data.apart
+        )
+        if static:
+            made, share = _to_fp8(module, artifact, samples)
+        else:
+            shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if opened else None
+            # Strict: a module that is called several times has a name for each call; the quantizer asks for it.
+            program = torch.export.export(module, examples, dynamic_shapes=shapes, strict=True)
+            made = _to_int8(program.module(), samples, method)
+            share = _read_coverage(made, artifact.model)
+        shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if opened else None
+        torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     sha256, files = hash_files([out], out.parent)
     low = (make_caveat("low_coverage.layers", share=share),) if share < LOW_COVERAGE else ()
     return replace(

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from enginebench.core.blame import find_line
-from enginebench.core.errors import MissingDependency, ModelError, UsageError, importing, list_causes
+from enginebench.core.errors import MissingDependency, ModelError, UsageError, explaining, importing, list_causes
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
@@ -312,10 +312,9 @@ def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -
 
 
 def _check_graph(path: Path, opset: int | None, model: str) -> None:
-    try:
+    refusals = onnx.checker.ValidationError, onnx.shape_inference.InferenceError
+    with explaining(ModelError, f"{model} was exported to a graph that ONNX's checker refuses", *refusals):
         onnx.checker.check_model(str(path), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ModelError(f"{model} was exported to a graph that ONNX's checker refuses: {error}") from error
     written = {o.domain: o.version for o in load_graph(path).opset_import}.get("")
     if opset is not None and written != opset:
         raise ModelError(f"{model} cannot be written in opset {opset}: the exporter made opset {written}")

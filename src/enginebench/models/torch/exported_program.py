@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from enginebench.core.aoti import FOLDER
-from enginebench.core.errors import ModelError
+from enginebench.core.errors import ModelError, explaining
 from enginebench.core.text import first_line
 from enginebench.models.torch.flat import Flat, flatten
 
@@ -21,17 +21,14 @@ WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """(the module, flat; the example inputs that it was exported with, else zeros of their shapes)."""
-    try:
+    refusal = f"{text} cannot be opened as an exported program by PyTorch {torch.__version__}"
+    cure = "Expected a file that torch.export.save wrote, by this version or an older one"
+    with explaining(ModelError, refusal, tell=first_line, cure=cure):
         with zipfile.ZipFile(path) as archive:  # what Python cannot read, PyTorch might, and a package is native code
             if any(FOLDER in name for name in archive.namelist()):
                 raise ValueError("it is a package of native code")
         with _weights_only():
             program = torch.export.load(path)
-    except Exception as error:  # zip, JSON, versions: each of its own kind
-        raise ModelError(
-            f"{text} cannot be opened as an exported program by PyTorch {torch.__version__}: {first_line(error)}. "
-            "Expected a file that torch.export.save wrote, by this version or an older one"
-        ) from error
     positional, keywords = program.example_inputs or _make_inputs(program)
     return flatten(program.module(), positional, keywords)
 

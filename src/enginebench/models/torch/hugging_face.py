@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from enginebench.core.errors import ModelError, importing
+from enginebench.core.errors import ModelError, explaining, importing
 from enginebench.core.text import first_line
 
 with importing("PyTorch", 'pip install "enginebench[torch]"'):
@@ -80,22 +80,16 @@ def _read_config(ref: ModelRef) -> Any:
     transformers = import_transformers()
     from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
-    try:  # where it is not in the cache, the Hub must answer: its own client retries for minutes
+    refusal = f"{ref.text} cannot be had from the Hugging Face Hub"
+    cure = "Go online, or name a folder that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
+    with explaining(ModelError, refusal, DownloadFailed, ValueError, tell=first_line, cure=cure):
+        # Where it is not in the cache, the Hub must answer: its own client retries for minutes.
         if not Path(ref.name).is_dir() and not isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
             ask_server(str(hf_hub_url(ref.name, "config.json")))
-    except (DownloadFailed, ValueError) as error:
-        raise ModelError(
-            f"{ref.text} cannot be had from the Hugging Face Hub: {first_line(error)}. Go online, or name a folder "
-            "that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
-        ) from error
-    try:
-        with stall_limit():
-            return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
-    except Exception as error:  # OSError, ValueError, and those of the Hub's client
-        raise ModelError(
-            f"{ref.text}: its config.json cannot be read: {first_line(error)}. Expected a name on the Hugging Face "
-            "Hub, or a folder that holds config.json"
-        ) from error
+    cure = "Expected a name on the Hugging Face Hub, or a folder that holds config.json"
+    failing = explaining(ModelError, f"{ref.text}: its config.json cannot be read", tell=first_line, cure=cure)
+    with failing, stall_limit():
+        return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
 
 
 def _find_class(config: Any, text: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import onnxruntime
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
@@ -35,7 +35,7 @@ from enginebench.engines.proof import (
     relabel_weights,
     summarize_layers,
 )
-from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.refusals import explaining_refusal
 from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
@@ -131,12 +131,8 @@ def make_session_options(spec: EngineSpec) -> Any:
 def open_session(artifact: Artifact, settings: Any) -> Any:
     """A session on the CPU provider and on nothing else."""
     register_operators(settings, artifact.operator_libraries)
-    try:
+    with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
         return ort.open_session(artifact.path, settings)
-    except EngineBenchError:
-        raise
-    except Exception as error:
-        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path}", error) from error
 
 
 def check_interface(artifact: Artifact, session: Any) -> None:

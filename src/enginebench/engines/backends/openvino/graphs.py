@@ -6,7 +6,6 @@ import math
 import mmap
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +13,20 @@ import numpy as np
 import openvino
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator, importing
+from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
 from enginebench.engines.openvino import Graph, compile_model, read_graph
-from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.refusals import explaining_refusal
 
 if TYPE_CHECKING:
     from onnx import GraphProto
 
     from enginebench.engines.backends.openvino.rewriting import Rewritable
+
+
+UNCOMPILED = "OpenVINO cannot compile the graph"
 
 
 class GraphSource(Graph):
@@ -88,19 +90,8 @@ class GraphSource(Graph):
     def compile(
         self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int], settings: Mapping[str, Any]
     ) -> Any:
-        with explaining():
+        with explaining_refusal(UNCOMPILED):
             return compile_model(self.open(shapes, values), settings)
-
-
-@contextmanager
-def explaining() -> Iterator[None]:
-    """What OpenVINO says while it gives a graph its shapes and compiles it, in one sentence."""
-    try:
-        yield
-    except EngineBenchError:
-        raise
-    except Exception as error:
-        raise explain_refusal("OpenVINO cannot compile the graph", error) from error
 
 
 def read_model(artifact: Artifact) -> Any:
@@ -109,10 +100,8 @@ def read_model(artifact: Artifact) -> Any:
         raise UnsupportedOperator(
             f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"
         )
-    try:
+    with explaining_refusal(f"OpenVINO cannot read {path}"):
         return read_graph(artifact)
-    except Exception as error:
-        raise explain_refusal(f"OpenVINO cannot read {path}", error) from error
 
 
 def is_misread(path: Path) -> bool:
@@ -153,14 +142,12 @@ def save_model(model: Any, target: Path) -> None:
 
     The files get their names once they are whole: rows of several batches share them, and a build may be killed.
     """
-    try:
+    with explaining_refusal(f"OpenVINO cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".openvino-", suffix=".tmp") as made:
             openvino.save_model(model, str(Path(made) / target.name), compress_to_fp16=False)
             for file in sorted(Path(made).iterdir()):  # the weights before the graph that needs them
                 file.replace(target.with_name(file.name))
-    except Exception as error:
-        raise explain_refusal(f"OpenVINO cannot write {target}", error) from error
 
 
 def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()) -> None:

@@ -21,7 +21,7 @@ from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, f
 from enginebench.core.text import count_of
 from enginebench.engines import openvino as engine
 from enginebench.engines.backends.openvino.entries import OPENVINO
-from enginebench.engines.backends.openvino.graphs import GraphSource, explaining, save_model
+from enginebench.engines.backends.openvino.graphs import UNCOMPILED, GraphSource, save_model
 from enginebench.engines.backends.openvino.settings import (
     CUT_NS,
     choose_calm_window,
@@ -45,6 +45,7 @@ from enginebench.engines.proof import (
     relabel_weights,
     summarize_layers,
 )
+from enginebench.engines.refusals import explaining_refusal
 from enginebench.engines.request import (
     answer_probe,
     check_graph_precision,
@@ -192,7 +193,7 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         if not self._watched:
             shapes = {name: view.shape for name, view in self._views.items()}
             model = self._check_open().open(shapes, self._values)
-            with explaining():
+            with explaining_refusal(UNCOMPILED):
                 compiled = compile_model(model, self._settings | COUNT)
             fed = list_fed(compiled)
             runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})

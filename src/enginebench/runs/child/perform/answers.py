@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.protocols import Array, Engine, Feeds, Loadable
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
-from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, resolve_given
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.runs.child.collecting import Collector
@@ -60,13 +60,9 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
 
 
 def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
-    try:
+    with explaining_refusal("the engine cannot run the graph on these inputs"):
         engine.bind(feeds)
         engine.run()
-    except (EngineBenchError, MemoryError):
-        raise
-    except Exception as error:  # every runtime has classes of its own
-        raise explain_refusal("the engine cannot run the graph on these inputs", error) from error
     return engine.fetch()
 
 
