@@ -133,12 +133,16 @@ def replace_atomic(path: Path) -> Iterator[BinaryIO]:
         Path(temporary).replace(path)
 
 
-def read_record(path: Path, kind: type[R]) -> R:
+def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgrade enginebench") -> R:
+    """The record in a file; with `schema`, one of this alone."""
     data = _read_bytes(path)
     try:
-        return msgspec.json.decode(data, type=kind)
+        record = msgspec.json.decode(data, type=kind)
     except DECODE_ERRORS as error:
         raise _explain(path, error, kind.__name__) from error
+    if schema and (found := getattr(record, "schema", "")) != schema:
+        raise ParseError(path, "$.schema", repr(found), repr(schema), advice)
+    return record
 
 
 def is_bundle(path: Path) -> bool:

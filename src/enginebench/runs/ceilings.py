@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings, list_differences
-from enginebench.core.errors import EngineBenchError, ParseError
+from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import slug
 from enginebench.core.records import Machine
 from enginebench.core.store import encode, find_cache, read_record, write_atomic
@@ -48,10 +48,7 @@ def find_ceilings(machine: Machine) -> Found:
     if not path.exists():
         return Found(reason=f"no roofline is stored for this machine: {HOW}", stored=False)
     try:
-        found = read_record(path, Ceilings)
-        if found.schema != CEILINGS_SCHEMA:
-            advice = "Run enginebench roofline again"
-            raise ParseError(path, "$.schema", repr(found.schema), repr(CEILINGS_SCHEMA), advice)
+        found = read_record(path, Ceilings, CEILINGS_SCHEMA, "Run enginebench roofline again")
     except EngineBenchError as error:
         return Found(reason=f"the stored roofline cannot be used: {error}. {HOW}")
     if changed := "; ".join(list_differences(found.machine, machine)):

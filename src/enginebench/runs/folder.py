@@ -299,9 +299,7 @@ class RunFolder:
     def read_record(self) -> RunRecord:
         path = self.root / "run.json"
         check_inside(self.root, path)
-        record = read_record(path, RunRecord)
-        if record.schema != RUN_SCHEMA:
-            raise ParseError(path, "$.schema", repr(record.schema), repr(RUN_SCHEMA), "Upgrade enginebench")
+        record = read_record(path, RunRecord, RUN_SCHEMA)
         shown = _map_paths(record.request, lambda text: str(Path(text).expanduser()) if text.startswith("~") else text)
         return replace(record, request=shown)
 

@@ -7,6 +7,7 @@ import mmap
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from json import detect_encoding
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,7 @@ from numpy.typing import NDArray
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.features.trtexec.records import Quantity
-from enginebench.stats.plans.source import (
-    decode_json,
-    decode_text,
-    explain_json,
-    explain_keys,
-    guess_encoding,
-    list_keys,
-    open_bytes,
-)
+from enginebench.stats.plans.source import decode_json, decode_text, explain_json, explain_keys, list_keys, open_bytes
 
 Column = NDArray[np.float64]
 
@@ -84,7 +77,7 @@ def read_trace(path: Path) -> Trace:
 
 def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
     """As `read_trace`, from bytes; `path` is only named."""
-    if guess_encoding(data[:400]) != "utf-8":
+    if detect_encoding(data[:4]) != "utf-8":
         data = decode_text(bytes(data)).encode()
     head = _HEAD.match(data)
     end = data.find(b"}", head.end(), head.end() + _MAX_ENTRY) if head else -1

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import EngineBenchError, ParseError
+from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_options, format_precision, known, name_mix
 from enginebench.core.records import Artifact
 from enginebench.core.store import encode, read_record, write_atomic
@@ -233,8 +233,5 @@ def read_mixed(folder: RunFolder) -> MixedDocument:
     if not path.exists():
         return MixedDocument()
     check_inside(folder.root, path)
-    document = read_record(path, MixedDocument)
-    if document.schema != MIXED_SCHEMA:
-        advice = "It is from another version of enginebench: begin the search anew in another folder"
-        raise ParseError(path, "$.schema", repr(document.schema), repr(MIXED_SCHEMA), advice)
-    return document
+    advice = "It is from another version of enginebench: begin the search anew in another folder"
+    return read_record(path, MixedDocument, MIXED_SCHEMA, advice)

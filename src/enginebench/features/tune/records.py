@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.records import Caveat, Estimate, Machine, RatioValidity, Validity, Verdict
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.features.tune.space import Goal, Setting
@@ -97,10 +97,7 @@ def read_search(root: Path) -> SearchRecord:
     check_inside(root, path)
     if not path.exists():
         raise UsageError(f"{root} holds no search to continue: there is no {SEARCH_FILE}. Leave --resume out to begin")
-    record = read_record(path, SearchRecord)
-    if record.schema != SEARCH_SCHEMA:
-        raise ParseError(path, "$.schema", repr(record.schema), repr(SEARCH_SCHEMA), "Upgrade enginebench")
-    return record
+    return read_record(path, SearchRecord, SEARCH_SCHEMA)
 
 
 TUNE_SCHEMA = "enginebench.tune/1"

@@ -83,11 +83,7 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
 
 
 def read_calibration(path: Path) -> Calibration:
-    calibration = read_record(path, Calibration)
-    if calibration.schema != CALIBRATION_SCHEMA:
-        raise ParseError(
-            path, "$.schema", repr(calibration.schema), repr(CALIBRATION_SCHEMA), "Make it with enginebench calibrate"
-        )
+    calibration = read_record(path, Calibration, CALIBRATION_SCHEMA, "Make it with enginebench calibrate")
     for name, found in calibration.ranges.items():
         if not (math.isfinite(found.low) and math.isfinite(found.high) and found.low <= found.high):
             raise ParseError(

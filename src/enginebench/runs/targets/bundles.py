@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from enginebench.core import judging
 from enginebench.core.engine_api import Closing
-from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.protocols import Array, Engine, Feeds, Loadable, RunCall
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
 from enginebench.core.store import BUNDLE, is_bundle, read_record
@@ -37,9 +37,7 @@ def read_bundle(root: Path) -> Bundle:
     """What the bundle says of itself; refused if it is damaged, newer, holds links or names files outside of it."""
     if fault := judging.find_link(root):
         raise ArtifactError(fault)
-    bundle = read_record(root / BUNDLE, Bundle)
-    if bundle.schema != BUNDLE_SCHEMA:
-        raise ParseError(root / BUNDLE, "$.schema", repr(bundle.schema), repr(BUNDLE_SCHEMA), "Upgrade enginebench")
+    bundle = read_record(root / BUNDLE, Bundle, BUNDLE_SCHEMA)
     home = Path(bundle.artifact.path).parent
     for name in (
         bundle.artifact.path,

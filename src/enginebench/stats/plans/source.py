@@ -1,10 +1,12 @@
 """Bytes and text of an artifact, however a shell or an archive wrapped them."""
 
-import codecs
+import gzip
+import io
 import mmap
 import re
 import zlib
 from collections.abc import Iterable
+from json import detect_encoding
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +49,16 @@ def open_bytes(path: Path) -> bytes | mmap.mmap:
 
 def unpack_gzip(path: Path, packed: bytes) -> bytes:
     """The unpacked content of a gzip file, all its members one behind the other."""
-    parts: list[bytes] = []
-    room = MAX_TEXT_BYTES
-    # Appending to a gzip file adds a member of its own; zeros fill a file up to a block of its medium.
-    while packed.strip(b"\0"):
-        stream = zlib.decompressobj(wbits=31)
-        try:
-            # One byte more than there is room for: 0 would mean without limit.
-            parts.append(stream.decompress(packed, room + 1))
-        except zlib.error as error:
-            raise ParseError(path, "", f"damaged gzip data ({error})", "a whole gzip file") from error
-        packed, room = stream.unused_data, room - len(parts[-1])
-        if not stream.eof or room < 0:
-            found = f"more than {MAX_TEXT_BYTES} bytes inside" if room < 0 else "gzip data that is cut"
-            raise ParseError(path, "", found, "a whole gzip file", "Unpack it by hand if it is genuine")
-    if not (data := b"".join(parts)):
+    try:
+        data = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(MAX_TEXT_BYTES + 1)
+    except EOFError as error:
+        raise ParseError(path, "", "gzip data that is cut", "a whole gzip file") from error
+    except (OSError, zlib.error) as error:
+        raise ParseError(path, "", f"damaged gzip data ({error})", "a whole gzip file") from error
+    if len(data) > MAX_TEXT_BYTES:
+        found, advice = f"more than {MAX_TEXT_BYTES} bytes inside", "Unpack it by hand if it is genuine"
+        raise ParseError(path, "", found, "a whole gzip file", advice)
+    if not data:
         raise ParseError(path, "", "an empty file inside gzip", "what trtexec wrote")
     return data
 
@@ -101,30 +98,10 @@ def decode_text(data: bytes) -> str:
 
     Bytes that are no text become U+FFFD. Colours and other terminal sequences are taken out.
     """
-    text = data.decode(guess_encoding(data), errors="replace").lstrip("\ufeff")
+    text = data.decode(detect_encoding(data), errors="replace").lstrip("\ufeff")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
-
-
-def guess_encoding(data: bytes) -> str:
-    """The encoding of a log: by its byte-order mark, else UTF-16 when every second byte of the start is zero."""
-    for mark, name in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF32_LE, "utf-32"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if data.startswith(mark):
-            return name
-    head = data[:400]
-    half = max(len(head) // 2, 1)
-    # A log is nearly all ASCII, so in UTF-16 one byte of each pair is zero; half of them is far from any UTF-8 text.
-    if head[1::2].count(0) * 2 > half:
-        return "utf-16-le"
-    if head[0::2].count(0) * 2 > half:
-        return "utf-16-be"
-    return "utf-8"
 
 
 def list_keys(document: Any) -> list[str]:
