@@ -21,6 +21,7 @@ Doubt about a number is not an error: it is a `Caveat` in the record.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .engine_api import ArtifactError as ArtifactError
 from .engine_api import BackendUnavailable as BackendUnavailable
@@ -54,7 +55,7 @@ def explaining(
     kind: type[EngineBenchError],
     failed: str,
     *caught: type[BaseException],
-    tell: Callable[[BaseException], object] = str,
+    tell: Callable[[Any], object] = str,
     cure: str = "",
 ) -> Iterator[None]:
     """What a library, a user's code or the system raises becomes `kind`: `failed`, its words, `cure`. Ours stays."""

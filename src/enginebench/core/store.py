@@ -98,7 +98,7 @@ def explain_access(
     what: str, cure: str = "", kind: type[EngineBenchError] = ArtifactError
 ) -> AbstractContextManager[None]:
     """What the system says of a file, in words of its own."""
-    return explaining(kind, what, OSError, tell=lambda error: getattr(error, "strerror", None) or error, cure=cure)
+    return explaining(kind, what, OSError, tell=lambda error: error.strerror or error, cure=cure)
 
 
 def explain_reading(path: Path) -> AbstractContextManager[None]:
@@ -133,13 +133,24 @@ def replace_atomic(path: Path) -> Iterator[BinaryIO]:
         Path(temporary).replace(path)
 
 
+@contextmanager
+def parsing(path: Path, expected: str, *caught: type[Exception], where: str = "", advice: str = "") -> Iterator[None]:
+    """What a decoder says of a file, in its own words; without `where` the place is the field that msgspec names."""
+    caught = caught or DECODE_ERRORS
+    try:
+        yield
+    except caught as error:
+        told = "brackets nested too deep" if isinstance(error, RecursionError) else str(error) or type(error).__name__
+        text, _, field = (told, "", where) if where else told.partition(" - at `")
+        found = text if text[:2].isupper() else text[0].lower() + text[1:]
+        raise ParseError(path, field.rstrip("`"), found, expected, advice) from error
+
+
 def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgrade enginebench") -> R:
     """The record in a file; with `schema`, one of this alone."""
     data = _read_bytes(path)
-    try:
+    with parsing(path, kind.__name__):
         record = msgspec.json.decode(data, type=kind)
-    except DECODE_ERRORS as error:
-        raise _explain(path, error, kind.__name__) from error
     if schema and (found := getattr(record, "schema", "")) != schema:
         raise ParseError(path, "$.schema", repr(found), repr(schema), advice)
     return record
@@ -164,14 +175,12 @@ def read_result(path: Path) -> Result:
     if schema not in UPGRADES:
         advice = "Was it written by a newer version? Upgrade enginebench"
         raise ParseError(path, "$.schema", repr(schema), f"{RESULT_SCHEMA!r} or older", advice)
-    try:
+    with parsing(path, "Result"):
         document: dict[str, Any] = json.loads(data)
         while schema in UPGRADES:
             document = UPGRADES[schema](document)
             schema = str(document["schema"])
         return msgspec.convert(document, Result)
-    except DECODE_ERRORS as error:
-        raise _explain(path, error, "Result") from error
 
 
 def read_schema(path: Path) -> str:
@@ -183,10 +192,8 @@ class _Head(msgspec.Struct):
 
 
 def _decode_schema(path: Path, data: bytes) -> str:
-    try:
+    with parsing(path, "a JSON document with a field `schema`"):
         return msgspec.json.decode(data, type=_Head).schema
-    except DECODE_ERRORS as error:
-        raise _explain(path, error, "a JSON document with a field `schema`") from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -197,13 +204,6 @@ def _read_bytes(path: Path) -> bytes:
     if not data:
         raise ParseError(path, "", "an empty file", "a JSON document")
     return data
-
-
-def _explain(path: Path, error: Exception, expected: str) -> ParseError:
-    told = "brackets nested too deep" if isinstance(error, RecursionError) else str(error)
-    text, _, where = told.partition(" - at `")
-    found = text if text[:2].isupper() else text[0].lower() + text[1:]
-    return ParseError(path, where.rstrip("`"), found, expected)
 
 
 def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]]:

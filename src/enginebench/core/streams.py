@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from enginebench.core.engine_api import DeviceTimes
 from enginebench.core.records import Artifact, EngineSpec
@@ -34,7 +34,10 @@ def fail_request(ticket: int, started_ns: int, now_ns: int, error: Exception) ->
     return Ended(ticket, started_ns, now_ns, now_ns, None, reason)
 
 
-def collect_ended(ended: SimpleQueue[Ended], wait: bool) -> list[Ended]:
+T = TypeVar("T")
+
+
+def collect_ended(ended: SimpleQueue[T], wait: bool) -> list[T]:
     """What other threads have put there; with `wait` at least one."""
     found = [ended.get()] if wait else []
     while not ended.empty():

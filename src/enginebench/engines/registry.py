@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, Entry, find_kind
-from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, explaining
 from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
@@ -88,10 +88,8 @@ def load_entry(plugin: Plugin) -> Entry:
         raise BackendUnavailable(f"{where} is of type {type(entry).__name__}; expected an enginebench.core.entry.Entry")
     if entry.name != plugin.name:
         raise BackendUnavailable(f"{where} is the entry of an engine {entry.name!r}; expected {plugin.name!r}")
-    try:
+    with explaining(BackendUnavailable, f"{where} is an Entry with a field of a wrong type", msgspec.ValidationError):
         return msgspec.convert(msgspec.structs.asdict(entry), Entry)  # a struct takes any value until it is asked
-    except msgspec.ValidationError as error:
-        raise BackendUnavailable(f"{where} is an Entry with a field of a wrong type: {error}") from error
 
 
 # Every engine that EngineBench comes with, by name, in the order of lists.

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, Normalize, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shape
+from enginebench.core.store import parsing
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
@@ -196,15 +197,14 @@ class Digits(Struct, frozen=True, kw_only=True, eq=False):
 def load_digits() -> Digits:
     """All 1,797 digits in the package. Their origin stands in data/README.md."""
     path = DATA_DIR / "digits.npz"
-    try:
+    # zip, zlib, numpy and the file system each have errors of their own.
+    with parsing(path, "the packaged digits", Exception, advice="Install enginebench again"):
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return Digits(
                 images=stored["images"].astype(np.float32),
                 labels=stored["labels"].astype(np.int64),
                 held_out=stored["held_out"],
             )
-    except Exception as error:  # zip, zlib, numpy and the file system each have their own
-        raise ParseError(path, "", str(error), "the packaged digits", "Install enginebench again") from error
 
 
 def feed_digits(model: str, images: NDArray[np.float32], inputs: Sequence[TensorSpec] = ()) -> NDArray[Any]:

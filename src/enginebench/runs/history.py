@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,14 +70,14 @@ def read_history(root: Path) -> HistoryDocument:
     place = _find_cache_file(root)
     kept = _read_cache(place)
     seen, unread = dict[str, _Seen](), list[Unread]()
-    for entry in _find_rows(root):
-        name, state = os.path.relpath(entry.path, root), entry.stat(follow_symlinks=False)
+    for path, state in _find_rows(root):
+        name = os.path.relpath(path, root)
         old = kept.seen.get(name)
         if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
             seen[name] = old
             continue
         try:
-            row = summarize_row(read_result(Path(entry.path)), name, state.st_mtime)
+            row = summarize_row(read_result(Path(path)), name, state.st_mtime)
         except EngineBenchError as error:
             unread.append(Unread(path=name, reason=str(error)))
         else:
@@ -98,23 +100,15 @@ def select_rows(document: HistoryDocument, engines: Sequence[str] = (), models: 
     return replace(document, rows=tuple(rows))
 
 
-def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:
+def _find_rows(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     """The files `rows/*.json` under `root`, in no order; links, hidden folders and artifacts are left out."""
-    waiting = [str(root)]
-    while waiting:
-        folder = waiting.pop()
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != ARTIFACTS]
         inside_rows = os.path.basename(folder) == "rows"  # noqa: PTH119 - ten thousand of them
-        try:
-            entries = os.scandir(folder)
-        except OSError:
-            continue
-        with entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith(".") and entry.name != ARTIFACTS:  # thousands of files, never rows
-                        waiting.append(entry.path)
-                elif inside_rows and entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
-                    yield entry
+        for path in (f"{folder}/{name}" for name in names if inside_rows and name.endswith(".json")):
+            with suppress(OSError):
+                if stat.S_ISREG((state := os.lstat(path)).st_mode):
+                    yield path, state
 
 
 def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:

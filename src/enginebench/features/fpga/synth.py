@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
-from enginebench.core.store import write_atomic
+from enginebench.core.store import parsing, write_atomic
 from enginebench.features.fpga.toolchain import run_tool
 
 
@@ -168,7 +168,5 @@ def read_utilization(report: Mapping[str, Any], cell: str) -> tuple[int | None, 
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with parsing(path, "a JSON object", OSError, msgspec.DecodeError):
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise ParseError(path, "", f"{type(error).__name__}: {error}", "a JSON object") from error

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import parsing
 from enginebench.core.streams import Clock, Ended
 from enginebench.features.load.serving import Waiting
 
@@ -62,10 +63,8 @@ def schedule_constant(rate_per_s: float, count: int) -> Times:
 def read_trace(path: Path) -> Times:
     """Offsets in nanoseconds of a text file with one time in seconds on each line, the first arrival at 0."""
     expected = "one time in seconds on each line, none before the one above it"
-    try:
+    with parsing(path, expected, OSError, UnicodeError):
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise ParseError(path, "", str(error), expected) from error
     times: list[float] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

@@ -19,7 +19,16 @@ from enginebench.core.entry import find_kind
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
 from enginebench.core.protocols import Loadable
-from enginebench.core.streams import Clock, Ended, Overlapping, Streaming, Streams, StreamsSpec, fail_request
+from enginebench.core.streams import (
+    Clock,
+    Ended,
+    Overlapping,
+    Streaming,
+    Streams,
+    StreamsSpec,
+    collect_ended,
+    fail_request,
+)
 from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     Board,
@@ -312,9 +321,7 @@ class ThreadStreams:
         self._work.put((ticket, samples))
 
     def collect(self, wait: bool) -> list[Ended]:
-        found = [self._ended.get()] if wait else []
-        while not self._ended.empty():
-            found.append(self._ended.get())
+        found = collect_ended(self._ended, wait)
         for one in found:
             if isinstance(one, BaseException):
                 raise one

@@ -6,12 +6,12 @@ A slot is written ahead of its request, as a network card would fill a buffer; t
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,22 +104,15 @@ class Feeders:
 
     def __init__(self, board: MemoryBoard, ring: Ring, cpus: int) -> None:
         self._board, self._ring, self.count = board, ring, count_feeders(ring, board, cpus)
-        self._processes = [self._fork(place) for place in range(self.count)]
+        start = multiprocessing.get_context("fork").Process
+        parts = [(board, ring, place, self.count) for place in range(self.count)]
+        self._processes = [start(target=_feed_behind, args=part, daemon=True) for part in parts]
+        for process in self._processes:
+            process.start()
         while self.written < min(ring.slots, board.count):
             self.check()
             time.sleep(FEED_POLL_S)
         board.head[FEEDING:] = 0  # what is written before the start is no part of the load
-
-    def _fork(self, place: int) -> int:
-        if (process := os.fork()) == 0:
-            status = 1
-            try:
-                os.nice(FEED_NICENESS)
-                feed(self._board, self._ring, place, self.count)
-                status = 0
-            finally:
-                os._exit(status)
-        return process
 
     @property
     def written(self) -> int:
@@ -138,19 +131,19 @@ class Feeders:
 
     def check(self) -> None:
         """Raises where one of the processes has failed."""
-        for process in tuple(self._processes):
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if ended:
-                self._processes.remove(process)
-                if status:
-                    code = os.waitstatus_to_exitcode(status)
-                    raise MeasurementError(f"a process that writes the bytes of requests ended with status {code}")
+        if codes := [process.exitcode for process in self._processes if process.exitcode]:
+            raise MeasurementError(f"a process that writes the bytes of requests ended with status {codes[0]}")
 
     def close(self) -> None:
         """Ends them; what they used of the CPU counts as this process's from then on."""
         for process in self._processes:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            process.kill()
+            process.join()
+
+
+def _feed_behind(*part: Any) -> None:
+    os.nice(FEED_NICENESS)
+    feed(*part)
 
 
 def feed(board: MemoryBoard, ring: Ring, place: int, feeders: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import DECODE_ERRORS, explain_access
+from enginebench.core.store import explain_access, parsing
 from enginebench.engines.abilities import PROCESS
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
@@ -253,10 +253,8 @@ def find_profile(layers: Path) -> Path | None:
 
 def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     path = case.files["drift"]
-    try:
+    with parsing(path, "a JSON object, as `enginebench drift` writes it"):
         drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
-    except DECODE_ERRORS as error:
-        raise ParseError(path, "", str(error), "a JSON object, as `enginebench drift` writes it") from error
     outputs = drift.get("outputs")
     each = [output for output in outputs if isinstance(output, dict)] if isinstance(outputs, list) else None
     if each is None or (each and not any(set(DRIFT_FIELDS[1:]) & set(output) for output in each)):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
-from enginebench.core.store import DECODE_ERRORS
+from enginebench.core.store import DECODE_ERRORS, parsing
 from enginebench.features.trtexec.records import Quantity
 from enginebench.stats.plans.source import decode_json, decode_text, explain_json, explain_keys, list_keys, open_bytes
 
@@ -158,10 +158,8 @@ def split_entries(data: bytes | mmap.mmap, start: int, path: Path) -> Iterator[t
             raise explain_end(data, position, path)
         position = skip_space(data, position + 1)
     frame = bytes(data[:start]) + bytes(data[stop : stop + _MAX_OTHER])
-    try:
+    with parsing(path, "the end of the file after the queries", where=f"byte {stop + 1}"):
         msgspec.json.decode(frame)
-    except DECODE_ERRORS as error:
-        raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
 def skip_space(data: bytes | mmap.mmap, position: int) -> int:

@@ -20,7 +20,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
-from enginebench.core.store import DECODE_ERRORS, explain_access, explain_reading, hash_files, refuse_pointer
+from enginebench.core.store import explain_access, explain_reading, hash_files, parsing, refuse_pointer
 
 with importing("onnx", 'pip install "enginebench[ort]"'):
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -102,10 +102,8 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
     doubts = () if recipe else _read_floats(model)[1]
     origin = read_metadata(model)
     calibration, preprocess = origin.get(CALIBRATION_KEY), origin.get(PREPROCESS_KEY, "")
-    try:
+    with parsing(path, "warnings as JSON", where=CAVEATS_KEY, advice="Quantize or export it again"):
         caveats = msgspec.json.decode(origin.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
-    except DECODE_ERRORS as error:
-        raise ParseError(path, CAVEATS_KEY, str(error), "warnings as JSON", "Quantize or export it again") from error
     return Artifact(
         kind="onnx",
         model=str(path),

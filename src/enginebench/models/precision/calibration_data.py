@@ -20,7 +20,7 @@ from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import find_batch_axes
-from enginebench.core.store import DECODE_ERRORS, explain_reading, refuse_pointer, replace_atomic
+from enginebench.core.store import explain_reading, parsing, refuse_pointer, replace_atomic
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
@@ -281,7 +281,9 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     order, where there are as many as the model has classes.
     """
     if path := next((folder / name for name in CLASS_INDEX_NAMES if (folder / name).is_file()), None):
-        try:
+        expected = '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
+        caught = OSError, RecursionError, ValueError, AttributeError, TypeError, LookupError
+        with parsing(path, expected, *caught):
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".txt":
                 return {name: i for i, name in enumerate(filter(None, map(str.strip, text.splitlines())))}
@@ -289,9 +291,6 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
             if all(isinstance(value, int) for value in found.values()):
                 return {str(name): int(i) for name, i in found.items()}
             return {str(value[0]): int(i) for i, value in found.items()}
-        except (OSError, RecursionError, ValueError, AttributeError, TypeError, LookupError) as error:
-            expected = '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
-            raise ParseError(path, "", str(error) or type(error).__name__, expected) from error
     folders = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if folders and all(name.isdecimal() for name in folders):
         return {name: int(name) for name in folders}
@@ -377,10 +376,8 @@ def read_origin(path: Path) -> _Origin | None:
         return None
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         text = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
-    try:
+    with parsing(path, "what enginebench calibrate --keep-batches wrote", where=ORIGIN_KEY):
         return msgspec.json.decode(text.encode(), type=_Origin) if text is not None else None
-    except DECODE_ERRORS as error:
-        raise ParseError(path, ORIGIN_KEY, str(error), "what enginebench calibrate --keep-batches wrote") from error
 
 
 def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:

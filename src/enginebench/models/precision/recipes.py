@@ -19,6 +19,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import is_transformer, load_whole_graph, quiet_logging, raise_opset, sort_nodes
+from enginebench.models.precision.qdq import drop_unused_constants
 
 # Convolutions stay in FP32: the recipe is for transformers and other networks of products.
 DYNAMIC = ("MatMul", "Gemm")
@@ -94,10 +95,7 @@ def quantize_weights(model: ModelProto, exclude: Sequence[str] = (), bits: Liter
         )
     del made.graph.node[:]
     made.graph.node.extend(nodes)
-    used = {name for node in nodes for name in node.input} | {value.name for value in made.graph.output}
-    kept = [tensor for tensor in made.graph.initializer if tensor.name in used]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(kept)
+    drop_unused_constants(made)
     return made
 
 

@@ -94,18 +94,14 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
             f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, example inputs)"
             f"{explain_program(module)}"
         )
-    try:
+    empty = f"{ref.text}: the module holds no weights that could be measured"
+    with explaining(ModelError, empty, NotImplementedError):  # on the device "meta"
         module = module.cpu()
-    except NotImplementedError as error:  # on the device "meta"
-        raise ModelError(f"{ref.text}: the module holds no weights that could be measured: {error}") from error
     if given is None:
         return Flat(module).eval(), ()
-    try:
+    refusal = f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used"
+    with explaining(ModelError, refusal, ValueError):
         flat, examples = flatten(module, given, further)
-    except ValueError as error:
-        raise ModelError(
-            f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used: {error}"
-        ) from error
     return flat.eval(), examples
 
 

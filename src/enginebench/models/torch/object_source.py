@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
 
-from enginebench.core.errors import ModelError, UsageError, importing
+from enginebench.core.errors import ModelError, UsageError, explaining, importing
 from enginebench.core.store import write_atomic
 from enginebench.core.text import first_line, name_type
 from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
@@ -74,10 +74,8 @@ def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.T
     """(the module, flat; its example inputs), on the CPU and without history."""
     if given is None:
         raise UsageError("a module needs example_inputs: a tensor as forward takes it, a tuple of them, or a mapping")
-    try:
+    with explaining(UsageError, "the example inputs cannot be used", ValueError):
         return flatten(module, given)
-    except ValueError as error:
-        raise UsageError(f"the example inputs cannot be used: {error}") from error
 
 
 def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import parsing
 from enginebench.runs.child.arrays import load_arrays
 from enginebench.stats.metrics.metric import Targets
 
@@ -32,10 +33,8 @@ def read_targets(path: Path) -> Targets:
     read = readers.get(path.suffix.lower())
     if read is None or not path.is_file():
         raise ParseError(path, "", "no such file" if read else f"the ending {path.suffix!r}", FORMS)
-    try:
+    with parsing(path, FORMS, ValueError, TypeError, OSError, EOFError, RecursionError):
         return read(path)
-    except (ValueError, TypeError, OSError, EOFError, RecursionError) as error:
-        raise ParseError(path, "", str(error) or type(error).__name__, FORMS) from error
 
 
 def _read_arrays(path: Path) -> Targets:

@@ -1,7 +1,6 @@
 """The bytes of requests in shared memory: who gets which, and who is late when they are not there."""
 
 import os
-import signal
 import time
 
 import numpy as np
@@ -73,9 +72,9 @@ def test_a_writer_that_dies_is_reported() -> None:
         board = create_board(memory, np.arange(9), np.zeros(9, np.int64))
         create_ring(file, SAMPLES, 4, at_once=2)
         feeders = Feeders(board, Ring(file), 1)
-        behind = os.getpriority(os.PRIO_PROCESS, feeders._processes[0]) - os.getpriority(os.PRIO_PROCESS, 0)
+        behind = os.getpriority(os.PRIO_PROCESS, feeders._processes[0].pid) - os.getpriority(os.PRIO_PROCESS, 0)
         assert 0 < behind < 10, "after who releases requests; but whoever else computes there does not starve it"
-        os.kill(feeders._processes[0], signal.SIGKILL)
+        feeders._processes[0].kill()
         with pytest.raises(MeasurementError, match="writes the bytes of requests ended with status -9"):
             while True:
                 feeders.check()

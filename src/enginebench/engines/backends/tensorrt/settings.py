@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError, UsageError, explaining
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, join_axes
@@ -226,10 +226,8 @@ def make_profile(
 
 def split_argv(text: str) -> tuple[str, ...]:
     """The arguments of one option's text, quoted as for a shell."""
-    try:
+    with explaining(UsageError, f"arguments {text!r}", ValueError):
         return tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"arguments {text!r}: {error}") from error
 
 
 def _read_dims(text: str, piece: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from enginebench.core.entry import Option
-from enginebench.core.errors import BackendUnavailable, ModelError, UsageError, importing
+from enginebench.core.errors import BackendUnavailable, ModelError, UsageError, explaining, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.recipes import STEP, TORCHAO
@@ -63,15 +63,10 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
         raise ModelError(
             f"{name} has no batch norm that directly follows a convolution or a linear layer{why}. Leave out fold_bn=1"
         )
-    try:
-        with torch.inference_mode():
-            inputs, answers = _answer_first(module, checks)
-            pairs = list(zip(answers, flatten_tensors(folded(*inputs)), strict=True))
-    except Exception as error:
-        raise ModelError(
-            f"batch norms of {name} were folded, but it cannot be checked that its outputs stay the same: "
-            f"{find_reason(error)}. Leave out fold_bn=1"
-        ) from error
+    failed = f"batch norms of {name} were folded, but it cannot be checked that its outputs stay the same"
+    with explaining(ModelError, failed, tell=find_reason, cure="Leave out fold_bn=1"), torch.inference_mode():
+        inputs, answers = _answer_first(module, checks)
+        pairs = list(zip(answers, flatten_tensors(folded(*inputs)), strict=True))
     for wanted, found in pairs:
         largest = float(wanted.abs().max()) if wanted.numel() else 0.0
         difference = float((wanted - found).abs().max()) if wanted.numel() else 0.0
@@ -147,10 +142,9 @@ def load_quantized(
         config = torchao.Float8DynamicActivationFloat8WeightConfig(granularity=scale)
     else:
         config = torchao.Int8DynamicActivationInt8WeightConfig()
-    try:
+    refusal = f"torchao makes no {spec.precision}@{spec.recipe} here"
+    with explaining(BackendUnavailable, refusal, AssertionError):  # how torchao says what a GPU lacks
         torchao.quantize_(module, config, filter_fn=lambda layer, _: fits(layer))
-    except AssertionError as error:  # how torchao says what a GPU lacks
-        raise BackendUnavailable(f"torchao makes no {spec.precision}@{spec.recipe} here: {error}") from error
     return module
 
 
