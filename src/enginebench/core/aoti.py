@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from .engine_api import ArtifactError
-from .judging import is_plain
+from .judging import is_plain, read_flags
 
 ROOT = "model"  # the folder of all members, which PyTorch names after the file
 FOLDER = "data/aotinductor/"
 RECORD = "data/extra/enginebench.json"
 SCHEMA = "enginebench.aoti/1"
 MOST_MEMBERS, MOST_RECORD_BYTES = 10_000, 1 << 20
-PROCESSOR = Path("/proc/cpuinfo")
 # What a compiler may use that is told to compile for this processor, as Linux spells it.
 _INSTRUCTIONS = re.compile(r"s?sse\d|avx|amx_|fma|f16c|bmi|abm|movbe|gfni|vaes|adx|asimd|sve|i8mm|bf16")
 
@@ -92,13 +91,6 @@ def describe_here(gpu: str | None) -> dict[str, Any]:
         "gpu": gpu,
         "instructions": sorted(filter(_INSTRUCTIONS.match, read_flags())),
     }
-
-
-def read_flags() -> list[str]:
-    """The processor's instruction sets as Linux spells them; none where it is another system."""
-    told = PROCESSOR.read_text() if PROCESSOR.is_file() else ""
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
-    return line[1].split() if line else []
 
 
 def find_differences(record: Mapping[str, Any], gpu: str | None) -> Iterator[str]:

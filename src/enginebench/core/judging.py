@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+PROCESSOR = Path("/proc/cpuinfo")
 # Names that need no quoting anywhere, and lead nowhere else.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
@@ -12,6 +13,13 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 def is_plain(path: str) -> bool:
     """Whether a path inside a bundle has only plain parts."""
     return all(PLAIN_NAME.fullmatch(part) for part in path.split("/"))
+
+
+def read_flags() -> list[str]:
+    """The processor's instruction sets as Linux spells them; none where it is another system."""
+    told = PROCESSOR.read_text() if PROCESSOR.is_file() else ""
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
+    return line[1].split() if line else []
 
 
 def find_link(root: Path) -> str | None:

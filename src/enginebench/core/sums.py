@@ -2,9 +2,10 @@
 
 import mmap
 import platform
-import re
 from pathlib import Path
 from typing import Any
+
+from .judging import read_flags
 
 # Without the instructions below, x86-64 kernels add pairs of 8-bit products in 16 bits, which overflow; with this
 # setting ONNX Runtime takes slower kernels that do not. It takes them with those instructions, too, and then loses what
@@ -13,20 +14,13 @@ from typing import Any
 EXACT_SUMS = "session.x64quantprecision"
 # They add four products in 32 bits. Source: the flags of Linux's /proc/cpuinfo.
 WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-PROCESSOR = Path("/proc/cpuinfo")
 # The attribute of DequantizeLinear. Source: ONNX operator changelog, version 21.
 BLOCKS = b"block_size"
 
 
 def sums_saturate() -> bool:
     """Whether this processor adds 8-bit products in 16 bits; true of an x86-64 whose instructions are not told."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    try:
-        flags = re.search(r"^flags\s*:(.*)$", PROCESSOR.read_text(), re.MULTILINE)
-    except OSError:
-        return True
-    return flags is None or WIDE_SUMS.isdisjoint(flags[1].split())
+    return platform.machine().lower() in ("x86_64", "amd64") and WIDE_SUMS.isdisjoint(read_flags())
 
 
 def keep_sums_exact(settings: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from enginebench.core import sums
+from enginebench.core import judging, sums
 from graphs import write_text
 
 
@@ -17,7 +17,7 @@ def old_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An x86-64 with AVX2 and nothing after it."""
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nflags\t\t: fpu fma avx2\n")
-    monkeypatch.setattr(sums, "PROCESSOR", info)
+    monkeypatch.setattr(judging, "PROCESSOR", info)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     return info
 

@@ -5,7 +5,6 @@ While it is imported it sets the variables that the row's process had: NumPy and
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 from measured.core import judging
 
-PROCESSOR = Path("/proc/cpuinfo")
 HERE = Path(__file__).resolve().parent
 GO_ON = "To continue anyway: --force, or load(force=True)"
 
@@ -43,7 +41,7 @@ def check(force: bool = False) -> None:
         *judging.find_changes(HERE, ((file["path"], file["sha256"]) for file in BUNDLE["files"])),
         *judging.find_other_versions(BUNDLE["runtime"]),
     ]
-    if present := read_instructions():  # none where the system does not say
+    if present := judging.read_flags():  # none where the system does not say
         problems += judging.find_missing(BUNDLE["instructions"], present, BUNDLE["engine"]["precision"])
     settle(problems, force)
 
@@ -60,13 +58,6 @@ def settle(found: Iterable[str], force: bool) -> None:
         raise Refused(". ".join([*problems, GO_ON]))
     for problem in problems:
         print(f"continuing anyway: {problem}", file=sys.stderr)
-
-
-def read_instructions() -> list[str]:
-    """The processor's instruction sets as Linux spells them; none where it is another system."""
-    told = PROCESSOR.read_text() if PROCESSOR.is_file() else ""
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
-    return line[1].split() if line else []
 
 
 def pin() -> None:
