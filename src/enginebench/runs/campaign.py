@@ -55,7 +55,7 @@ from enginebench.runs.child.places import OPTION, find_place, list_versions
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.scoring import Judged, score_file
 from enginebench.runs.trust import NATIVE_CODE, allow_code, holds_refused
 from enginebench.stats.alike import compare_questions, fill_lengths
@@ -473,9 +473,7 @@ class Campaign:
 
     def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
         self._reporter.step(f"{label(row)}: build and check")
-        return run_child(
-            job, timeout_s=self._timeout_s(), on_note=lambda text: self._reporter.step(f"{label(row)}: {text}")
-        )
+        return run_child(job, timeout_s=self._timeout_s(), on_note=tell_steps(self._reporter, label(row)))
 
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         if result.drift and result.drift.elsewhere and result.id not in self._prepared:

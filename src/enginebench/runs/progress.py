@@ -1,5 +1,6 @@
 """The interface for showing progress."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -10,6 +11,11 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
     def step(self, text: str) -> None: ...
     def advance(self) -> None: ...
+
+
+def tell_steps(reporter: Reporter, what: str) -> Callable[[str], None]:
+    """Shows each text as a step of what it is about."""
+    return lambda text: reporter.step(f"{what}: {text}")
 
 
 class Silent:

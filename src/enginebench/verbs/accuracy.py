@@ -15,7 +15,7 @@ from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_a
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets import sides
@@ -224,6 +224,4 @@ def _answer(
         inputs=request.source.inputs,
     )
     with lock_devices((side.engine.device,), on_wait=reporter.say):
-        return run_child(
-            job, timeout_s=ACCURACY_TIMEOUT_S, on_note=lambda text: reporter.step(f"{side.describe()}: {text}")
-        )
+        return run_child(job, timeout_s=ACCURACY_TIMEOUT_S, on_note=tell_steps(reporter, side.describe()))

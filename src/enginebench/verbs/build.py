@@ -46,7 +46,7 @@ from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, 
 from enginebench.runs.child.places import enter, find_place, require_available
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import join_argv, merge_options, read_normalize, use_trtexec
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
@@ -361,11 +361,8 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
             raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
         with lock_devices((device,), on_wait=reporter.say):
-            answer = run_child(
-                BuildJob(source=artifact, engine=spec, out_dir=str(scratch)),
-                timeout_s=asked["timeout"],
-                on_note=lambda text: reporter.step(f"{model}: {text}"),
-            )
+            job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
+            answer = run_child(job, timeout_s=asked["timeout"], on_note=tell_steps(reporter, model))
         return describe_build(answer, out, precision, device)
 
 
@@ -406,11 +403,8 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     busy = (spec.device,) if find_entry(spec.backend).tunes else ()
     with open_folder(name_folder(out)) as folder, lock_devices(busy, on_wait=reporter.say):
         spec = store_calibration(spec, artifact, folder)
-        answer = run_child(
-            BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
-            timeout_s=options["timeout"],
-            on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
-        )
+        job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))
+        answer = run_child(job, timeout_s=options["timeout"], on_note=tell_steps(reporter, onnx.name))
     kept: dict[str, Any] = {name: getattr(artifact, name) for name in ("normalize", "preprocess_sha256")}
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         kept["made_with"] = answer.artifact.made_with | {"calibration": ranges.name}

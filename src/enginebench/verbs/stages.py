@@ -20,7 +20,7 @@ from enginebench.runs.child.other_jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.stages import StagesDocument, describe_stages
@@ -127,9 +127,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
             time_limit_s=request.measure.time_limit_s,
             input_size=request.input_size,
         )
-        answer = run_child(
-            job, timeout_s=STAGES_TIMEOUT_S, on_note=lambda text: reporter.step(f"{request.model}: {text}")
-        )
+        answer = run_child(job, timeout_s=STAGES_TIMEOUT_S, on_note=tell_steps(reporter, request.model))
     document = describe_stages(
         model=job.model,
         engine=job.engine,

@@ -25,7 +25,7 @@ from enginebench.models.samples import find_samples
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.targets.sources import choose_data, describe_graph, make_graph
 
 MIXED_SCHEMA = "enginebench.mixed/2"
@@ -160,11 +160,8 @@ class MixedProposer:
             input_size=run.input_size,
             inputs=find_samples(self._place) if run.inputs is not None else None,
         )
-        return run_child(
-            job,
-            timeout_s=min(run.timeout_s + job.time_limit_s, self._rows.find_left()),
-            on_note=lambda text: self._reporter.step(f"{label}: {text}"),
-        )
+        timeout_s = min(run.timeout_s + job.time_limit_s, self._rows.find_left())
+        return run_child(job, timeout_s=timeout_s, on_note=tell_steps(self._reporter, label))
 
     def _go_on(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:
         """The graphs of one engine that come next, made where they are not yet."""

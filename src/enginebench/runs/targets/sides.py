@@ -19,7 +19,7 @@ from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.child.places import require_available
 from enginebench.runs.folder import RunFolder, Stored, check_outside
 from enginebench.runs.plan import add_shapes, find_fixed_batch
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import Shared
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
@@ -256,8 +256,5 @@ def run_side(
         outputs_path=str(outputs.absolute()),
         step=step,
     )
-    run_child(
-        job,
-        timeout_s=SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step),
-        on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
-    )
+    timeout_s = SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step)
+    run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, side.describe()))

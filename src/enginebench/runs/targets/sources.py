@@ -44,7 +44,7 @@ from enginebench.runs.plan import (
     list_transforms,
     plan_rows,
 )
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import LEFT_OUT_ON_GPUS
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
@@ -70,12 +70,8 @@ def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Re
 def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
     model = job.source.model
     reporter.step(f"{model}: loading")
-    answer = run_child(
-        job,
-        timeout_s=timeout_s,
-        environment=child_environment(threads),
-        on_note=lambda text: reporter.step(f"{model}: {text}"),
-    )
+    environment, tell = child_environment(threads), tell_steps(reporter, model)
+    answer = run_child(job, timeout_s=timeout_s, environment=environment, on_note=tell)
     for artifact in answer.artifacts:
         if artifact.kind == "aoti":
             trust_artifact(artifact, model)
