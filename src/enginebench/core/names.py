@@ -25,10 +25,10 @@ def parse_engine(text: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def parse_engines(text: str) -> list[tuple[str, dict[str, str]]]:
-    """The engines of a comma-separated list; a comma also parts options, so `key=value` joins what precedes it."""
-    parts: list[str] = []
-    for piece in filter(None, (p.strip() for p in text.split(","))):
+def parse_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """The engines of several texts, or of a list with commas; these also part options: `key=value` joins the former."""
+    parts: list[str] = [] if isinstance(given, str) else list(given)
+    for piece in filter(None, (p.strip() for p in given.split(","))) if isinstance(given, str) else ():
         is_option = "=" in piece and ":" not in piece.split("=", 1)[0]
         if is_option and parts:
             parts[-1] += "," + piece if ":" in parts[-1] else ":" + piece

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -109,9 +109,9 @@ def read_engine(text: str) -> tuple[str, dict[str, str]]:
     return find_entry(name).name, options
 
 
-def read_engines(text: str) -> list[tuple[str, dict[str, str]]]:
+def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     """The engines of a comma-separated list, as `read_engine` reads each."""
-    return [(find_entry(name).name, options) for name, options in parse_engines(text)]
+    return [(find_entry(name).name, options) for name, options in parse_engines(given)]
 
 
 def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:

@@ -28,11 +28,7 @@ def median(values: Sequence[float] | Array) -> float:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise MeasurementError("no samples to take a median of; at least one is needed")
-    middle = array.size // 2
-    if array.size % 2:
-        return float(np.partition(array, middle)[middle])
-    pair = np.partition(array, (middle - 1, middle))
-    return float((pair[middle - 1] + pair[middle]) / 2)
+    return float(np.median(array))
 
 
 def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:

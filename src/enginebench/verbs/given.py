@@ -18,8 +18,7 @@ from enginebench.core.recipes import BF16
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
-from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend, read_engine
-from enginebench.engines.registry import read_engines as read_engine_list
+from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Model, PathLike, Shared, Side, Texts, read_record
 from enginebench.report.progress import COLUMNS, LiveReporter, PlainReporter
@@ -211,20 +210,6 @@ def refuse_changes(record: type, options: Any, asked: Sequence[Struct], stored: 
     if changed := [f"--{n.replace('_', '-')}" for n, kept in named.items() if kept in now and now[kept] != then[kept]]:
         what = "--resume continues with the options that it was begun with, and these are others"
         raise UsageError(f"{', '.join(changed)}: {what}. Leave them out, or begin anew in another folder")
-
-
-def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """The engines of `ort,openvino` or of ["ort", "pytorch-compile:mode=reduce-overhead"]."""
-    if isinstance(given, str):
-        return read_engine_list(given)
-    listed = list(given)
-    engines = [read_engine(text) for text in listed]
-    if not engines:
-        raise UsageError("the list of engines is empty")
-    for i, engine in enumerate(engines):
-        if engine in engines[:i]:
-            raise UsageError(f"engine {listed[i]} is given twice; bench(..., against=...) compares one with itself")
-    return engines
 
 
 def name_precisions(asked: Texts | None, device: str | None, any_cpu: bool = False) -> Texts:

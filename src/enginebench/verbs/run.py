@@ -16,7 +16,7 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.names import format_options
 from enginebench.core.records import Result
-from enginebench.engines.registry import read_engine
+from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.run.sections import list_sections
@@ -181,7 +181,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     shared = given.share(options)
     unasked = name_default_engines(shared.device, options["scope"])
     named = unasked if options["engines"] is None else options["engines"]
-    chosen = given.read_engines(named)
+    chosen = read_engines(named)
     engines = chosen if resume else pass_on(chosen, options["extra"])
     if options["baseline"] is not None and read_engine(options["baseline"]) not in engines:
         listed = ",".join(format_options(*engine) for engine in engines)

@@ -12,6 +12,7 @@ from enginebench import door
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.names import format_options
 from enginebench.core.store import encode, write_atomic
+from enginebench.engines.registry import read_engines
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Wait, verb
 from enginebench.report.stages import list_stages
@@ -24,7 +25,7 @@ from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.stages import StagesDocument, describe_stages
-from enginebench.verbs.given import open_progress, read_engines, share, take_model, to_path
+from enginebench.verbs.given import open_progress, share, take_model, to_path
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2

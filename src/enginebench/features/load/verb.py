@@ -17,7 +17,7 @@ from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
-from enginebench.engines.registry import find_installed
+from enginebench.engines.registry import find_installed, read_engines
 from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
 from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
@@ -147,7 +147,7 @@ def measure_load(
         # Threads of each stream are, unless given, its part of the cores that the generator leaves.
         request = replace(shared, threads=shared.threads or count_stream_threads(max(settings.streams))).make_request(
             taken.text,
-            engines=given.read_engines(engine) if engine else [],
+            engines=read_engines(engine) if engine else [],
             precisions=given.read_precisions(options["precision"]),
             batches=(1,),
             measure=MeasureSpec(seed=shared.seed, processes=1),

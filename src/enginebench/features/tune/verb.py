@@ -14,6 +14,7 @@ from enginebench import options as opts
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
+from enginebench.engines.registry import read_engines
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
 from enginebench.features.tune.sections import list_tune
 from enginebench.features.tune.session import tune_model
@@ -165,7 +166,7 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     precisions = given.read_precisions(options["precisions"] or "fp32")
     run = shared.make_request(
         model,
-        engines=given.read_engines(options["engines"] or name_default_engines(shared.device)),
+        engines=read_engines(options["engines"] or name_default_engines(shared.device)),
         precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # the reference of the outputs, whoever asks
         batches=batches,
         measure=measure,
