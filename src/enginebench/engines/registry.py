@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -330,8 +331,6 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
     found = {}
     for distribution in distributions:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[distribution] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
     return found

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -20,6 +19,7 @@ from msgspec import Struct
 from enginebench import door
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.store import explain_writing
+from enginebench.engines.registry import find_versions
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
 from enginebench.runs.child import places
@@ -155,10 +155,7 @@ def _fill(place: Path, requirements: Sequence[str]) -> None:
 
 def has_pip() -> bool:
     """Whether pip is installed here. It is not looked for as a module: that makes setuptools put itself in its way."""
-    try:
-        return bool(metadata.version("pip"))
-    except metadata.PackageNotFoundError:
-        return False
+    return bool(find_versions(("pip",)))
 
 
 def _run(command: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,8 @@ def _is_number(text: str) -> bool:
 
 def _read_cell(text: str) -> str | int | float:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 
@@ -101,10 +100,8 @@ def _as_values(entries: Sequence[Any]) -> Any:
     if any(isinstance(entry, str) for entry in entries):
         return [str(entry) for entry in entries]
     if entries and not any(isinstance(entry, Mapping) for entry in entries):
-        try:
+        with suppress(ValueError):  # shapes that differ
             return np.asarray(entries)
-        except ValueError:  # shapes that differ
-            pass
     return list(entries)
 
 
