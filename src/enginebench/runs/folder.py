@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
@@ -110,16 +110,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> ModelSource:
-        return ModelSource(
-            model=self.model,
-            weights=self.weights,
-            seed=self.measure.seed,
-            input_size=self.input_size,
-            normalize=self.normalize,
-            input_shapes=self.input_shapes,
-            inputs=self.inputs,
-            operator_libraries=self.operator_libraries,
-        )
+        return replace(convert(self, ModelSource, from_attributes=True), seed=self.measure.seed)
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):

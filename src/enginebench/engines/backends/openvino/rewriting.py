@@ -101,9 +101,8 @@ def fix_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None
     """Gives the inputs these shapes; what the file says of shapes in between may be wrong by now, and goes."""
     for value in graph.input:
         if value.name in shapes:
-            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto())
-            for length in shapes[value.name]:
-                value.type.tensor_type.shape.dim.add().dim_value = length
+            kind = value.type.tensor_type.elem_type
+            value.type.CopyFrom(helper.make_tensor_type_proto(kind, shapes[value.name]))
     for inner in list_graphs(graph):
         inner.ClearField("value_info")
 
