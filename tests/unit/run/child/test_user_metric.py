@@ -151,7 +151,7 @@ def test_fewer_samples_than_targets_only_where_fewer_were_asked_for(tmp_path: Pa
     ("name", "content", "said"),
     [
         ("t.xml", "<a/>", "ending '.xml'"),
-        ("t.json", "{", "Expecting property name"),
+        ("t.json", "{", "expecting property name"),
         ("t.json", "3", "a int, not a list"),
         ("t.csv", "a,b,c\n", "rows of 3 columns"),
         ("t.npy", "no array", "npy"),
