@@ -94,22 +94,18 @@ def test_everything_works_on_a_clean_line_and_silence_is_an_error(open_line):
     assert line.writes == 3 and board.retried == 2
 
 
-@pytest.mark.parametrize(
-    "spoiled", [flip, lambda d: d[:3], lambda d: d[:5] + d[6:], lambda d: b"", lambda d: d + b"\xa5"]
-)
-def test_spoiled_request_is_sent_again(open_line, spoiled):
-    board, _ = open_line(spoil=only({0, 2}, spoiled))
+SPOILED = {
+    "spoil": (flip, lambda d: d[:3], lambda d: d[:5] + d[6:], lambda d: b"", lambda d: d + b"\xa5"),
+    "spoil_answer": (flip, lambda d: d[:4], lambda d: b"", lambda d: b"\x5a\x00\x09" + d, lambda d: d * 2),
+}
+
+
+@pytest.mark.parametrize(("side", "spoiled"), [(side, how) for side, hows in SPOILED.items() for how in hows])
+def test_a_spoiled_request_or_answer_is_sent_again(open_line, side, spoiled):
+    board, _ = open_line(**{side: only({0, 2}, spoiled)})
     rows = draw_inputs(SMALL, 2)
     assert [board.infer(row) for row in rows] == expect(rows)
-
-
-@pytest.mark.parametrize(
-    "spoiled", [flip, lambda d: d[:4], lambda d: b"", lambda d: b"\x5a\x00\x09" + d, lambda d: d * 2]
-)
-def test_spoiled_answer_is_asked_for_again(open_line, spoiled):
-    board, _ = open_line(spoil_answer=only({0}, spoiled))
-    assert board.echo(b"abcdef") == b"abcdef"
-    assert board.echo(b"xyz") == b"xyz"
+    assert [board.echo(text) for text in (b"abcdef", b"xyz")] == [b"abcdef", b"xyz"]
 
 
 @pytest.mark.parametrize("spoiled", [flip, lambda d: b""])

@@ -1,16 +1,15 @@
-"""Networks, runs of the engine, and combinational gateware on arrays: one vector a step of Amaranth's simulator."""
+"""Networks, and runs of the engine and of other gateware by Amaranth's simulator."""
 
 from itertools import pairwise
 
 import numpy as np
-from amaranth import Module, Signal, Value
+from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
 from enginebench.features.fpga.compiled import compile_rtlil, convert_rtlil
-from enginebench.features.fpga.gateware.engine import round_up, saturate
 from enginebench.features.fpga.gateware.uart import Receiver, Transmitter
 from enginebench.features.fpga.network import Network, Quantization, fit_multipliers, make_layer
 
@@ -100,27 +99,6 @@ def compile_device(design, cache_dir):
     return compile_rtlil(convert_rtlil(design), cache_dir)
 
 
-def evaluate(shapes, build, *columns):
-    """`build(signals...)` for each row of `columns`, as int64; `shapes` are those of the signals."""
-    inputs = [Signal(shape, name=f"input_{i}") for i, shape in enumerate(shapes)]
-    result = build(*inputs)
-    output = Signal(result.shape())
-    module = Module()
-    module.d.comb += output.eq(result)
-    answers = []
-
-    async def drive(ctx):
-        for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True):
-            for signal, value in zip(inputs, row, strict=True):
-                ctx.set(signal, value)
-            answers.append(ctx.get(output))
-
-    simulator = Simulator(module)
-    simulator.add_testbench(drive)
-    simulator.run()
-    return np.asarray(answers, dtype=np.int64)
-
-
 class Echo(wiring.Component):
     """Sends every byte back. Bytes with a broken frame are dropped; `overrun` stays set after one that had no room."""
 
@@ -143,13 +121,3 @@ class Echo(wiring.Component):
         with m.If(receiver.valid & ~fifo.w_rdy):
             m.d.sync += self.overrun.eq(1)
         return m
-
-
-def requantize(accumulator, multiplier, shift, zero_point):
-    """clamp(round(accumulator * multiplier / 2**shift) + zero_point) in one combinational piece.
-
-    The engine spreads the same steps over pipeline stages; this form is the one that is proved against the reference.
-    """
-    number = Value.cast(accumulator * multiplier)
-    floor = number >> shift
-    return saturate(floor + round_up(floor, number[shift - 1], number[: shift - 1].any()) + zero_point, -128, 127)
