@@ -1,7 +1,7 @@
 """A run that was interrupted and continued says what an uninterrupted one says, whatever happened meanwhile.
 
 Most runs here do their jobs in this process. What counts is what lies on the disk at that moment, and that is the same:
-a child process dies with its parent. Any moment of interruption: `unit/run/test_interruptions.py`.
+a child process dies with its parent. Any moment of interruption: `unit/run/test_main_job.py`.
 """
 
 import json

@@ -1,6 +1,7 @@
 """PyTorch models that nobody here wrote, small and with random weights, as factories for MODEL; and a few odd ones."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -120,6 +121,17 @@ class Untranslated(nn.Module):
         inverse, _ = torch.linalg.inv_ex(x @ x.transpose(1, 2) + torch.eye(4))
         values: torch.Tensor = torch.linalg.eigvalsh(inverse)
         return values
+
+
+class Wrapped(nn.Module):
+    """A module made of one function, or of another module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
 
 
 def make_exiting() -> Made:

@@ -1,4 +1,4 @@
-"""Small graphs for the tests of precision transforms."""
+"""Small graphs: of floats, of tokens, of images as wide as you like, and of classic machine learning."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -153,3 +153,69 @@ def write_tokens(path: Path, batch: int, opset: int = 17) -> Artifact:
     text = f"tokens {ends} {{ rows = Gather (table, ids) best = ArgMax <axis = -1, keepdims = 0> (rows) }}"
     table = np.random.default_rng(0).standard_normal((100, 8), np.float32)
     return write_graph(path, text, {"table": table}, opset)
+
+
+def make_scale(
+    path: Path, factor: float, *, given: str = "x", answer: str = "y", shape: str = "n, 4", dtype: str = "float"
+) -> Path:
+    """A graph y = factor * x."""
+    text = f"({dtype}[{shape}] {given}) => ({dtype}[{shape}] {answer}) {{ {answer} = Mul({given}, factor) }}"
+    return write_text(path, text, {"factor": np.array(factor, np.float32 if dtype == "float" else np.float64)})
+
+
+def write_lines(folder: Path, batch: int | str = "batch") -> Path:
+    """A convolution over lines of any width: OpenVINO refuses to compile it for a width of 1, where 3 is its least."""
+    weights = np.random.default_rng(0).standard_normal((4, 3, 8, 3)).astype(np.float32)
+    text = "(float[BATCH, 3, 8, wide] x) => (float[BATCH, 4, 1, out] y) { c = Conv(x, w) y = Relu(c) }"
+    return write_text(folder / "lines.onnx", text.replace("BATCH", str(batch)), {"w": weights})
+
+
+def draw_lines(n: int, width: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal((n, 3, 8, width)).astype(np.float32)
+
+
+def quantize_on_noise(given: Path, made: Path, shape: Sequence[int], **how: Any) -> None:
+    """By ONNX Runtime's own quantizer, with the ranges of noise at input `x`."""
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+
+    class Noise(CalibrationDataReader):  # type: ignore[misc]  # no types
+        left = [{"x": np.float32(np.random.default_rng(i).standard_normal(shape))} for i in range(4)]
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return self.left.pop() if self.left else None
+
+    quantize_static(given, made, Noise(), **how)
+
+
+# Graphs of classic machine learning: words to numbers and back, scores to maps, a forest.
+
+
+def translate_words(path: Path) -> Path:
+    """Two English words of each entry to German ones: text in, text out."""
+    words = 'keys_strings = ["red", "green"], values_strings = ["rot", "gruen"], default_string = "unbekannt"'
+    return write_text(path, f"(string[n, 2] x) => (string[n, 2] y) {{ y = ai.onnx.ml.LabelEncoder <{words}> (x) }}")
+
+
+def classify(path: Path) -> Path:
+    """Three numbers to a forest's label, and the map of its probabilities, as scikit-learn's classifiers end."""
+    tree = {
+        "nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3,
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_values": [0.0] * 3,
+        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0],
+        "class_treeids": [0] * 4, "class_nodeids": [1, 1, 2, 2], "class_ids": [0, 1, 0, 1],
+        "class_weights": [0.75, 0.25, 0.125, 0.875], "classlabels_int64s": [0, 1],
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", **tree),
+        helper.make_node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+    ]
+    pairs = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
+        helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
+        helper.make_value_info("probabilities", helper.make_sequence_type_proto(pairs)),
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path

@@ -1,4 +1,4 @@
-"""A clock that only moves when told, and engines that move it: the loop can be checked to the nanosecond."""
+"""Engines that move a clock, which nothing else does: the loop can be checked to the nanosecond."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -8,19 +8,7 @@ from typing import Any
 import numpy as np
 
 from enginebench.core.records import TensorSpec
-
-
-class ScriptedClock:
-    """Nanoseconds that pass only by `advance`."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def advance(self, ns: int) -> None:
-        self.now_ns += ns
+from enginebench.engines.fake import FakeClock
 
 
 class ScriptedEngine:
@@ -31,7 +19,7 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        clock: ScriptedClock,
+        clock: FakeClock,
         latencies_ns: Iterable[int],
         *,
         bind_ns: int = 0,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from enginebench.core.streams import Ended
+from enginebench.engines.fake import FakeClock
 from enginebench.features.load.arrivals import START, BoardSink, MemoryBoard
 from enginebench.features.load.serving import Batcher, Waiting, serve
 
@@ -23,15 +24,7 @@ if TYPE_CHECKING:
     Times = NDArray[np.int64]
 
 
-class SimulatedClock:
-    """A clock that stands still until it is moved; call it for nanoseconds."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
+class SimulatedClock(FakeClock):
     def move_to(self, moment_ns: int) -> None:
         """Moves it on; never back."""
         self.now_ns = max(self.now_ns, moment_ns)

@@ -26,8 +26,8 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.targets.bundles import find_problems, load_engine, read_bundle
+from graphs import classify, translate_words
 from in_process import children, cli
-from label_graphs import classify, translate_words
 from processes import Cli
 from reporters import Silent
 

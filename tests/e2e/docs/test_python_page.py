@@ -19,7 +19,7 @@ from enginebench.core.records import EngineSpec
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.models.onnx.source import read_onnx
-from graphs import write_text
+from graphs import quantize_on_noise, write_text
 from pages import find_code, find_section, find_tables, read_page
 from processes import environment
 
@@ -121,17 +121,11 @@ def pipeline(path: Path) -> None:
 
 
 def quantized(path: Path, *, operators: bool) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
-
-    class Noise(CalibrationDataReader):  # type: ignore[misc]
-        left = [{"x": np.random.default_rng(i).standard_normal((2, 4)).astype(np.float32)} for i in range(4)]
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return self.left.pop() if self.left else None
+    from onnxruntime.quantization import QuantFormat
 
     product(path.with_suffix(".whole.onnx"))
     form = QuantFormat.QOperator if operators else QuantFormat.QDQ
-    quantize_static(path.with_suffix(".whole.onnx"), path, Noise(), quant_format=form)
+    quantize_on_noise(path.with_suffix(".whole.onnx"), path, (2, 4), quant_format=form)
 
 
 def custom(path: Path) -> None:

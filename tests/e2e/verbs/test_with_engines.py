@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import enginebench
+from calls import FAST, ask, bench
 from enginebench.core.records import ModelSource
 from enginebench.models.torch.source import make_torch_artifact
 from enginebench.runs.child.jobs import SourceJob
+from graphs import draw_lines, write_lines
 from in_process import children, cli
-from line_graphs import FAST, draw, read_rows, write_lines
-from own_model import QUICK, ask, make_worse, own
-from processes import Cli
-from scale_graphs import bench
+from own_model import QUICK, make_worse, own
+from processes import Cli, rows_of
 
 __all__ = ["children", "cli", "own"]
 
@@ -37,10 +37,10 @@ def test_the_users_entries_are_compared_and_timed_and_their_shapes_told(cli: Cli
     folder = tmp_path / "mine"
     folder.mkdir()
     for i, (n, width) in enumerate(((2, 11), (1, 7), (2, 11))):
-        np.savez(folder / f"{i}.npz", x=draw(n, width, i))
+        np.savez(folder / f"{i}.npz", x=draw_lines(n, width, i))
     done = cli("run", path, "--engines", "ort,openvino", "--inputs", folder, "--out", "r", *FAST, code=0)
     assert "1x3x8x11" in done.stdout.replace("\n", "")
-    rows = read_rows(tmp_path / "r")
+    rows = rows_of(tmp_path / "r")
     assert len(rows) == 2 and len(list((tmp_path / "r" / "artefacts" / "samples").glob("*.npz"))) == 5
     for row in rows.values():
         assert row["shapes"] == {"x": [1, 3, 8, 11]} and row["drift"]["n"] == 5

@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 import openvino
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from onnxruntime.quantization import QuantFormat
 
-from calls import run_on
+from calls import answer_as_ort, run_on
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import StreamsSpec
@@ -23,7 +23,7 @@ from enginebench.engines.backends.openvino.graphs import GraphSource, is_misread
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.backends.openvino.rewriting import Rewritable, find_deciders
 from enginebench.models.onnx.source import read_onnx
-from graphs import write_graph, write_text
+from graphs import quantize_on_noise, write_graph, write_text
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
@@ -86,18 +86,12 @@ def write(tmp_path: Path) -> Callable[[str], Artifact]:
     return lambda text: write_graph(tmp_path / "given é.onnx", text)
 
 
-def answer_as_ort(artifact: Artifact, feeds: Feeds) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(artifact.path, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-
-
 def check_answers(artifact: Artifact, calls: list[Feeds]) -> None:
     """One engine answers each call, one after another, as ONNX Runtime does."""
     with OpenvinoBackend().load(artifact, SPEC) as engine:
         for feeds in calls:
             found = run_on(engine, feeds)
-            for name, array in answer_as_ort(artifact, feeds).items():
+            for name, array in answer_as_ort(artifact.path, feeds).items():
                 np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
 
 
@@ -153,17 +147,9 @@ def test_values_and_conditions_with_axes_choose_a_branch_anew(write, monkeypatch
     refuse(monkeypatch)  # this one OpenVINO reads; Silero's own, which it does not, is in tests/e2e
     x = np.float32([[1, 2, 3, 4]])
     calls = [{"x": x, "rate": np.array(rate)} for rate in (16000, 8000, 16000)]
-    assert answer_as_ort(artifact, calls[0])["y"].shape != answer_as_ort(artifact, calls[1])["y"].shape
+    assert answer_as_ort(artifact.path, calls[0])["y"].shape != answer_as_ort(artifact.path, calls[1])["y"].shape
     check_answers(artifact, calls)
     assert set(find_deciders(onnx.load(artifact.path).graph)) == {"rate"}
-
-
-class Reader(CalibrationDataReader):  # type: ignore[misc]  # no types
-    def __init__(self) -> None:
-        self.left = [np.float32(np.random.default_rng(i).standard_normal((2, 3, 6, 6))) for i in range(4)]
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return {"x": self.left.pop()} if self.left else None
 
 
 def quantize(tmp_path: Path, body: str, shapes: dict[str, tuple[int, ...]]) -> Artifact:
@@ -175,7 +161,8 @@ def quantize(tmp_path: Path, body: str, shapes: dict[str, tuple[int, ...]]) -> A
     weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     text = f"(float[2, 3, 6, 6] x) => (float[a, b] y) {{ {body} }}"
     given, made = write_text(tmp_path / "given.onnx", text, weights), tmp_path / "made.onnx"
-    quantize_static(given, made, Reader(), quant_format=QuantFormat.QOperator, per_channel=True, reduce_range=True)
+    how = {"quant_format": QuantFormat.QOperator, "per_channel": True, "reduce_range": True}
+    quantize_on_noise(given, made, (2, 3, 6, 6), **how)
     return read_onnx(made)
 
 
@@ -194,7 +181,7 @@ def test_operators_of_onnx_runtime_on_eight_bits_are_the_same_in_floats(tmp_path
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it would fuse them again
     session = onnxruntime.InferenceSession(made, settings, providers=["CPUExecutionProvider"])
-    exact = answer_as_ort(artifact, {"x": x})["y"]
+    exact = answer_as_ort(artifact.path, {"x": x})["y"]
     assert np.ptp(exact) > 1
     np.testing.assert_allclose(session.run(None, {"x": x})[0], exact, rtol=1e-5, atol=1e-5)
 
@@ -209,7 +196,7 @@ def test_scales_by_output_channel_are_not_taken_along_the_inputs(tmp_path: Path)
     with OpenvinoBackend().load(artifact, EngineSpec(backend="openvino", precision="int8", batch=2)) as engine:
         engine.bind({"x": x})
         engine.run()
-        exact = answer_as_ort(artifact, {"x": x})["y"]
+        exact = answer_as_ort(artifact.path, {"x": x})["y"]
         assert np.abs(engine.fetch()["y"] - exact).max() <= 0.03 * np.abs(exact).max()
     artifact = quantize(tmp_path, "a = Conv (x, w) y = Flatten (a)", {"w": (1, 3, 1, 1)})
     assert not is_misread(Path(artifact.path))
@@ -227,7 +214,7 @@ def test_scales_by_output_channel_of_older_opsets(tmp_path: Path, opset: int) ->
     with OpenvinoBackend().load(read_onnx(path), EngineSpec(backend="openvino", precision="int8")) as engine:
         engine.bind({"x": x})
         engine.run()
-        wanted = answer_as_ort(read_onnx(path), {"x": x})["y"]
+        wanted = answer_as_ort(path, {"x": x})["y"]
         assert np.ptp(wanted) > 20
         assert np.abs(engine.fetch()["y"].astype(int) - wanted.astype(int)).max() <= 1
 
@@ -259,7 +246,7 @@ def test_a_convolution_within_a_branch_is_not_misread_either(tmp_path: Path) -> 
     with OpenvinoBackend().load(read_onnx(path), EngineSpec(backend="openvino", precision="int8")) as engine:
         engine.bind(feeds)
         engine.run()
-        wanted = answer_as_ort(read_onnx(path), feeds)["out"]
+        wanted = answer_as_ort(path, feeds)["out"]
         assert np.abs(engine.fetch()["out"].astype(int) - wanted.astype(int)).max() <= 1
 
 
@@ -285,7 +272,7 @@ def test_streams_take_each_value_with_its_own_graph(write, monkeypatch) -> None:
             streams.submit(ticket, [feeds])
             (ended,) = streams.collect(wait=True)
             assert ended.error is None
-            np.testing.assert_allclose(ended.outputs["y"], answer_as_ort(artifact, feeds)["y"], rtol=1e-5)
+            np.testing.assert_allclose(ended.outputs["y"], answer_as_ort(artifact.path, feeds)["y"], rtol=1e-5)
     finally:
         streams.close()
 

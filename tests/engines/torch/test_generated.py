@@ -17,6 +17,7 @@ from enginebench.engines.backends.torch.operators import WATCHED_MODULE, Launch,
 from enginebench.engines.proof import Operator, record_profile
 from enginebench.engines.pytorch_compile import leave_recurrent
 from events import make_event
+from factories import Wrapped
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -320,26 +321,15 @@ def test_paths_are_those_of_named_modules(said: str, wrapped: str, path: str) ->
     assert generated.find_path({}) == generated.find_path(None) == ""
 
 
-class Wrapper(torch.nn.Module):
-    """As every module of a user is wrapped."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Any) -> Any:
-        return self.inner(x)
-
-
 def test_modules_in_one_wrapper_keep_what_was_said_and_older_versions_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    relu, tanh = (Wrapper(make()).eval() for make in (torch.nn.ReLU, torch.nn.Tanh))
+    relu, tanh = (Wrapped(make()).eval() for make in (torch.nn.ReLU, torch.nn.Tanh))
     first, second = (GeneratedCode(module, fullgraph=True) for module in (relu, tanh))
     (node,) = generated.trace_modules(relu, [IMAGE], fullgraph=True)[0]
     tell(first, RELU | {"postToPre": {"relu": [node]}})
     assert second.name_layers([[]], [IMAGE]) == ([[]], generated.UNTOLD)
     tell(second, {"cppCodeToPost": {"cpp_fused_tanh_0:1": ["tanh"]}, "postToPre": {"tanh": ["elsewhere"]}})
     named, why = first.name_layers([[Operator(GENERATED, 1.0, "cpp_fused_relu_0", GENERATED)]], [IMAGE])
-    assert why is None and [one.name for one in named[0]] == ["inner"]
+    assert why is None and [one.name for one in named[0]] == ["function"]
     monkeypatch.setattr(f"{GeneratedCode.__module__}.inductor", SimpleNamespace(trace=SimpleNamespace()))
     code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
     tell(code, RELU)

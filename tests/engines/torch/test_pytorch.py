@@ -27,23 +27,13 @@ from enginebench.engines.backends.torch.pytorch import PytorchBackend
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
 from enginebench.engines.pytorch import TorchEngine, _find_points, prepare_torch
 from enginebench.engines.pytorch_module import count_norms, flatten_tensors
+from factories import Wrapped
 
 # PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
 SPEC = EngineSpec(backend="pytorch")
 COMPILE = EngineSpec(backend="pytorch-compile")
-
-
-class Wrapped(torch.nn.Module):
-    """A module made of one function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 def describe(*names: str) -> Artifact:

@@ -13,9 +13,10 @@ import pytest
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import BlockReading, Measurement, MeasureSpec
+from enginebench.engines.fake import FakeClock
 from enginebench.measure.loop import measure_engine, measure_left, paused_gc
 from enginebench.measure.stopping import WarmupRule
-from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
+from scripted import ScriptedDevice, ScriptedEngine
 
 MS = 1_000_000
 FEEDS = [{"x": np.full(1, i, np.float32)} for i in range(3)]
@@ -23,7 +24,7 @@ FEEDS = [{"x": np.full(1, i, np.float32)} for i in range(3)]
 
 def measure(engine_kind: type[ScriptedEngine] = ScriptedEngine, **settings: Any) -> tuple[Measurement, ScriptedEngine]:
     """Measures a scripted engine; `script` and engine settings apart from those of the MeasureSpec."""
-    clock = ScriptedClock()
+    clock = FakeClock()
     engine_settings = {k: settings.pop(k) for k in ("bind_ns", "fetch_ns", "on_run") if k in settings}
     engine = engine_kind(clock, settings.pop("script"), **engine_settings)
     watch = settings.pop("watch", None)
@@ -79,7 +80,7 @@ class Overlapped(ScriptedEngine):
 def test_pipelined_always_has_as_many_on_their_way_and_leaves_out_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enginebench.measure.loop.check_slots", lambda *given: None)
     monkeypatch.setattr(Overlapped, "free_ns", 0)
-    clock = ScriptedClock()
+    clock = FakeClock()
     engines = [Overlapped(clock, [4 * MS]) for _ in range(3)]
     spec = MeasureSpec(scope="pipelined", warmup=5, iters=50)
     measurement = measure_engine(engines[0], FEEDS, spec, others=engines[1:], clock=clock)
@@ -216,11 +217,11 @@ def test_what_cannot_be_measured_is_refused() -> None:
         with pytest.raises(UsageError):
             measure(script=[MS], **spec)
     with pytest.raises(MeasurementError, match="no feeds"):
-        measure_engine(ScriptedEngine(clock := ScriptedClock(), [1]), [], MeasureSpec(), clock=clock)
+        measure_engine(ScriptedEngine(clock := FakeClock(), [1]), [], MeasureSpec(), clock=clock)
 
 
 def test_repetition_and_order_are_kept() -> None:
-    clock = ScriptedClock()
+    clock = FakeClock()
     spec = MeasureSpec(warmup=0, iters=1)
     measurement = measure_engine(ScriptedEngine(clock, [9]), FEEDS, spec, clock=clock, repetition=4, order=13)
     assert (measurement.repetition, measurement.order) == (4, 13)
@@ -240,7 +241,7 @@ def test_repetition_and_order_are_kept() -> None:
     ],
 )
 def test_work_that_a_run_leaves_to_fetch_is_seen(run_ns: int, first_ns: int, second_ns: int, left: float) -> None:
-    engine = Leaving(ScriptedClock(), run_ns, first_ns, second_ns)
+    engine = Leaving(FakeClock(), run_ns, first_ns, second_ns)
     assert measure_left(engine, engine.clock) == pytest.approx(left)  # type: ignore[arg-type]
     assert engine.runs <= (1 if run_ns == 10**9 else 7), "a long run is looked at once"
 
@@ -248,7 +249,7 @@ def test_work_that_a_run_leaves_to_fetch_is_seen(run_ns: int, first_ns: int, sec
 class Leaving:
     """An engine whose first fetch after a run takes another time than the second."""
 
-    def __init__(self, clock: ScriptedClock, run_ns: int, first_ns: int, second_ns: int) -> None:
+    def __init__(self, clock: FakeClock, run_ns: int, first_ns: int, second_ns: int) -> None:
         self.clock, self.run_ns, self.first_ns, self.second_ns = clock, run_ns, first_ns, second_ns
         self.runs, self.fetched = 0, False
 
@@ -264,7 +265,7 @@ class Leaving:
 class DeviceEngine(ScriptedEngine):
     """A scripted engine with a device's clocks and cache."""
 
-    def __init__(self, clock: ScriptedClock, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, clock: FakeClock, *args: Any, **kwargs: Any) -> None:
         super().__init__(clock, *args, **kwargs)
         self.flushes = 0
         self.flush_ns = 5 * MS
@@ -283,7 +284,7 @@ class DeviceEngine(ScriptedEngine):
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 @pytest.mark.parametrize("scope", ["compute", "io"])
 def test_the_device_is_read_its_copies_in_io_alone_and_no_flush_is_timed(scope: Any, cache: Any) -> None:
-    clock = ScriptedClock()
+    clock = FakeClock()
     engine = DeviceEngine(clock, [MS], bind_ns=1000, fetch_ns=2000)
     spec = MeasureSpec(iters=20, warmup=2, scope=scope, cache=cache)
     measured = measure_engine(engine, FEEDS, spec, clock=clock)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from enginebench.core.records import BlockReading
+from enginebench.engines.fake import FakeClock
 from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuWatch, find_marks, open_gpu_watch, read_index
 from enginebench.measure.watch import JointWatch
-from scripted import ScriptedClock
 
 OWN = 4711
 
@@ -69,8 +69,8 @@ class FakeNvml(SimpleNamespace):
         return value
 
 
-def watch(nvml: FakeNvml, clock: ScriptedClock | None = None) -> GpuWatch:
-    return GpuWatch(0, nvml, clock=clock or ScriptedClock(), pid=OWN, locate=lambda index: None)
+def watch(nvml: FakeNvml, clock: FakeClock | None = None) -> GpuWatch:
+    return GpuWatch(0, nvml, clock=clock or FakeClock(), pid=OWN, locate=lambda index: None)
 
 
 def test_a_block_has_everything_that_the_card_says() -> None:
@@ -163,7 +163,7 @@ def test_peak_memory_is_counted_from_before_the_engine() -> None:
 
 
 def test_energy_is_that_between_the_first_block_and_the_last() -> None:
-    clock, nvml = ScriptedClock(), FakeNvml(energy=5_000)
+    clock, nvml = FakeClock(), FakeNvml(energy=5_000)
     gpu = watch(nvml, clock)
     for energy in (5_000, 5_500):
         nvml.energy = energy
@@ -172,7 +172,7 @@ def test_energy_is_that_between_the_first_block_and_the_last() -> None:
         nvml.energy = energy + 400
         gpu.end()
     assert gpu.energy_per_image(90) == (10.0, 10.0 * ENERGY_PERIOD_NS / 1_000_000_000)
-    clock, nvml = ScriptedClock(), FakeNvml()
+    clock, nvml = FakeClock(), FakeNvml()
     gpu = watch(nvml, clock)  # of less than a step of the counter it is all doubt
     gpu.begin()
     clock.advance(1_000)
@@ -182,7 +182,7 @@ def test_energy_is_that_between_the_first_block_and_the_last() -> None:
 
 
 def test_the_step_of_the_energy_counter_is_measured() -> None:
-    clock, nvml = ScriptedClock(), FakeNvml()
+    clock, nvml = FakeClock(), FakeNvml()
 
     def count(handle: int) -> int:
         clock.advance(1_000_000)
@@ -192,7 +192,7 @@ def test_the_step_of_the_energy_counter_is_measured() -> None:
     gpu = watch(nvml, clock)
     gpu.watch_energy_counter()
     assert gpu.energy_period_ns == 20_000_000
-    clock, nvml = ScriptedClock(), FakeNvml()  # whose counter stands still
+    clock, nvml = FakeClock(), FakeNvml()  # whose counter stands still
     nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: clock.advance(10_000_000) or 7
     gpu = watch(nvml, clock)
     gpu.watch_energy_counter()

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from enginebench.core.records import BlockReading
+from enginebench.engines.fake import FakeClock
 from enginebench.measure import watch
 from enginebench.measure.watch import BlockWatch, measure_own_cpu_ns
 from machines import LayOut
-from scripted import ScriptedClock
 
 MS = 1_000_000
 SECOND = os.sysconf("SC_CLK_TCK")  # in ticks
@@ -37,7 +37,7 @@ def watch_block(
     cpus: tuple[int, ...] | None = None,
 ) -> BlockReading:
     """The reading over `wall_ms` between two states of /proc/stat."""
-    clock, own = ScriptedClock(), ScriptedClock()
+    clock, own = FakeClock(), FakeClock()
     root = lay_out({"proc/stat": before})
     watch = BlockWatch(cpus, root=root, clock=clock, own_cpu_ns=own)
     watch.begin()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from calls import FAST, bench
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.verbs.bench import explain_difference
-from graphs import write_text
+from graphs import make_scale, write_text
 from processes import Cli
 from samples import make_result as make_row
-from scale_graphs import FAST, bench, make_scale
 
 GATED = ("--warmup", "2", "--iters", "50", "--processes", "6", "--gate")
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calls import FAST
 from fakes.tensorrt_modules import use_fakes
-from graphs import write_text
-from label_graphs import classify, translate_words
-from line_graphs import FAST, draw, read_rows, write_lines
-from processes import Cli
+from graphs import classify, draw_lines, translate_words, write_lines, write_text
+from processes import Cli, rows_of
 
 
 def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: Path) -> None:
@@ -18,7 +17,7 @@ def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: 
     done = cli("run", path, "--engines", "ort,openvino", "--out", "r", *FAST, code=0)
     told = cli("report", "r", "--format", "md", "--warnings").stdout
     assert "Warnings (" in done.stdout and "--input-shape x:1x3x8x" in " ".join(told.split())
-    (shape,) = {tuple(row["shapes"]["x"]) for row in read_rows(tmp_path / "r").values()}
+    (shape,) = {tuple(row["shapes"]["x"]) for row in rows_of(tmp_path / "r").values()}
     assert shape[3] > 3
 
 
@@ -47,9 +46,9 @@ def test_a_shape_that_the_graph_fixes_is_skipped_with_the_reason(cli: Cli, tmp_p
 
 def test_a_graph_of_batch_four_runs_at_four_where_no_batch_was_asked(cli: Cli, tmp_path: Path) -> None:
     path = write_lines(tmp_path, batch=4)
-    np.savez(tmp_path / "in.npz", x=draw(8, 11))
+    np.savez(tmp_path / "in.npz", x=draw_lines(8, 11))
     done = cli("run", path, "--engines", "ort,openvino", "--inputs", "in.npz", "--out", "r", *FAST, code=0)
-    for row in read_rows(tmp_path / "r").values():
+    for row in rows_of(tmp_path / "r").values():
         assert row["engine"]["batch"] == 4 and row["shapes"]["x"] == [4, 3, 8, 11] and row["drift"]["n"] == 8
     done = cli("run", path, "--engines", "ort", "--batch", 1, "--out", "s", *FAST, code=3)
     assert "fixed batch of 4" in done.stderr + done.stdout
@@ -57,11 +56,11 @@ def test_a_graph_of_batch_four_runs_at_four_where_no_batch_was_asked(cli: Cli, t
 
 def test_ranges_are_taken_from_the_users_entries(cli: Cli, tmp_path: Path) -> None:
     path = write_lines(tmp_path)
-    np.savez(tmp_path / "in.npz", x=draw(6, 11) * 100)
+    np.savez(tmp_path / "in.npz", x=draw_lines(6, 11) * 100)
     done = cli("calibrate", path, "--inputs", "in.npz", "--out", "calib.json", "--json", code=0)
     assert json.loads(done.stdout)["n"] == 6 and json.loads(done.stdout)["source"] == "in.npz"
     ranges = json.loads((tmp_path / "calib.json").read_text())["ranges"]
-    assert ranges["x"]["high"] == pytest.approx(float((draw(6, 11) * 100).max()))
+    assert ranges["x"]["high"] == pytest.approx(float((draw_lines(6, 11) * 100).max()))
     done = cli("quantize", path, "--to", "int8", "--inputs", "in.npz", "--out", "q.onnx", code=0)
     assert "give --data or --inputs" in cli("calibrate", path, "--out", "calib.json", code=2).stderr
 
@@ -80,13 +79,13 @@ def test_a_module_is_exported_and_checked_with_the_users_entries(cli: Cli, tmp_p
     ids = np.random.default_rng(0).integers(0, 7, (5, 12))
     np.savez(tmp_path / "ids.npz", input=ids)
     cli("run", "own_ids:make", "--engines", "pytorch,ort", "--inputs", "ids.npz", "--out", "r", *FAST, code=0)
-    for row in read_rows(tmp_path / "r").values():
+    for row in rows_of(tmp_path / "r").values():
         assert row["shapes"] == {"input": [1, 12]} and row["drift"]["n"] == 5
 
 
 def test_inputs_that_nothing_would_be_fed_with_are_refused(cli: Cli, tmp_path: Path, monkeypatch) -> None:
     use_fakes(monkeypatch, "11.4")
-    np.savez(tmp_path / "in.npz", x=draw(2, 11))
+    np.savez(tmp_path / "in.npz", x=draw_lines(2, 11))
     (tmp_path / "a.plan").write_bytes(b"a plan")
     assert "use infer or drift" in cli("bench", "a.plan", "--engine", "tensorrt", "--inputs", "in.npz", code=2).stderr
 
@@ -95,7 +94,7 @@ def test_text_is_run_compared_and_refused_by_name(cli: Cli, tmp_path: Path) -> N
     path = translate_words(tmp_path / "words.onnx")
     np.savez(tmp_path / "in.npz", x=np.array([["red", "green"], ["green", "a much longer word"], ["blue", "red"]]))
     done = cli("run", path, "--engines", "ort,ort:opt=none,openvino", "--inputs", "in.npz", "--out", "r", *FAST, code=0)
-    rows = {row["engine"]["backend"] + str(row["engine"]["options"]): row for row in read_rows(tmp_path / "r").values()}
+    rows = {row["engine"]["backend"] + str(row["engine"]["options"]): row for row in rows_of(tmp_path / "r").values()}
     other = rows["ort{'opt': 'none'}"]["drift"]
     assert other["passed"] and other["n"] == 3 and other["outputs"][0]["top1_agreement"] == 1
     assert rows["openvino{}"]["status"] == "failed"
@@ -113,6 +112,6 @@ def test_text_is_run_compared_and_refused_by_name(cli: Cli, tmp_path: Path) -> N
 def test_a_graph_that_one_engine_alone_takes_is_a_good_run(cli: Cli, tmp_path: Path) -> None:
     path = classify(tmp_path / "forest.onnx")
     cli("run", path, "--out", "r", *FAST, code=0)
-    found = {row["engine"]["backend"]: row["status"] for row in read_rows(tmp_path / "r").values()}
+    found = {row["engine"]["backend"]: row["status"] for row in rows_of(tmp_path / "r").values()}
     assert found == {"ort": "ok", "openvino": "failed"}
     assert "OpenVINO cannot read" in cli("run", path, "--engines", "ort,openvino", "--out", "s", *FAST, code=6).stderr

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from calls import ask
 from enginebench.models.task import load_digits
 from enginebench.models.zoo import DATA_DIR
 from graphs import write_text
-from own_model import QUICK, ask, make_worse, own
+from own_model import QUICK, make_worse, own
 from processes import Cli
 
 __all__ = ["own"]
