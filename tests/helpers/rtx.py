@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -51,14 +50,6 @@ class Judge:
             with self._process as process:
                 process.kill()
             self._process = None
-
-    def __enter__(self) -> "Judge":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def answer(folder: str, path: str, precision: Any, options: dict[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calls import run_on
+from calls import answer_as_ort, run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
@@ -54,11 +54,8 @@ def list_caches(tmp_path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("graph", ["0", "1", "rtx"])
 def test_answers_as_the_graph_does(backend: Any, tmp_path: Path, graph: str) -> None:
-    import onnxruntime
-
     plan = backend.build(GRAPH, make_spec(graph=graph), tmp_path)
-    feeds = random_feeds(GRAPH.inputs, 4, 0)
-    (expected,) = onnxruntime.InferenceSession(GRAPH.path).run(None, feeds)
+    expected = answer_as_ort(GRAPH.path, random_feeds(GRAPH.inputs, 4, 0))["output"]
     np.testing.assert_allclose(run_once(backend, plan, graph=graph)["output"], expected, rtol=1e-5)
 
 
