@@ -186,7 +186,8 @@ def test_proof_names_what_runtimes_are_known_to_do(loaded: Any) -> None:
             assert shares["bf16"] > 0.1
         case "pytorch" | "pytorch-compile", _:
             assert shares[spec.precision] > 0.1
-            assert spec.backend == "pytorch" or shares["unknown"] > 0, "generated code is not claimed"
+            claimed = {spec.precision, "reorder", "unknown"}
+            assert spec.backend == "pytorch" or "unknown" in shares.keys() <= claimed, "generated code is not claimed"
 
 
 @pytest.mark.parametrize("name", ["ort", "openvino"])
