@@ -21,6 +21,8 @@ Closed = TypeVar("Closed", bound="Closing")
 
 # The dtype of text: arrays of kind "U", of whatever width.
 TEXT = "str"
+# The one axis of an output whose shape a graph does not declare.
+UNKNOWN_RANK = "unknown_rank"
 
 
 class DeviceTimes(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 import openvino
 
 from ..core.engine_api import (
+    UNKNOWN_RANK,
     Array,
     Artifact,
     ArtifactError,
@@ -143,7 +144,7 @@ def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
     Where an input's first axis is open, files often declare their outputs for one entry.
     """
     first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
-    for spec in outputs:
+    for spec in (output for output in outputs if UNKNOWN_RANK not in output.shape):
         found = arrays[spec.name].shape
         if not fits_shape(("batch", *spec.shape[1:]) if first and spec.shape else spec.shape, found):
             raise ArtifactError(

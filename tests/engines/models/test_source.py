@@ -244,6 +244,10 @@ def test_weights_from_a_file_plain_or_wrapped_or_unusable(tmp_path: Path) -> Non
     torch.save([1, 2], tmp_path / "list.pt")
     assert "expected names to tensors" in message(tmp_path / "list.pt")
     assert "do not fit" in message(DATA_DIR / "digits-cnn.pt")
+    # As the weights of PyTorch's own quantization are kept.
+    packed = type("Packed", (nn.Identity,), {"get_extra_state": lambda _: (1, 2)})()
+    with pytest.raises(ModelError, match=r"_extra_state \(tuple\)"):
+        torch_source.write_state(packed, tmp_path / "packed.pt")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import UNKNOWN_RANK
 from enginebench.core.errors import ArtifactError, ParseError, explaining, importing
 from enginebench.core.names import format_precision
 from enginebench.core.recipes import RECIPES
@@ -33,7 +34,6 @@ from enginebench.models.zoo import packaged_onnx
 # A protobuf message cannot be larger; larger models keep their weights in a second file.
 # Source: https://protobuf.dev/programming-guides/encoding/#size-limit
 LARGEST_PROTOBUF_BYTES = 2**31 - 1
-UNKNOWN_RANK = "unknown_rank"
 
 QUANTIZED_OPS = frozenset(
     (

@@ -108,8 +108,9 @@ def open_data(
     """
     if n < 1:
         raise UsageError(f"n {n} must be at least 1")
-    if not inputs or any(not spec.shape for spec in inputs):
-        raise UsageError("the graph has no input with a batch axis; such a graph cannot be calibrated")
+    scalars = ", ".join(spec.name for spec in inputs if not spec.shape)
+    if scalars or not inputs:
+        raise UsageError(f"a graph is calibrated over inputs with a batch axis; without one: {scalars or 'all'}")
     if text == "fake":
         return make_fake(inputs, n, seed)
     if text == "digits":

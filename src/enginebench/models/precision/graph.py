@@ -68,11 +68,11 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
         given.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
         quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
         prepared = onnx.load(made)
-    # Removes imports of operator domains without a node: ONNX Runtime adds its own, and other parsers refuse them.
-    used = {node.domain for node in walk_nodes(prepared)} | {"", "ai.onnx"}
-    kept = [opset for opset in prepared.opset_import if opset.domain in used]
+    # Every domain that has a node, once, ONNX's own first. ONNX Runtime adds its own, which other parsers refuse; it
+    # does not take one that is listed twice (by skl2onnx), and NNCF takes the first one's version for that of ONNX.
+    used, opsets = {node.domain for node in walk_nodes(prepared)} | {""}, list_opsets(prepared)
     del prepared.opset_import[:]
-    prepared.opset_import.extend(kept)
+    prepared.opset_import.extend(onnx.helper.make_opsetid(name, opsets[name]) for name in sorted(opsets.keys() & used))
     name_nodes(prepared)
     return prepared
 

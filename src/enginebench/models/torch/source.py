@@ -24,7 +24,7 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
     import torch
 from torch import nn
 
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, list_some
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import ONLY
 from enginebench.models.task import hash_preprocess
@@ -350,6 +350,13 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
     """Writes the module's state dict, and `config` beside it; the same weights give the same bytes in any file."""
     state = (module.module if isinstance(module, Flat) else module).state_dict()
+    if strange := [
+        f"{name} ({type(value).__name__})" for name, value in state.items() if not isinstance(value, torch.Tensor)
+    ]:
+        raise ModelError(
+            f"the module's state dict holds more than tensors: {list_some(strange)}. PyTorch's own quantization leaves "
+            "such values: give the module before it, and let int8 of --precisions quantize it"
+        )
     buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside
     torch.save(state if config is None else {"state_dict": state, CONFIG: config}, buffer)
     write_atomic(path, buffer.getvalue())

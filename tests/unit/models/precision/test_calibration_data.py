@@ -106,8 +106,8 @@ BARE = (TensorSpec(name="x", dtype="float32", shape=()),)
         ("nowhere", {}, UsageError, "no such folder"),
         ("data.txt", {}, UsageError, "a file of another kind; expected a folder of images"),
         ("digits", {}, UsageError, "digits-cnn and digits-mlp"),
-        ("fake", {"inputs": ()}, UsageError, "batch axis"),
-        ("fake", {"inputs": BARE}, UsageError, "batch axis"),
+        ("fake", {"inputs": ()}, UsageError, "batch axis; without one: all"),
+        ("fake", {"inputs": BARE}, UsageError, "batch axis; without one: x"),
         ("fake", {"n": 0}, UsageError, "at least 1"),
     ],
 )

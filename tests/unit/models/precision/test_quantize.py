@@ -188,11 +188,15 @@ def test_of_two_branches_the_earlier_is_quantized(tmp_path):
     assert made_by[add.input[0]].name == "late"
 
 
-def test_a_tool_that_fails_logs_no_traceback(caplog):
+def test_a_tool_that_fails_logs_no_traceback_and_domains_are_listed_once_with_onnx_first(caplog):
     model = build_graph("y = Relu (x)", {})
+    (own,) = model.opset_import
     model.graph.node[0].domain = "acme"
-    model.opset_import.add(domain="acme", version=1)
-    assert prepare_graph(model).graph.node and not caplog.records
+    model.ClearField("opset_import")
+    model.opset_import.extend([helper.make_opsetid("acme", 1), own, own])
+    prepared = prepare_graph(model)
+    assert prepared.graph.node and not caplog.records
+    assert [(o.domain, o.version) for o in prepared.opset_import] == [("", own.version), ("acme", 1)]
 
 
 def test_dead_channels_get_a_small_scale(tmp_path):
