@@ -90,12 +90,8 @@ def test_a_run_plans_every_engine_that_is_there_and_no_other(precision, monkeypa
     sources = [make_artifact("pytorch", "fp32"), graph := make_artifact("ort", "fp32")]
     made = [(p, r, RECIPES[r].makes if r in RECIPES else "onnx") for p, r in list_transforms(request, sources)]
     sources += [replace(graph, precision=p, recipe=r, kind=kind) for p, r, kind in made]
-    for row in plan_rows(request, sources, probe=_probe_as_if_installed):
+    for row in plan_rows(request, sources, probe=lambda name: Availability(engine=name, available=True)):
         assert (row.skip is None) == (matrix()[row.engine.backend][precision] == "runs"), row.skip
-
-
-def _probe_as_if_installed(name: str) -> Availability:
-    return Availability(engine=name, available=True)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -1,6 +1,7 @@
 """The driver against a device that runs at once: lost bytes, flipped bits, stale answers, silence, a lost port."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementEr
 from enginebench.features.fpga import compiled, frames, toolchain, waves
 from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.driver import Board, SerialLine
-from enginebench.features.fpga.frames import Command, pack_answer, pack_request, split_answers
+from enginebench.features.fpga.frames import ANSWER_START, Command, pack_request, split_answers
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.simulation import read_answers
 from networks import compile_device, draw_inputs, make_network, simulate_pins
 from tracks import Clock
 
+pack_answer = partial(pack_request, start=ANSWER_START)
 SMALL = make_network((6, 5, 3), bits=16)
 DIVISOR, TIMEOUT_CYCLES = 4, 900  # one design to compile
 

@@ -72,16 +72,9 @@ def compute_crc(data: bytes) -> int:
     return binascii.crc_hqx(data, 0xFFFF)
 
 
-def pack_request(command: int, sequence: int, payload: bytes = b"") -> bytes:
-    """The bytes of a request: a `Command`, a number from 0 to 255, at most 255 bytes."""
-    return _pack(REQUEST_START, bytes([command, sequence, len(payload)]) + payload)
-
-
-def pack_answer(status: int, sequence: int, payload: bytes = b"") -> bytes:
-    return _pack(ANSWER_START, bytes([status, sequence, len(payload)]) + payload)
-
-
-def _pack(start: int, body: bytes) -> bytes:
+def pack_request(command: int, sequence: int, payload: bytes = b"", start: int = REQUEST_START) -> bytes:
+    """The bytes of a request, or of an answer: a `Command` or status, a number from 0 to 255, at most 255 bytes."""
+    body = bytes([command, sequence, len(payload)]) + payload
     return bytes([start]) + body + compute_crc(body).to_bytes(2, "big")
 
 

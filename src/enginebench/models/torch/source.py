@@ -286,13 +286,10 @@ def _run(module: nn.Module, examples: Sequence[torch.Tensor]) -> list[torch.Tens
     """The answers; None where the module does not run on such examples."""
     try:
         with restore_buffers(module), torch.inference_mode():
-            return _list_tensors(module(*(example.clone() for example in examples)))
+            answer = module(*(example.clone() for example in examples))
+            return [answer] if isinstance(answer, torch.Tensor) else list(answer)
     except Exception:  # user code, or shapes that the layers refuse
         return None
-
-
-def _list_tensors(answer: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
 def take_given(
@@ -350,9 +347,7 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
     """Writes the module's state dict, and `config` beside it; the same weights give the same bytes in any file."""
     state = (module.module if isinstance(module, Flat) else module).state_dict()
-    if strange := [
-        f"{name} ({type(value).__name__})" for name, value in state.items() if not isinstance(value, torch.Tensor)
-    ]:
+    if strange := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise ModelError(
             f"the module's state dict holds more than tensors: {list_some(strange)}. PyTorch's own quantization leaves "
             "such values: give the module before it, and let int8 of --precisions quantize it"
@@ -436,12 +431,9 @@ def _open_lengths(
     fixed = [replace(spec, shape=tuple(example.shape)) for spec, example in zip(inputs, examples, strict=True)]
     for seed in OTHER_SEEDS:
         feeds = random_feeds(fixed, 1, seed)
-        try:
-            with torch.inference_mode():
-                answers = _list_tensors(module(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)))
-        except Exception:  # made-up values: a module may refuse them, and that says nothing
-            return outputs
-        if [tensor.ndim for tensor in answers] != [len(spec.shape) for spec in outputs]:
+        answers = _run(module, [torch.from_numpy(feeds[spec.name]) for spec in inputs])
+        # A module may refuse made-up values, and that says nothing.
+        if answers is None or [tensor.ndim for tensor in answers] != [len(spec.shape) for spec in outputs]:
             return outputs
         named = [
             tuple(axis if axis == tensor.shape[i] else f"{spec.name}_{i}" for i, axis in enumerate(spec.shape))

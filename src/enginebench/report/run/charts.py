@@ -11,7 +11,7 @@ from typing import Any
 
 from enginebench.core.records import Result
 from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, alt, draw_layers, finish, style_chart
-from enginebench.report.run.rows import RunDocument
+from enginebench.report.run.rows import RunDocument, name_items
 from enginebench.report.run.series import (
     Point,
     bin_rows,
@@ -42,7 +42,7 @@ _PICTURES = {
     "speedup": ("speedup", "Speed-up", ""),
     "pareto": ("quality", "", ""),
     "throughput": ("batches", "Latency against throughput",
-        "Lines of p50 latency over images per second, one for each engine, a point for each batch."),
+        "Lines of p50 latency over throughput, one for each engine, a point for each batch."),
     "latency_hist": ("distributions", "Histograms",
         "Histograms of latencies, one per configuration, on a shared logarithmic axis; trial medians marked."),
     "percentiles": ("distributions", "Percentiles",
@@ -61,11 +61,11 @@ def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[
     measured = [result for result in known if any(m.latency_ns for m in result.measurements)]
     drawn: list[tuple[Callable[..., Chart], tuple[Any, ...]]] = [
         (_draw_speedups, (list_speedups(document, labels),)),
-        (_draw_batches, (follow_batches(document, labels),)),
+        (_draw_batches, (follow_batches(document, labels), name_items(document.rows))),
         (draw_histogram, bin_rows(measured, labels)),
         (draw_percentiles, follow_rows(measured, labels)),
         (_draw_drift, trace_rows(measured, labels)),
-        (_draw_quality, place_quality(document, labels)),
+        (_draw_quality, (*place_quality(document, labels), name_items(document.rows))),
         (_draw_stages, ([*list_stages(known, labels), *list_file_stages(stages)],)),
     ]
     proofs = list_proofs(document, labels)
@@ -99,10 +99,10 @@ def _draw_speedups(points: list[Point]) -> Chart:
     return _make("speedup", spec, description=told, speedups=points)
 
 
-def _draw_batches(points: list[Point]) -> Chart:
-    tooltip = _tips(engine="engine", batch="batch", per_s="images/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
+def _draw_batches(points: list[Point], items: str) -> Chart:
+    tooltip = _tips(engine="engine", batch="batch", per_s=f"{items}/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
     base = _read("batches").encode(
-        x=alt.X("per_s:Q", title="images per second", scale=alt.Scale(type="log")),
+        x=alt.X("per_s:Q", title=f"{items} per second", scale=alt.Scale(type="log")),
         y=alt.Y("p50_ms:Q", title="p50 latency (ms)", scale=alt.Scale(type="log")),
         color=_colour_rows("engine"),
     )
@@ -206,16 +206,16 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart:
     return _make("latency_over_time", spec, series=points)
 
 
-def _draw_quality(points: list[Point], quality: str) -> Chart:
+def _draw_quality(points: list[Point], quality: str, items: str) -> Chart:
     x = alt.X(
-        "per_s:Q", title="images per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
+        "per_s:Q", title=f"{items} per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
     )
     # Room around a share of 100 % reaches beyond it, where no share lies.
     percent = alt.Axis(format=".2%", labelExpr="datum.value > 1 ? '' : datum.label")
     percent = percent if quality.startswith("top-1") else alt.Axis(format=".6~g")
     y = alt.Y("quality:Q", title=quality, scale=alt.Scale(zero=False, padding=12), axis=percent)
     base = _read("points").encode(x=x, y=y)
-    tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95% from", high="to", precision="precision")
+    tooltip = _tips(row="row", per_s=f"{items}/s", quality=quality, low="95% from", high="to", precision="precision")
     front = base.transform_filter("datum.pareto").mark_line(color=GREY, strokeDash=[5, 3])
     front = front.encode(detail=alt.Detail("front:N"), order=alt.Order("per_s:Q"))
     rules = (
@@ -231,11 +231,9 @@ def _draw_quality(points: list[Point], quality: str) -> Chart:
     names = names.encode(text=alt.Text("row:N"))
     fronts = Counter(p["front"] for p in points if p["pareto"])
     where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
-    subtitle = (
-        f"no other configuration is both faster and better than those {where}"
-        if fronts
-        else "no clear winner: see the notes"
-    )
+    subtitle = f"no other configuration is both faster and better than those {where}"
+    if not fronts:
+        subtitle = "none is on the front: it takes valid, measured times and finite outputs"
     spec = finish(alt.layer(front, rules, dots, names), f"Speed against {quality}", subtitle, _SCATTER)
     best = [p["row"] for p in points if p["pareto"]]
     told = f"A point for each configuration. On the Pareto front: {', '.join(best) or 'none'}."

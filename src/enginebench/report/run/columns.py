@@ -10,7 +10,7 @@ from enginebench.core.names import NOT_KNOWN, show_precision
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
 from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small
-from enginebench.report.run.rows import Row, takes_images
+from enginebench.report.run.rows import Row, name_items
 from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
 from enginebench.stats.metrics.scores import find_metric, find_score
@@ -27,7 +27,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """What a person reads of a table of these rows."""
     metric = find_metric(rows)
     found = next((row.capacity for row in rows if row.capacity), None)
-    items = "images/s" if all(map(takes_images, rows)) else "inputs/s"
+    items = f"{name_items(rows)}/s"
     overlap = any(row.scope == "pipelined" for row in rows)  # of which the rate is what counts
     return (
         Column("engine", name_engine),

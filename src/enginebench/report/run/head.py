@@ -10,7 +10,7 @@ from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_significant, format_small
-from enginebench.report.run.rows import Row, RunDocument, find_best_p99, takes_images
+from enginebench.report.run.rows import Row, RunDocument, find_best_p99, name_items, takes_images
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline
 
@@ -97,7 +97,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
     if row.batch > 1 and row.throughput_per_s:
         rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else format_digits(row.throughput_per_s)
-        figure += f", {rate} {'images' if takes_images(row) else 'inputs'}/s"
+        figure += f", {rate} {name_items([row])}/s"
     figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"
     ratio = _format_ratio(headline, rows, names)

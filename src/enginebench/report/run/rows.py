@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
@@ -221,6 +221,11 @@ def takes_images(row: Row) -> bool:
     """Whether the shapes, if known, are those of images: one input of four axes, with one or three channels."""
     shapes = [*row.shapes.values()]
     return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
+
+
+def name_items(rows: Iterable[Row]) -> str:
+    """What batches of these rows are counted in."""
+    return "images" if all(map(takes_images, rows)) else "inputs"
 
 
 def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:

@@ -197,7 +197,7 @@ def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
     asked = Counter(row.engine for row in document.rows)
     for row in document.rows:
         if row.p50_ms is None or row.status == "failed":
-            label, reason = row.status.capitalize(), row.reason or "no reason recorded"
+            label, reason = row.status.capitalize(), row.reason or "no trial was finished; --resume continues"
             if row.status == "skipped":
                 label, reason = "Not run", reason[reason.rfind("To ") :] if ". To " in reason else reason
             alike.setdefault((label, reason), {}).setdefault(row.engine, []).append(names[row.id])

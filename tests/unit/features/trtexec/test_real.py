@@ -195,17 +195,13 @@ def test_every_layer_file_is_read_and_joined(real: Path) -> None:
         assert all(layer.average_ms is not None for layer in read_resnet(real, kind).layers)
 
 
-def count_precisions(document: LayersDocument) -> dict[str, int]:
-    return dict(Counter(layer.precision or "unknown" for layer in document.layers if not layer.overhead))
-
-
 def test_tf32_is_not_sold_as_fp32(real: Path) -> None:
     document = read_resnet(real, "fp32")
     # By the kernels' names: all convolutions but the first, and the product at the end, which is one too.
     named = [layer for layer in document.layers if "_tf32f32_" in (layer.tactic or "")]
     assert len(named) == 20 and len(document.layers) == 32
     assert [layer for layer in document.layers if layer.precision == "tf32"] == named
-    assert count_precisions(document) == {"tf32": 20, "fp32": 3}
+    assert Counter(layer.precision for layer in document.layers if not layer.overhead) == {"tf32": 20, "fp32": 3}
     share = sum(layer.average_ms or 0 for layer in named) / sum(layer.average_ms or 0 for layer in document.layers)
     assert document.by_precision["tf32"].share == pytest.approx(share) and 0.6 < share < 0.7
     folder = real / "trex" / "pytorch-resnet-A100" / "fp32"

@@ -17,7 +17,7 @@ from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series
+from enginebench.features.trtexec.report import describe_cases, draw_case, draw_series
 from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
@@ -39,10 +39,6 @@ from trtexec_mutations import damage
 def folder(tmp_path: Path) -> Path:
     """All artifacts of one run, in a folder whose name has a space and is not ASCII."""
     return made.fill(tmp_path / "ein ördner", n=400)
-
-
-def format_report(report: TrtexecReport) -> str:
-    return format_sections(list_trtexec(report, "trtexec"))
 
 
 def render_trtexec_folder(folder: Path, formats: Sequence[str] = ("md", "json", "png")) -> tuple[Path, ...]:
@@ -182,7 +178,7 @@ def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: i
             cases = read_folder(tmp_path)
         except EngineBenchError:
             continue
-        assert format_report(describe_cases(cases)).startswith("# trtexec\n")
+        assert format_sections(list_trtexec(describe_cases(cases), "trtexec")).startswith("# trtexec\n")
         assert all(draw_case(case) is not None for case in cases)
 
 

@@ -100,10 +100,10 @@ def test_the_caption_speaks_of_a_line_where_one_is_drawn() -> None:
     point = {"per_s": 1.0, "quality": 0.9, "doubt": "", "precision": "fp32", "front": "a", "low": None, "high": None}
     for second, said in ((True, "those on the dashed line"), (False, "those with a diamond")):
         points = [{**point, "row": "a", "pareto": True}, {**point, "row": "b", "pareto": second}]
-        chart = _draw_quality(points, "top-1")
-        assert chart is not None and said in str(chart.spec)
-    none = _draw_quality([{**point, "row": name, "pareto": False} for name in "ab"], "top-1")
-    assert none is not None and "no clear winner" in str(none.spec) and "diamond'" not in str(none.spec["title"])
+        spec = str(_draw_quality(points, "top-1", "inputs").spec)
+        assert said in spec and "inputs per second" in spec and "images" not in spec
+    none = _draw_quality([{**point, "row": name, "pareto": False} for name in "ab"], "top-1", "images")
+    assert "none is on the front" in str(none.spec) and "diamond'" not in str(none.spec["title"])
 
 
 def test_the_longest_bar_leaves_room_for_its_text() -> None:
