@@ -221,6 +221,8 @@ def test_an_unfinished_row_is_named_only_where_none_is_finished() -> None:
     cut = replace(ort(5), status="partial", measure=MeasureSpec(processes=12))
     assert head(PYTORCH, cut)["FASTEST"].startswith("pytorch fp32")
     assert head(replace(PYTORCH, status="partial"), cut)["FASTEST"].startswith("ort fp32 (partial)")
+    begun = show(describe(PYTORCH, replace(cut, measurements=())), 200)
+    assert "Partial: ort: no trial was finished; --resume continues" in begun
 
 
 def test_every_format_prints_the_same_lines() -> None:
