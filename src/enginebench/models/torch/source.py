@@ -431,8 +431,7 @@ def _open_lengths(
     fixed = [replace(spec, shape=tuple(example.shape)) for spec, example in zip(inputs, examples, strict=True)]
     for seed in OTHER_SEEDS:
         feeds = random_feeds(fixed, 1, seed)
-        answers = _run(module, [torch.from_numpy(feeds[spec.name]) for spec in inputs])
-        # A module may refuse made-up values, and that says nothing.
+        answers = _run(module, [torch.from_numpy(feeds[spec.name]) for spec in inputs])  # None: it refuses made-up ones
         if answers is None or [tensor.ndim for tensor in answers] != [len(spec.shape) for spec in outputs]:
             return outputs
         named = [

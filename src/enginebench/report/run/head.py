@@ -10,7 +10,7 @@ from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_significant, format_small
-from enginebench.report.run.rows import Row, RunDocument, find_best_p99, name_items, takes_images
+from enginebench.report.run.rows import Row, RunDocument, find_best_p99, name_items
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline
 
@@ -185,7 +185,7 @@ def _format_outputs(headline: Headline, row: Row) -> str:
     why = headline.outputs_reason
     text = _OUTPUTS[headline.outputs] + (f": {why}" if why else "")
     # Of what was invented, the option that gives the real one.
-    options = {"weights": "--weights", "inputs": "--data" if takes_images(row) else "--inputs"}
+    options = {"weights": "--weights", "inputs": "--data" if name_items([row]) == "images" else "--inputs"}
     cures = [option for word, option in options.items() if headline.outputs == "not_judged" and f" {word}" in why]
     if not cures or not why.startswith("random"):
         return text

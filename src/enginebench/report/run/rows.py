@@ -217,15 +217,11 @@ def describe_row(standing: Standing) -> Row:
     )
 
 
-def takes_images(row: Row) -> bool:
-    """Whether the shapes, if known, are those of images: one input of four axes, with one or three channels."""
-    shapes = [*row.shapes.values()]
-    return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
-
-
 def name_items(rows: Iterable[Row]) -> str:
-    """What batches of these rows are counted in."""
-    return "images" if all(map(takes_images, rows)) else "inputs"
+    """What a batch is counted in: images where the shapes, if known, are one of four axes, one or three channels."""
+    known = [[*row.shapes.values()] for row in rows if row.shapes]
+    alike = all(len(found) == 1 and len(found[0]) == 4 and {1, 3} & {found[0][1], found[0][3]} for found in known)
+    return "images" if alike else "inputs"
 
 
 def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
