@@ -106,8 +106,8 @@ def list_budgets() -> list[Budget]:
     src, tests = list_files(SRC), list_files(ROOT / "tests")
     longest, widest = measure_functions(src)
     return [
-        Budget("src, lines", count_lines(src), 53_000, 62_359),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 45_460),
+        Budget("src, lines", count_lines(src), 53_000, 62_373),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 45_466),
         Budget("tests, lines", count_lines(tests), 34_000, 39_854),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),

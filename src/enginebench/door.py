@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from enginebench import __version__
-from enginebench.core.errors import ArtifactError, DependencyError, EngineBenchError, UsageError
+from enginebench.core.errors import ArtifactError, DependencyError, EngineBenchError, UsageError, explaining
 from enginebench.core.features import Verb, list_verbs
 from enginebench.core.text import clean_lines
 
@@ -60,6 +61,13 @@ VERBS = {
 }
 
 
+def starting(verb: str | None) -> AbstractContextManager[None]:
+    """What a verb imports, and does not ask for by name, is installed with EngineBench, or damaged."""
+    cure = "A package that it needs is missing or damaged; install it again: pip install --force-reinstall enginebench"
+    failed = f"{verb} cannot start"
+    return explaining(DependencyError, failed, ImportError, tell=lambda e: f"{type(e).__name__}: {e}", cure=cure)
+
+
 class LazyGroup(click.Group):
     """A group whose verbs are imported only when they are called."""
 
@@ -69,13 +77,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        try:
+        with starting(cmd_name):
             command: click.Command = import_module(VERBS[cmd_name].module).command
-        except ImportError as error:  # what a verb imports at once is installed with EngineBench, or damaged
-            raise DependencyError(
-                f"{cmd_name} cannot start: {type(error).__name__}: {error}. A package that it needs is "
-                "missing or damaged; install it again: pip install --force-reinstall enginebench"
-            ) from error
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -232,7 +235,8 @@ def command(
             kept = usual | {key: given.pop(key) for key in printed if key in given}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
-            body(**given, **hidden, **absent, shown=kept)
+            with starting(made.name):
+                body(**given, **hidden, **absent, shown=kept)
 
         declared = [option for option in sort_options(known).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()

@@ -26,7 +26,6 @@ from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter, Silent
-from enginebench.stats.drift import LIMITS
 
 
 def share(options: Shared) -> request.Shared:
@@ -149,6 +148,8 @@ def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]
 
 def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] | None:
     """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
+    from enginebench.stats.drift import LIMITS  # reads NumPy, which --help can do without
+
     texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
     limits: dict[str, float] = {}
     for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():

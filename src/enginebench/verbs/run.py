@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import click
 from msgspec.structs import replace
@@ -19,16 +19,15 @@ from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
-from enginebench.report.run.sections import list_sections
 from enginebench.runs import request as requests
-from enginebench.runs.classes import format_top_classes
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
-from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
-from enginebench.runs.reporting import describe_stored
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import given
-from enginebench.verbs.runs import Run, note_folder
+
+# What reads NumPy is read where it works: --help can do without.
+if TYPE_CHECKING:
+    from enginebench.verbs.runs import Run
 
 
 class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=False):
@@ -106,7 +105,7 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
 
 
 @verb(RunOptions)
-def run(model: opts.Model, **options: Unpack[RunOptions]) -> Run:
+def run(model: opts.Model, **options: Unpack[RunOptions]) -> "Run":
     """Benchmark MODEL on several engines, verify that their outputs agree, and print the table.
 
     Example: enginebench run digits-cnn --engines pytorch,ort --quick
@@ -126,6 +125,9 @@ def run(model: opts.Model, **options: Unpack[RunOptions]) -> Run:
         MeasurementError: the baseline, or every other row, is not ok. The rows are kept in the folder all the same.
         KeyboardInterrupt: what was measured is kept; a note on the exception says where.
     """
+    from enginebench.runs.main_job import run_model
+    from enginebench.verbs.runs import Run, note_folder
+
     root = given.choose_root(options["out"], given.name_model(model))
     with ask(model, options, root) as (request, reporter), note_folder(root):
         resume, wait = options["resume"], options["wait"]
@@ -142,6 +144,11 @@ class RunPrinted(opts.Wide, opts.Trusting, total=False):
 
 @door.command(run, "MODEL", "[ARG]...", shown=RunPrinted)
 def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options: Unpack[RunOptions]) -> None:
+    from enginebench.report.run.sections import list_sections
+    from enginebench.runs.classes import format_top_classes
+    from enginebench.runs.main_job import run_model
+    from enginebench.verbs.runs import Run
+
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = given.choose_root(options["out"], model)
     with print_partial(root) as seen, ask(model, options, root) as (request, reporter):
@@ -230,7 +237,9 @@ def print_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], No
     """Yields a holder for results, and shows what it holds if the block ends in an error or an interrupt."""
     from rich.console import Console
 
+    from enginebench.report.run.sections import list_sections
     from enginebench.report.terminal import print_sections
+    from enginebench.runs.reporting import describe_stored
 
     seen: list[tuple[RunRecord, list[Result]]] = []
     try:
