@@ -1,4 +1,4 @@
-"""`--rewrite`: the expectations become what the commands say now; list each change in CHANGES.md."""
+"""`--rewrite`: the expectations become what the commands say now; say in the commit why each changed."""
 
 import pytest
 

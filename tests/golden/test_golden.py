@@ -13,7 +13,7 @@ A session is a folder of its own, in which the commands of one file run one afte
 anything else goes to `sh`. Nothing of EngineBench is imported here: the suite knows the command line, the documented
 files and the fields of the documents.
 
-`python -m pytest tests/golden --rewrite` writes the files anew. Each line that changes is listed in CHANGES.md.
+`python -m pytest tests/golden --rewrite` writes the files anew. The commit says why a line changes.
 """
 
 import difflib
@@ -176,7 +176,7 @@ def test_commands_answer_as_they_were_written_down(path, worker, tmp_path, pytes
     if pytestconfig.getoption("--rewrite", default=False):
         path.write_text("\n".join(written) + "\n", encoding="utf-8")
     elif changed:
-        meant = f"if that is meant: python -m pytest tests/golden --rewrite -k {path.stem}, and a line in CHANGES.md"
+        meant = f"if that is meant: python -m pytest tests/golden --rewrite -k {path.stem}"
         first = f"{path.name}: other answers than those written down; {meant}"
         pytest.fail("\n".join([first, *changed]), pytrace=False)
 
