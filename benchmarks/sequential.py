@@ -41,7 +41,7 @@ ORDERS = 40  # of the trials of each stored run, the first one as it was
 # Figure -> (limit, whether it is an upper one).
 LIMITS = {
     "wrong verdict against the baseline": (0.05, True),
-    "runs that name the wrong FASTEST": (0.05, True),
+    "runs that name the wrong USE": (0.05, True),
     "ratio covered": (0.94, False),
     "ratio covered, bench --against": (0.94, False),
     "wrong verdict, bench --against": (0.05, True),
@@ -145,8 +145,8 @@ def count_run(rng: np.random.Generator, rows: int, early: bool) -> Iterator[tupl
         yield "ratio covered", covers(found.ratio, log)
     yield "runs with any wrong verdict", any_wrong
     named = name_fastest(first)
-    yield "runs that name the wrong FASTEST", bool(named) and truth.logs[int(str(named)[4:])] > min(truth.logs) + 1e-9
-    yield "runs that name a FASTEST", named is not None
+    yield "runs that name the wrong USE", bool(named) and truth.logs[int(str(named)[4:])] > min(truth.logs) + 1e-9
+    yield "runs that name a USE", named is not None
     for row, later in zip(first, again, strict=True):
         found = compare_apart(row.measurements, later.measurements, margin=MARGIN, level=find_level(row, later))
         yield "ratio covered, diff", covers(found.ratio, 0.0)
@@ -214,7 +214,7 @@ def replay(rng: np.random.Generator, orders: int = ORDERS) -> Counter[str]:
             found["trials"] += sum(len(row.measurements) for row in early)
             found["trials of ten each"] += MOST * len(early)
             before, now = name_fastest(full), name_fastest(early)
-            found["FASTEST named by ten trials"] += before is not None
+            found["USE named by ten trials"] += before is not None
             found["the same named early"] += before is not None and before == now
             found["another named early"] += now is not None and now != before
             for i, row in enumerate(early[1:], 1):
@@ -245,7 +245,7 @@ def main() -> int:
     found = replay(np.random.default_rng(0))
     missed = list_missed(early)
     missed += ["opposite verdicts"] * bool(found["opposite verdicts"])
-    missed += ["the same FASTEST"] * (found["the same named early"] < found["FASTEST named by ten trials"])
+    missed += ["the same USE"] * (found["the same named early"] < found["USE named by ten trials"])
     if options.json:
         print(json.dumps({"early": early, "ten": fixed, "stored": found, "missed": missed}))
         return 1 if missed else 0

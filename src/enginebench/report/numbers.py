@@ -8,15 +8,20 @@ from enginebench.core.records import Estimate
 
 TimeUnit = Literal["us", "ms", "s"]
 
+# From here on a figure is written in the next larger unit: nobody reads 78808 us at a glance. 9999.5 is rounded to it.
+FIVE_DIGITS = 9999.5
 UNITS_PER_MS: dict[TimeUnit, float] = {"us": 1000.0, "ms": 1.0, "s": 0.001}
 
 
 def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
-    """The unit in which the smallest of these times has at least one digit before the point."""
-    smallest = min((t for t in times_ms if t > 0), default=1.0)
-    if smallest < 1:
-        return "us"
-    return "ms" if smallest < 10_000 else "s"
+    """Return the unit in which the smallest of these times has a digit before the point, and none has five."""
+    times = [time for time in times_ms if time > 0] or [1.0]
+    unit: TimeUnit = "us" if min(times) < 1 else "ms"
+    if unit == "us" and max(times) * UNITS_PER_MS["us"] >= FIVE_DIGITS:
+        unit = "ms"
+    if unit == "ms" and max(times) >= FIVE_DIGITS:
+        unit = "s"
+    return unit
 
 
 def format_significant(value: float, digits: int = 3) -> str:

@@ -31,7 +31,7 @@ class Rejected(Struct, frozen=True, kw_only=True):
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """What `FASTEST`, `OUTPUTS` and `TRUST` are printed from."""
+    """What `USE`, `OUTPUTS` and `TRUST` are printed from."""
 
     batch: int
     shapes: str  # that were asked for, where a run has several
@@ -49,7 +49,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     tied_with: tuple[str, ...]  # no significant difference to them
     equivalent: bool  # to all of these, within the margin
     tie_reason: str  # why nobody can tell which of these is faster; empty: their ratios say that none clearly is
-    choice: tuple[str, ...]  # why it was taken among those
+    choice: tuple[str, ...]  # why it was taken among those, each with its verb: `is smaller`
     outputs: Outputs
     outputs_reason: str
     rejected: Rejected | None
@@ -62,11 +62,11 @@ class Headline(Struct, frozen=True, kw_only=True):
 def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
     """Configurations of one setting that an answer may name, fastest first.
 
-    Unfinished and modelled ones only where there are no others; never one whose times are those of a part of the work.
+    One that was interrupted counts by the trials that it has: an answer that leaves it out would name a slower one.
+    Modelled ones only where there are no others; never one whose times are those of a part of the work.
     """
     timed = [row for row in rows if row.summary and not row.hides_work and row.result.status != "failed"]
-    whole = [row for row in timed if row.result.status == "ok"] or timed
-    whole = [row for row in whole if not row.modelled] or whole
+    whole = [row for row in timed if not row.modelled] or timed
     times = _measure_together(whole)
     return sorted(whole, key=lambda row: times[row.result.id])
 
@@ -210,18 +210,25 @@ def _always_beats(row: Standing, other: Standing) -> bool:
 
 
 def _format_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
-    if is_today or not tied:
-        return ("what you have",) if tied else ()
+    if not tied:
+        return ()
+    if is_today:
+        return ("is what you have",)
     if all(_always_beats(row, one) for one in tied):
+        trials = min(len([m for m in one.result.measurements if m.latency_ns]) for one in (row, *tied))
+        lead = "was faster in every trial" if trials > 1 else "was much faster in the one trial of each"
         clocks = {m.clock for one in (row, *tied) for m in one.result.measurements}
-        return ("faster in every trial" + " by the device clock of all" * (len(clocks) > 1),)
-    whys = ["same outputs"] if row.outputs == "same" and any(one.outputs != "same" for one in tied) else []
+        return (f"{lead} by the device clock of all" if len(clocks) > 1 else lead,)
+    reasons = []
+    if row.outputs == "same" and any(one.outputs != "same" for one in tied):
+        reasons.append("keeps the same outputs")
     size, sizes = row.result.size_bytes, [one.result.size_bytes for one in tied]
-    whys += ["smaller"] if size and all(other and size < other for other in sizes) else []
+    if size and all(other and size < other for other in sizes):
+        reasons.append("is smaller")
     start, starts = find_start(row.result), [find_start(one.result) for one in tied]
     if start and all(other and start < other for other in starts):
-        whys.append(f"starts sooner ({start:.2g} s against {min(other or 0.0 for other in starts):.2g})")
-    return tuple(whys) or ("lowest median",)
+        reasons.append(f"starts sooner ({start:.2g} s against {min(other or 0.0 for other in starts):.2g})")
+    return tuple(reasons) or ("has the lowest median",)
 
 
 def find_start(result: Result) -> float | None:

@@ -14,7 +14,15 @@ from enginebench.stats.alike import check_comparisons, find_references, list_inv
 from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
 from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
+from enginebench.stats.standing import (
+    Standing,
+    compare_rows,
+    find_baseline,
+    find_setting,
+    find_today,
+    is_plain_fp32,
+    weigh,
+)
 
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
 QUALITY_DIGITS = 4
@@ -139,7 +147,10 @@ def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
     accurate = _within_limit(ranked, group, metric, rules.max_metric_drop)
     chosen = agreeing if accurate is None else accurate
     kept = [row for row in chosen if limit_ms is None or (row.summary and row.summary.p99.value <= limit_ms)]
-    named = kept or chosen or agreeing or ranked
+    named = kept or chosen or agreeing
+    if not named:  # nothing keeps the outputs: then what the user has is the one to stay with
+        today = find_today([row.result for row in group], rules.baseline_engine).result
+        named = [row for row in ranked if today is not None and row.result.id == today.id] or ranked
     if not named:
         return None
     may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))

@@ -144,9 +144,9 @@ def grade_ratio(
     """(`good`, `medium` or `low`, why it is not `good`) of a ratio; `marked`: the disturbed fraction of each side."""
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     doubts: list[tuple[bool, RatioValidity, str]] = [
-        (width is None, "low", "1 trial each: no interval"),
+        (width is None, "low", "1 trial each, no interval"),
         (width is not None and width > WIDE_RATIO, "low", "wide interval"),
-        (not disturbed_alike(marked, apart), "low", "not disturbed alike"),
+        (not disturbed_alike(marked, apart), "low", "other programs slowed one side more than the other"),
         (ratio.n < MIN_REPETITIONS, "medium", "few trials"),
         (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
         (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),

@@ -55,7 +55,7 @@ class Run:
 
     @property
     def answer(self) -> str:
-        """The three lines FASTEST, OUTPUTS and TRUST, as every report begins."""
+        """The three lines USE, OUTPUTS and TRUST, as every report begins."""
         return "\n".join(f"{line.label:<10}" + f"\n{'':10}".join(line.lines) for line in format_head(self.document))
 
     @property

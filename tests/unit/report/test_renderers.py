@@ -39,7 +39,7 @@ COLUMNS = (
 
 TABLE = make_table(COLUMNS, ROWS, wide=False)
 SECTIONS = [
-    Section(title="First", parts=(Notes(lines=(("FASTEST", "a"), ("FASTEST", "b"), ("TRUST", "c")), kind="head"),)),
+    Section(title="First", parts=(Notes(lines=(("USE", "a"), ("USE", "b"), ("TRUST", "c")), kind="head"),)),
     Section(title="Second", name="second", parts=(TABLE, *make_notes(["said"], "list"))),
     Section(title="Third", parts=(Notes(lines=(("Do", "x --y 'a b'"),), kind="command"),)),
 ]

@@ -115,7 +115,7 @@ def test_capacities_that_were_not_disturbed_alike_say_so() -> None:
     quiet = compare_capacities(base, candidate, ("a", "b"))
     assert (quiet.verdict, quiet.ratio_validity, quiet.reasons) == ("faster", "good", ())
     noisy = compare_capacities(base, [replace(one, suspect=True) for one in candidate], ("a", "b"))
-    assert (noisy.verdict, noisy.ratio_validity) == ("not_shown", "low") and "not disturbed alike" in noisy.reasons[0]
+    assert (noisy.verdict, noisy.ratio_validity) == ("not_shown", "low") and "slowed one side more" in noisy.reasons[0]
 
 
 def test_where_no_rate_passes_there_is_nothing_to_compare() -> None:

@@ -72,4 +72,4 @@ def test_unlike_clocks_are_ordered_by_the_one_that_all_have() -> None:
         rows.append(replace(row, measurements=tuple(replace(m, clock=clock) for m in measured)))
     (headline,) = rank_results(rows).headlines
     assert headline.id == "tensorrt-fp32-b1" and headline.tied_with == ("trtexec-fp32-b1",)
-    assert headline.choice == ("faster in every trial by the device clock of all",)
+    assert headline.choice == ("was faster in every trial by the device clock of all",)

@@ -44,7 +44,7 @@ def test_simulated_runs_keep_the_error_and_the_coverage(simulation: ModuleType) 
 def test_stored_runs_of_ten_trials_would_have_said_the_same(simulation: ModuleType) -> None:
     found = simulation.replay(np.random.default_rng(0), orders=4)
     assert found["replayed runs"] >= 28 and found["opposite verdicts"] == 0
-    assert found["the same named early"] == found["FASTEST named by ten trials"] > 20
+    assert found["the same named early"] == found["USE named by ten trials"] > 20
     assert found["trials"] < 0.8 * found["trials of ten each"]
 
 

@@ -30,7 +30,7 @@ def test_a_run_has_rows_an_answer_and_a_folder(measured: Run, tmp_path: Path) ->
     assert all(row.processes == 2 and row.n == 40 for row in measured.rows)
     assert measured.fastest is not None and measured.fastest == measured.document.fastest
     assert measured.recommended == measured.document.recommended
-    assert measured.answer.startswith("FASTEST   fake:latency_us=20 fp32")
+    assert measured.answer.startswith("USE       fake:latency_us=20 fp32")
     assert len(measured.results) == 2 and len(measured.results[0].measurements) == 2
     again = enginebench.read(measured.folder)
     assert isinstance(again, Run)
@@ -90,7 +90,7 @@ def test_doubts_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None:
     marked = [row for row in run.rows if row.p50_ms and row.validity != "valid"]
     assert marked
     assert html.count(">~ ") == len(marked)
-    assert "<div><b>FASTEST</b> " in html
+    assert "<div><b>USE</b> " in html
     assert "the child died with signal 11" in html
     assert "no CUDA device" in html
 

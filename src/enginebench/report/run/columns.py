@@ -1,7 +1,9 @@
 """The columns of a table of results, declared once: for people, and for programs."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from operator import attrgetter
+from string import ascii_lowercase
 from typing import Any, get_args
 
 from msgspec.structs import fields
@@ -29,6 +31,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     found = next((row.capacity for row in rows if row.capacity), None)
     items = f"{name_items(rows)}/s"
     overlap = any(row.scope == "pipelined" for row in rows)  # of which the rate is what counts
+    ties = mark_ties(rows)
     return (
         Column("engine", name_engine),
         Column("precision", format_precision),
@@ -41,6 +44,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
         Column("speed-up", format_speedup, take_end("speedup"), align="right",
                span=take_span, hint="95% interval of the ratio of medians, over paired trials"),
+        Column("=", lambda row: ties.get(row.id, ""), when=lambda _: bool(ties), spare=2,
+               hint="no significant difference between neighbours with the same letter"),
         Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
         Column(name_metric(metric) if metric else "", lambda row: format_score(row, metric, 1),
                lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
@@ -80,6 +85,17 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         _make_scaled("energy mJ", "energy_mj", 1.0, 4),
         Column("times", lambda row: row.validity, when=lambda rows: any(map(is_disturbed, rows)), wide=True, spare=10),
     )  # fmt: skip
+
+
+def mark_ties(rows: Sequence[Row]) -> dict[str, str]:
+    """Row id -> letter, of rows in the order of a table: neighbours without a significant difference have the same."""
+    marks: dict[str, str] = {}
+    letters = iter(ascii_lowercase)
+    for row, slower in pairwise(rows):
+        if row.verdict_to_next in ("equivalent", "not_shown"):
+            letter = marks.get(row.id) or next(letters, "z")
+            marks |= {row.id: letter, slower.id: letter}
+    return marks
 
 
 def make_time(title: str, name: str, *, wide: bool = False, spare: int = 0) -> Column:

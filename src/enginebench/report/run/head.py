@@ -1,4 +1,4 @@
-"""The head of a report, the same lines in every format: FASTEST, OUTPUTS and TRUST, from the document's headlines."""
+"""The head of a report, the same lines in every format: USE, OUTPUTS and TRUST, from the document's headlines."""
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
@@ -6,13 +6,14 @@ from typing import get_args
 
 from msgspec import Struct
 
+from enginebench.core.limits import MOST
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_significant, format_small
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, name_items
 from enginebench.stats.compare import MIN_REPETITIONS
-from enginebench.stats.headline import Headline
+from enginebench.stats.headline import Headline, Rejected
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 _TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low"}
@@ -27,7 +28,9 @@ _SHARED = {
     "no_foreign_cpu_figure": "other programs not watched",
 }
 TOLD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
-# Configurations that a tie names; of more their number is told.
+# What to do about a ratio that is not good, where it is not to repeat the run on a quiet machine.
+_ADVICE = {"1 trial each, no interval": "more trials give one", "few trials": "more trials make the interval narrower"}
+# Configurations that a tie names; of more their number is said.
 _NAMED = 3
 
 
@@ -60,107 +63,157 @@ def name_rows(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def format_head(document: RunDocument) -> list[HeadLine]:
-    """FASTEST, OUTPUTS and TRUST of a run, always in this order; MEASURED where there is nothing to compare."""
-    found = document.headlines
-    if not found:
+    """Return USE, OUTPUTS and TRUST of a run, always in this order."""
+    headlines = document.headlines
+    if not headlines:
         why = "the search named no winner" if document.recommended_by == "search" else "nothing was measured"
-        none = HeadLine("FASTEST", (f"none: {why}", *format_missing(document)))
+        none = HeadLine("USE", (f"none: {why}", *format_missing(document)))
         return [none, HeadLine("OUTPUTS", ("not judged",)), HeadLine("TRUST", ("no times",))]
     rows = {row.id: row for row in document.rows}
-    only = all(headline.state == "only" for headline in found)
     # Of each headline, the parts in which they differ.
-    settings = [(f"batch {h.batch}", h.shapes, h.scope, f"{h.cache} cache") for h in found]
+    settings = [(f"batch {h.batch}", h.shapes, h.scope, f"{h.cache} cache") for h in headlines]
     differs = [len(set(column)) > 1 for column in zip(*settings, strict=True)]
-    told = [", ".join(compress(parts, differs)) for parts in settings]
-    where = [f"{text}: " if text else "" for text in told]
-    pairs = zip(where, found, strict=True)
-    lines = [line for name, headline in pairs for line in _format_fastest(document, headline, rows, name)]
+    labels = [", ".join(compress(parts, differs)) for parts in settings]
+    where = [f"{text}: " if text else "" for text in labels]
+    pairs = zip(where, headlines, strict=True)
+    lines = [line for setting, headline in pairs for line in _format_use(document, headline, rows, setting)]
     return [
-        HeadLine("MEASURED" if only else "FASTEST", (*lines, *format_missing(document))),
-        HeadLine("OUTPUTS", tuple(_join_alike(where, [_format_outputs(h, rows[h.id]) for h in found]))),
-        HeadLine("TRUST", tuple(_join_alike(where, [_format_trust(document, h) for h in found]))),
+        HeadLine("USE", (*lines, *format_missing(document))),
+        HeadLine("OUTPUTS", tuple(_join_alike(where, [_format_outputs(h, rows[h.id]) for h in headlines]))),
+        HeadLine("TRUST", tuple(_join_alike(where, [_format_trust(document, h) for h in headlines]))),
     ]
 
 
 def format_missing(document: RunDocument) -> list[str]:
-    """The configurations without results, so that another one may stand first."""
+    """Name the configurations without results, so that another one may stand first."""
     if not document.missing:
         return []
-    told = count_of(len(document.missing), "configurations")
-    return [f"{told} without results, which could change this: {', '.join(document.missing)}. Continue with --resume"]
+    count = count_of(len(document.missing), "configurations")
+    return [f"{count} without results, which could change this: {', '.join(document.missing)}. Continue with --resume"]
 
 
-def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
-    row = rows[headline.id]
-    names = name_rows(document.rows)
-    name, unit = names[row.id], choose_unit([row.p50_ms.value] if row.p50_ms else [])
-    figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
-    if row.batch > 1 and row.throughput_per_s:
-        rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else format_digits(row.throughput_per_s)
-        figure += f", {rate} {name_items([row])}/s"
-    figure += ", modelled" * row.modelled
-    whole = "" if row.status == "ok" else f" ({row.status})"
-    ratio = _format_ratio(headline, rows, names)
-    ratio = "" if headline.tie_reason and headline.tie_reason in ratio else ratio  # said once
-    limit = headline.rejected.limit if headline.rejected else ""
-    cure = f". Accept it with --limit {limit}" if limit else ""
-    what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
+def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
+    """The configuration to take with its time and ratio, in one line; then why this one, and what speaks against it."""
+    row, names = rows[headline.id], name_rows(document.rows)
+    name = names[row.id]
+    yield "   ".join(
+        part
+        for part in (
+            where + name + _format_state(document, row),
+            _format_figure(row),
+            _format_ratio(headline, rows, names),
+            _format_claim(document, headline),
+        )
+        if part
+    )
+    yield from _format_lost_ratio(headline, rows, names)
     if headline.state == "tie":
-        n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
-        few = f"are too close to call after {count_of(n, noun)} each"
-        few = few if n < MIN_REPETITIONS else "do not differ significantly"
-        few = f"cannot be ranked: {headline.tie_reason}" if headline.tie_reason else few
-        equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
-        tied = [name, *(names[i] for i in headline.tied_with)]
-        *first, last = [*tied[:_NAMED], *([f"{len(tied) - _NAMED} more"] if len(tied) > _NAMED else [])]
-        yield f"{where}no clear winner: {', '.join(first)} and {last} {equal}"
-        choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
-        yield f"take {name}{whole}: {choice}   {figure}{ratio}"
-    elif headline.state == "none_agrees" and headline.rejected:
-        yield f"{where}none with the same outputs: {_format_rejected(headline, names, ' and ')}{cure}"
-        yield f"keep {name}, {what}   {figure}"
-    elif headline.state == "baseline":
-        kind = " of those within the limits" if headline.rejected else ""
-        single = "   (1 trial each: no interval)" if row.processes < 2 else ""
-        yield f"{where}{name}{whole}, {what}: no other configuration{kind} is faster   {figure}{single}"
-    elif headline.state == "searched":
-        yield f"{name}   {figure}   as reported by the search that measured these"
-    elif headline.outputs == "changed":
-        yield f"{where}none with the same outputs: {name}{whole} changes them   {figure}{ratio}"
-    else:
-        yield f"{where}{name}{whole}   {figure}{ratio}"
+        yield _format_tie(document, headline, row, names)
     if headline.strict_ratio is not None:
         yield f"{_format_factor(headline.strict_ratio)} strict fp32"
-    if headline.rejected and headline.state != "none_agrees":
-        yield f"{_format_rejected(headline, names, ', but ')}: not recommended{cure}"
+    if headline.rejected:
+        cure = f". To accept it: --limit {headline.rejected.limit}" if headline.rejected.limit else ""
+        yield f"{_format_rejected(headline.rejected, names)}{cure}"
+    elif headline.outputs == "changed":
+        yield "no configuration keeps the outputs of the reference"
     best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
     if best and best.p99_ms and row.p99_ms:
         why = f"; largest difference: {reason}" if reason else ""
-        yield f"by p99 {names[best.id]} is faster: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"
+        yield f"on p99 {names[best.id]} leads: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
         yield "too few samples for a p99: whether it meets the limit is unknown"
 
 
+def _format_state(document: RunDocument, row: Row) -> str:
+    """` (5 of 6 trials)` of a configuration that was not finished."""
+    asked = document.spec.get("measure", {}).get("processes", 0)
+    if row.status == "partial" and row.processes < asked <= MOST:
+        return f" ({row.processes} of {count_of(asked, 'trials')})"
+    return "" if row.status == "ok" else f" ({row.status})"
+
+
+def _format_figure(row: Row) -> str:
+    """`5.87 ms`, of a batch also `1,363 images/s`."""
+    if row.p50_ms is None:
+        return ""
+    unit = choose_unit([row.p50_ms.value])
+    figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}"
+    if row.batch > 1 and row.throughput_per_s:
+        rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else format_digits(row.throughput_per_s)
+        figure += f", {rate} {name_items([row])}/s"
+    return f"{figure}, modelled" if row.modelled else figure
+
+
+def _format_claim(document: RunDocument, headline: Headline) -> str:
+    """What is claimed of a configuration without a ratio: that it is the user's own, or the winner of a search."""
+    if headline.state == "searched":
+        return "as reported by the search that measured these"
+    if headline.state == "only":
+        return "the only configuration that was measured"
+    what = _name_baseline(document, headline)
+    if headline.state == "none_agrees":
+        return f"{what}: nothing faster keeps the outputs"
+    if headline.state == "baseline":
+        kind = "no other configuration within the limits" if headline.rejected else "no other configuration"
+        return f"{what}: {kind} is faster"
+    return ""
+
+
+def _name_baseline(document: RunDocument, headline: Headline) -> str:
+    return "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
+
+
+def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> str:
+    """`openvino fp32 is as fast (no significant difference); ort fp32 is smaller`."""
+    tied = [names[one] for one in headline.tied_with]
+    others = tied[:_NAMED] + ([f"{len(tied) - _NAMED} more"] if len(tied) > _NAMED else [])
+    *first, last = others
+    listed = f"{', '.join(first)} and {last}" if first else last
+    verb = "are" if len(tied) > 1 else "is"
+    choice = " and ".join(headline.choice)
+    if headline.tie_reason:
+        return f"{names[row.id]} {choice}; whether {listed} {verb} as fast cannot be told: {headline.tie_reason}"
+    n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
+    if headline.equivalent:
+        difference = f"equal within {document.margin:.0%}"
+    elif n < MIN_REPETITIONS:
+        difference = f"too close to call after {count_of(n, noun)} each"
+    else:
+        difference = "no significant difference"
+    return f"{listed} {verb} as fast ({difference}); {names[row.id]} {choice}"
+
+
 def format_versus(one: float, other: float) -> str:
-    """`1.00 against 9.00 ms`."""
+    """`1.00 ms against 9.00`."""
     unit = choose_unit([one, other])
-    return " against ".join(format_significant(ms * UNITS_PER_MS[unit]) for ms in (one, other)) + f" {unit}"
+    first, second = (format_significant(ms * UNITS_PER_MS[unit]) for ms in (one, other))
+    return f"{first} {unit} against {second}"
 
 
 def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> str:
-    """Behind the time: the ratio to the baseline with its interval, or why none is given."""
+    """`7.17x pytorch fp32 (6.7 to 7.7)`: the ratio to the baseline with its interval; "" where none is given."""
     base = rows.get(headline.baseline or "")
-    if headline.state in ("only", "searched") or (base is not None and base.id == headline.id):
+    if headline.ratio is None or base is None or headline.state in ("only", "searched") or base.id == headline.id:
         return ""
-    if headline.ratio is None or base is None:
-        return f"   no ratio: {headline.ratio_reason}" if headline.ratio_reason else ""
     plain = base.engine in ("pytorch", "pytorch:defaults=1") and base.precision == "tf32"
     today = f"pytorch as it is ({base.precision})" if plain else names[base.id]
     low, high = headline.ratio.low, headline.ratio.high
-    known = f"({format_significant(low)} to {format_significant(high)})" if low and high else ""
-    return f"   {_format_factor(headline.ratio)} {today}   {known or '(1 trial each: no interval)'}"
+    interval = (
+        f"{format_significant(low)} to {format_significant(high)}" if low and high else "1 trial each, no interval"
+    )
+    return f"{_format_factor(headline.ratio)} {today} ({interval})"
+
+
+def _format_lost_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> Iterator[str]:
+    """Why there is no ratio to the baseline, where one was to be expected."""
+    base = rows.get(headline.baseline or "")
+    own = headline.state in ("only", "searched") or (base is not None and base.id == headline.id)
+    known = headline.ratio is not None and base is not None
+    if not own and not known and headline.ratio_reason and headline.ratio_reason != headline.tie_reason:
+        to = f" to {names[base.id]}" if base is not None else ""
+        yield f"no ratio{to}: {headline.ratio_reason}"
 
 
 def _format_factor(ratio: Estimate) -> str:
@@ -169,11 +222,9 @@ def _format_factor(ratio: Estimate) -> str:
     return f"{about}{format_significant(ratio.value, digits)}x"
 
 
-def _format_rejected(headline: Headline, names: dict[str, str], link: str) -> str:
-    rejected = headline.rejected
-    assert rejected is not None
-    how = f"is {_format_factor(rejected.ratio)}" if rejected.ratio else "is faster"
-    return f"{names[rejected.id]} {how}{link}{rejected.reason}"
+def _format_rejected(rejected: Rejected, names: dict[str, str]) -> str:
+    speed = f"is {_format_factor(rejected.ratio)}" if rejected.ratio else "is faster"
+    return f"{names[rejected.id]} {speed}, but {rejected.reason}"
 
 
 def _join_alike(where: Sequence[str], texts: Sequence[str]) -> list[str]:
@@ -194,15 +245,26 @@ def _format_outputs(headline: Headline, row: Row) -> str:
 
 
 def _format_trust(document: RunDocument, headline: Headline) -> str:
+    """`good`; else how far the ratio can be trusted, why and what to do, and how far the times themselves can."""
+    times, reasons = _TIMES[headline.validity], _explain_times(document, headline)
+    absolute = f"absolute times {times}" + (f" ({', '.join(reasons)})" if reasons else "")
+    validity = headline.ratio_validity
+    if validity is None:
+        return absolute
+    if validity == "good":
+        return "good" if times == "good" and not reasons else f"ratios good; {absolute}"
+    if validity == "not_given":
+        return f"low: no ratio can be given; repeat when the machine is quiet; {absolute}"
+    advice = _ADVICE.get(headline.ratio_reason, "repeat when the machine is quiet")
+    return f"{validity}: {headline.ratio_reason}; {advice}; {absolute}"
+
+
+def _explain_times(document: RunDocument, headline: Headline) -> list[str]:
+    """Why absolute times are not good: what all configurations share, and how many were disturbed."""
     virtual = headline.validity != "valid" and document.machine is not None and document.machine.virtual
-    whys = ["virtual machine"] if virtual else []
     measured = [{caveat.code for caveat in row.caveats} for row in document.rows if row.n]
     shared = set[str]().union(*measured).intersection(*measured) if len(measured) > 1 else set()
-    whys += [text for code, text in _SHARED.items() if code in shared]
-    whys += [f"{headline.disturbed} of {headline.measured} disturbed"] if headline.disturbed else []
-    absolute = f"absolute times: {_TIMES[headline.validity]}" + (f" ({', '.join(whys)})" if whys else "")
-    if headline.ratio_validity is None:
-        return absolute
-    said = headline.ratio_validity in ("good", "not_given") or not headline.ratio_reason
-    reason = "" if said else f" ({headline.ratio_reason})"
-    return f"ratios: {headline.ratio_validity.replace('_', ' ')}{reason}; {absolute}"
+    reasons = ["virtual machine"] if virtual else []
+    reasons += [text for code, text in _SHARED.items() if code in shared]
+    reasons += [f"{headline.disturbed} of {headline.measured} disturbed"] if headline.disturbed else []
+    return reasons

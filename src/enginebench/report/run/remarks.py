@@ -55,10 +55,13 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
     measured = [row for row in rows if row.n] or rows
     settings = ("batch", "bucket", "scope", "cache", "device", "threads")
     varied = [name for name in settings if len({getattr(row, name) for row in measured}) > 1]
-    return {
-        row.id: ", ".join([names[row.id], *(texts.get(one, "{}").format(getattr(row, one)) for one in varied)])
-        for row in rows
-    }
+
+    def list_settings(row: Row) -> list[str]:
+        # The threads of the host are no setting of what runs on a GPU.
+        own = [one for one in varied if one != "threads" or row.device == "cpu"]
+        return [texts.get(one, "{}").format(getattr(row, one)) for one in own]
+
+    return {row.id: ", ".join([names[row.id], *list_settings(row)]) for row in rows}
 
 
 def list_warnings(document: RunDocument) -> Notes:

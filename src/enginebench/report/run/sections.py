@@ -10,7 +10,15 @@ from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import format_input_shapes
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small, format_time
-from enginebench.report.run.columns import format_shares, format_speedup, list_columns, make_time, take_end, take_span
+from enginebench.report.run.columns import (
+    format_shares,
+    format_speedup,
+    list_columns,
+    make_time,
+    mark_ties,
+    take_end,
+    take_span,
+)
 from enginebench.report.run.head import format_head, format_name, name_rows
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
@@ -18,7 +26,6 @@ from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.builds import BuildEffect
 
-_PLACES = ("1st", "2nd", "3rd")
 _SETTING = ("batch", "bucket", "scope", "cache")
 # Parts of a page that are charts, with what else stands in them, in their order.
 TITLES = {
@@ -159,15 +166,12 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
 
 
 def _rank(rows: Sequence[Row]) -> list[str]:
-    """First against second, and who else cannot be told apart."""
-    names = [*_PLACES, *(f"{place}th" for place in range(4, len(rows) + 1))]
-    first, next_to = rows[0], {"equivalent": "equal within the margin", "not_shown": "no significant difference"}
+    """First against second, and what the marks of those that cannot be told apart mean."""
     texts = []
-    if first.verdict_to_next == "faster" and first.ratio_to_next:
-        texts.append(f"1st beats 2nd: yes, {format_significant(first.ratio_to_next.value)}x")
-    for verdict, how in next_to.items():
-        alike = [f"{names[i]} and {names[i + 1]}" for i, row in enumerate(rows) if row.verdict_to_next == verdict]
-        texts += [f"{', '.join(alike)}: {how}"] if alike else []
+    if rows[0].verdict_to_next == "faster" and rows[0].ratio_to_next:
+        texts.append(f"1st is {format_significant(rows[0].ratio_to_next.value)}x as fast as 2nd")
+    if mark_ties(rows):
+        texts.append("=: no significant difference between neighbours with the same letter")
     return texts
 
 

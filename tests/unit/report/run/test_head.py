@@ -1,4 +1,4 @@
-"""FASTEST, OUTPUTS and TRUST: every state of the head, and that all formats print the same lines."""
+"""USE, OUTPUTS and TRUST: every state of the head, and that all formats print the same lines."""
 
 import re
 
@@ -50,7 +50,7 @@ def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
     pytorch, winner = replace(rows["pytorch"], p99_ms=fast), replace(rows["ort"], p99_ms=slow)
     part = "enqueue time 1.00 against 9.00 ms"
     found = format_head(replace(document, rows=(pytorch, winner), p99_reasons={winner.id: part}))[0].lines
-    assert found[1:] == (f"by p99 pytorch fp32 is faster: 21.0 against 90.0 ms; largest difference: {part}",)
+    assert found[1:] == (f"on p99 pytorch fp32 leads: 21.0 ms against 90.0; largest difference: {part}",)
     unknown = replace(winner, p99_ms=replace(slow, supported=False))
     for pair in ((pytorch, unknown), (replace(pytorch, clock="tool"), winner)):  # trtexec's, without the launch
         assert format_head(replace(document, rows=pair))[0].lines == found[:1]
@@ -58,52 +58,58 @@ def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
 
 def test_among_equals_the_outputs_decide_and_what_the_user_has_comes_first() -> None:
     int8 = make_result("openvino", "int8", 9.98, drift=AGREE, seed=2)
-    assert "take ort fp32: same outputs" in head(PYTORCH, int8, ort())["FASTEST"]
-    assert "take pytorch fp32: what you have" in head(make_result(median_ms=10, drift=AGREE), ort(9.99))["FASTEST"]
+    found = head(PYTORCH, int8, ort())["USE"]
+    assert found.startswith("ort fp32   10") and "; ort fp32 keeps the same outputs" in found
+    found = head(make_result(median_ms=10, drift=AGREE), ort(9.99))["USE"]
+    assert found.startswith("pytorch fp32   10") and "; pytorch fp32 is what you have" in found
     # The first row is not preferred where the user has none of them.
     rows = [make_result(name, median_ms=ms, processes=1) for name, ms in (("openvino", 10.05), ("tensorrt", 9.9))]
-    found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["FASTEST"]
-    assert found.startswith("no clear winner: tensorrt fp32 and openvino fp32 are too close to call after 1 trial each")
+    found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["USE"]
+    assert (
+        found.startswith("tensorrt fp32   9.")
+        and "openvino fp32 is as fast (too close to call after 1 trial each)" in found
+    )
 
 
 def test_what_changes_the_outputs_is_not_recommended() -> None:
     output = replace(GROSS.outputs[0], flips=120, agreement=0.88)
     flipped = replace(GROSS, n=1000, outputs=(output,), limits={"agreement": 0.9})
     int8, openvino = ort(4, "int8", flipped), make_result("openvino", median_ms=10, drift=AGREE, seed=3)
-    found = head(PYTORCH, int8, openvino)["FASTEST"]
+    found = head(PYTORCH, int8, openvino)["USE"]
     assert "ort int8 is 4.9" in found
-    assert "x, but changes 120 of 1000 predictions: not recommended. Accept it with --limit agreement=0.88" in found
+    assert "x, but changes 120 of 1000 predictions. To accept it: --limit agreement=0.88" in found
     # As many may change: what broke its limit is another figure.
     few = replace(flipped, outputs=(replace(flipped.outputs[0], flips=12),), limits={"agreement": 0.9, "snr": 60.0})
-    assert "changes the outputs (" in head(PYTORCH, ort(4, "int8", few), openvino)["FASTEST"]
-    alone = head(PYTORCH, int8)["FASTEST"]
-    assert re.match("none with the same outputs: ort int8 is 4.9.*keep pytorch fp32, what you have", alone)
+    assert "changes the outputs (" in head(PYTORCH, ort(4, "int8", few), openvino)["USE"]
+    alone = head(PYTORCH, int8)["USE"]
+    kept = "pytorch fp32   2.*what you have: nothing faster keeps the outputs.*ort int8 is 4.9.*, but changes 120 of"
+    assert re.match(kept, alone)
     assert describe(PYTORCH, int8).recommended.id == PYTORCH.id  # type: ignore[union-attr]
 
 
 def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
     found = head(make_result(status="failed", reason="died"), ort(), make_result("openvino", median_ms=12, drift=AGREE))
-    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
+    assert found["USE"] == "ort fp32   10.0 ms | no ratio: pytorch fp32 failed"
     found = head(make_result("openvino", status="skipped"), ort(), PYTORCH, baseline_engine="openvino")
-    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: openvino fp32 did not run"
+    assert found["USE"] == "ort fp32   10.0 ms | no ratio: openvino fp32 did not run"
 
 
 def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
     for processes in (1, 3):
         near = make_result("openvino", median_ms=10.02, processes=processes, drift=AGREE, seed=2)
         base = make_result(median_ms=25, processes=processes, drift=AGREE)
-        found = head(base, near, ort(processes=processes))["FASTEST"]
+        found = head(base, near, ort(processes=processes))["USE"]
         trials = count_of(processes, "trials")
-        close = f"no clear winner: ort fp32 and openvino fp32 are too close to call after {trials} each"
-        assert found.startswith(close) and "what you have" not in found
+        close = f"openvino fp32 is as fast (too close to call after {trials} each)"
+        assert found.startswith("ort fp32") and close in found and "what you have" not in found
 
 
 def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
     gpu = [replace(row, engine=replace(row.engine, device="cuda:0")) for row in (ort(19.99), ort(5))]
     base = make_result(median_ms=20, drift=AGREE)
-    why = "cannot be ranked: device: cuda:0 against cpu"
-    assert head(base, gpu[0])["FASTEST"].startswith(f"no clear winner: pytorch fp32 and ort fp32 {why}")
-    assert head(base, gpu[1])["FASTEST"].startswith("ort fp32   5.02 ms")
+    why = "is as fast cannot be told: device: cuda:0 against cpu"
+    assert f"pytorch fp32 is what you have; whether ort fp32 {why}" in head(base, gpu[0])["USE"]
+    assert head(base, gpu[1])["USE"].startswith("ort fp32   5.02 ms")
 
 
 def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
@@ -113,7 +119,7 @@ def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
     )
     openvino = make_result("openvino", median_ms=8, drift=AGREE, seed=2)
     openvino = replace(openvino, measurements=openvino.measurements[:6])
-    assert head(replace(PYTORCH, measurements=slow), ort(), openvino)["FASTEST"].startswith("openvino fp32")
+    assert head(replace(PYTORCH, measurements=slow), ort(), openvino)["USE"].startswith("openvino fp32")
 
 
 def test_an_engine_that_varies_alone_is_held_to_its_outputs() -> None:
@@ -121,17 +127,17 @@ def test_an_engine_that_varies_alone_is_held_to_its_outputs() -> None:
         return Caveat(code="outputs_vary", message="varies", figures={"row": row})
 
     alone = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"),)))
-    assert alone["FASTEST"].startswith("none with the same outputs: ort fp32")
+    assert alone["USE"].startswith("pytorch fp32") and "nothing faster keeps the outputs | ort fp32 is" in alone["USE"]
     both = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"), vary(PYTORCH.id))))
-    assert both["FASTEST"].startswith("ort fp32") and "different outputs for the same inputs" in both["OUTPUTS"]
+    assert both["USE"].startswith("ort fp32") and "different outputs for the same inputs" in both["OUTPUTS"]
     lost = ort(5, drift=make_drift(9.0, passed=False, nonfinite=3), caveats=(vary(PYTORCH.id),))
-    assert "3 values are not finite" in head(PYTORCH, lost)["FASTEST"]
+    assert "3 values are not finite" in head(PYTORCH, lost)["USE"]
 
 
 def test_labels_decide_nothing_where_the_weights_are_random() -> None:
     base = make_result(median_ms=20, accuracy=0.1, caveats=(RANDOM,))
     found = head(base, ort(5, "int8", accuracy=0.05, caveats=(RANDOM,)))
-    assert found["FASTEST"].startswith("ort int8") and found["OUTPUTS"].startswith("not judged: random weights")
+    assert found["USE"].startswith("ort int8") and found["OUTPUTS"].startswith("not judged: random weights")
 
 
 def test_a_reference_that_is_not_finite_is_not_the_same_and_nor_is_what_equals_it() -> None:
@@ -152,16 +158,21 @@ def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
     assert plan["OUTPUTS"] == "within limits"
 
 
-def test_one_configuration_is_measured_not_fastest_and_none_is_not_measured() -> None:
-    texts = ("ort fp32   8.73 ms", "not judged: nothing was compared with it", "absolute times: good")
-    assert head(ort(8.7, drift=None)) == dict(zip(("MEASURED", "OUTPUTS", "TRUST"), texts, strict=True))
-    assert head(make_result(status="failed"))["FASTEST"] == "none: nothing was measured"
+def test_one_configuration_is_said_to_be_the_only_one_and_none_is_not_measured() -> None:
+    first = "ort fp32   8.73 ms   the only configuration that was measured"
+    texts = (first, "not judged: nothing was compared with it", "absolute times good")
+    assert head(ort(8.7, drift=None)) == dict(zip(("USE", "OUTPUTS", "TRUST"), texts, strict=True))
+    assert head(make_result(status="failed"))["USE"] == "none: nothing was measured"
 
 
 def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
     found = head(spoil(PYTORCH), ort())
-    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: other programs slowed pytorch fp32 by an unknown amount"
-    assert found["TRUST"] == "ratios: not given; absolute times: low (virtual machine, 1 of 2 disturbed)"
+    why = "no ratio to pytorch fp32: other programs slowed pytorch fp32 by an unknown amount"
+    assert found["USE"] == f"ort fp32   10.0 ms | {why}"
+    quiet = "repeat when the machine is quiet"
+    assert found["TRUST"] == (
+        f"low: no ratio can be given; {quiet}; absolute times low (virtual machine, 1 of 2 disturbed)"
+    )
     document = describe(spoil(PYTORCH), ort())
     assert document.rows[1].ratio_validity == "not_given" and document.recommended is not None
     assert "no ratio: other programs slowed pytorch" in " ".join(show(document, 100, warnings=True).split())
@@ -171,23 +182,21 @@ def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
 def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None:
     for drift in (make_drift(0.08), make_drift(0.08, passed=False, centred=0.95)):
         found = head(PYTORCH, ort(5, precision, drift, caveats=(RANDOM,)))
-        assert found["FASTEST"].startswith(f"ort {precision}")
+        assert found["USE"].startswith(f"ort {precision}")
         assert found["OUTPUTS"] == f"not judged: random weights. {precision} differs by 8e-02. Give --weights"
-    noisy = head(PYTORCH, ort(5, precision, make_drift(0.3, passed=False, centred=0.3), caveats=(RANDOM,)))["FASTEST"]
-    assert noisy.startswith("ort int8" if precision == "int8" else "none with the same outputs"), (
-        "sound in 8 bits alone"
-    )
+    noisy = head(PYTORCH, ort(5, precision, make_drift(0.3, passed=False, centred=0.3), caveats=(RANDOM,)))["USE"]
+    assert noisy.startswith("ort int8" if precision == "int8" else "pytorch fp32"), "sound in 8 bits alone"
     wrong = head(PYTORCH, ort(5, precision, GROSS, caveats=(RANDOM,)))
-    assert wrong["FASTEST"].startswith(f"none with the same outputs: ort {precision}")
+    assert wrong["USE"].startswith("pytorch fp32") and f"ort {precision} is" in wrong["USE"]
 
 
 def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:
     """Random weights: 0.67 is what BF16 keeps of ResNet-50, and FP32 all of it."""
     drift = replace(AGREE, passed=False, outputs=make_drift(0.1, centred=0.67).outputs)
     found = head(replace(PYTORCH, caveats=(RANDOM,)), replace(ort(drift=drift), caveats=(RANDOM,)))
-    assert found["FASTEST"].startswith("none with the same outputs: ort fp32")
+    assert found["USE"].startswith("pytorch fp32") and "ort fp32 is" in found["USE"]
     short = replace(ort(drift=drift, precision="bf16"), caveats=(RANDOM,))
-    assert head(replace(PYTORCH, caveats=(RANDOM,)), short)["FASTEST"].startswith("ort bf16")
+    assert head(replace(PYTORCH, caveats=(RANDOM,)), short)["USE"].startswith("ort bf16")
 
 
 def test_fp32_that_agrees_is_the_same_also_with_random_weights_but_not_on_constant_outputs() -> None:
@@ -212,15 +221,20 @@ def test_the_baseline_is_what_the_user_runs_today() -> None:
 
 def test_a_metric_that_is_lost_is_named() -> None:
     rows = [make_result(median_ms=20, accuracy=0.98), ort(5, "int8", accuracy=0.5)]
-    assert "ort int8 is 3.9" in head(*rows)["FASTEST"] and "loses too much of top-1" in head(*rows)["FASTEST"]
+    assert "ort int8 is 3.9" in head(*rows)["USE"] and "loses too much of top-1" in head(*rows)["USE"]
     kept = head(rows[0], ort(5, "int8", GROSS, accuracy=0.98))
-    assert kept["FASTEST"].startswith("ort int8") and kept["OUTPUTS"] == "within limits: top-1 is within its limit"
+    assert kept["USE"].startswith("ort int8") and kept["OUTPUTS"] == "within limits: top-1 is within its limit"
 
 
-def test_an_unfinished_row_is_named_only_where_none_is_finished() -> None:
+def test_an_interrupted_configuration_is_named_if_it_leads_with_its_number_of_trials() -> None:
+    """A run stopped at trial 5 of 6 named the fastest finished one, while its table began with a faster one."""
     cut = replace(ort(5), status="partial", measure=MeasureSpec(processes=12))
-    assert head(PYTORCH, cut)["FASTEST"].startswith("pytorch fp32")
-    assert head(replace(PYTORCH, status="partial"), cut)["FASTEST"].startswith("ort fp32 (partial)")
+    asked = {"measure": {"processes": 10}}
+    cut = replace(cut, measurements=cut.measurements[:5])
+    for rows in ((PYTORCH, cut), (replace(PYTORCH, status="partial"), cut)):
+        (first, *_) = format_head(replace(describe(*rows), spec=asked))[0].lines
+        assert first.startswith("ort fp32 (5 of 10 trials)   5.")
+    assert head(PYTORCH, cut)["USE"].startswith("ort fp32 (partial)")
     begun = show(describe(PYTORCH, replace(cut, measurements=())), 200)
     assert "Partial: ort: no trial was finished; --resume continues" in begun
 

@@ -69,8 +69,8 @@ def page() -> str:
 def test_it_opens_with_the_answer_and_a_command_that_can_be_pasted(page: str) -> None:
     body = page.partition("<body>")[2]
     answer = body.partition('class="answer">')[2].partition("<")[0]
-    assert answer == "openvino int8 (nncf)   9.07 ms   6.74x pytorch fp32   (6.63 to 6.84)"
-    assert [body.index(f"<dt>{label}</dt>") for label in ("FASTEST", "OUTPUTS", "TRUST")]
+    assert answer == "openvino int8 (nncf)   9.07 ms   6.74x pytorch fp32 (6.63 to 6.84)"
+    assert [body.index(f"<dt>{label}</dt>") for label in ("USE", "OUTPUTS", "TRUST")]
     assert body.index('class="answer"') < body.index("<table")
     assert "enginebench run resnet18 --engines pytorch,ort,openvino --out &#39;a folder&#39;</code>" in page
 

@@ -56,7 +56,7 @@ def test_caveat_of_some_processes_stands_once_with_their_number() -> None:
     assert [c.message for c in found] == ["random", "0.4 cores (3 of 10 trials)"]
 
 
-def test_fastest_must_agree() -> None:
+def test_fastest_must_agree_and_may_be_unfinished() -> None:
     document = run(
         [
             make_result(median_ms=20),
@@ -67,7 +67,7 @@ def test_fastest_must_agree() -> None:
         ]
     )
     assert document.fastest is not None and document.recommended == document.fastest
-    assert (document.fastest.id, document.fastest.verdict, document.fastest.tied_with) == ("ort-fp32-b1", "faster", ())
+    assert (document.fastest.id, document.fastest.verdict, document.fastest.tied_with) == ("ort-fp16-b1", "faster", ())
 
 
 @pytest.mark.parametrize(("drop", "expected"), [(None, "ort-fp32-b1"), (0.01, "ort-fp32-b1"), (0.02, "ort-int8-b1")])
