@@ -59,8 +59,8 @@ class Transfer(Struct, frozen=True, kw_only=True):
 class BudgetSpec(Struct, frozen=True, kw_only=True):
     """What is known of one call. Times are milliseconds of one item; a copy is a time or a `Transfer`.
 
-    `call_ms` is paid once a call, whatever the batch (driver, launch), and counts as compute. `baseline_ms` is the
-    time that one item takes on what the accelerator replaces.
+    `call_ms` is paid once a call, whatever the batch (driver, launch). It is listed with the compute, and stays where a
+    bound takes the compute away. `baseline_ms` is the time that one item takes on what the accelerator replaces.
     """
 
     pre: float = 0.0
@@ -106,8 +106,8 @@ class Budget(Struct, frozen=True, kw_only=True):
     throughput_pipelined_per_s: float | None
     baseline_ms: float | None
     speedup: float | None
-    speedup_bound: float | None  # with compute at zero
-    compute_gain_bound: float | None  # over this budget, with compute at zero
+    speedup_bound: float | None  # with compute at zero; what a call costs once stays
+    compute_gain_bound: float | None  # over this budget, likewise
     break_even_bytes_per_s: float | None
     link_bytes_per_s: float | None
     break_even_batch: int | None
@@ -232,7 +232,8 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     """
     terms = {name: float(time) for name, time in compute_terms(spec, spec.batch).items()}
     total = math.fsum(terms.values())
-    without_compute = math.fsum(time for name, time in terms.items() if name != "compute")
+    # What a call costs once, whatever the batch (driver, launch), stays however fast the accelerator is.
+    without_compute = math.fsum([spec.call_ms, *(time for name, time in terms.items() if name != "compute")])
     baseline = None if spec.baseline_ms is None else spec.baseline_ms * spec.batch
     stages, link = dict(terms), spec.link  # what goes on at once when calls overlap
     if link is not None and link.half_duplex:

@@ -57,6 +57,8 @@ def test_batch_spreads_what_a_call_costs_once():
     assert (budget.break_even_batch, budget.speedup) == (4, pytest.approx(0.375 / 1.125))
     eight = compute_budget(replace(spec, batch=8))
     assert (eight.total_ms, eight.per_item_ms, eight.speedup) == (2.0, 0.25, 1.5)
+    # With compute at zero the call still costs its 1 ms.
+    assert (eight.speedup_bound, eight.compute_gain_bound) == (3.0, 2.0)
     copy = Transfer(link=parse_link("1000"), item_bytes=2, frame_bytes=6)
     assert compute_budget(BudgetSpec(copy_in=copy, batch=3)).total_ms == pytest.approx(12.0)
 
