@@ -54,7 +54,13 @@ def list_targets() -> dict[str, tuple[Callable[[bytes], None], list[bytes]]]:
     import gzip
 
     times = [made.make_times(20), made.make_times(20, 300, keys=made.OLD_KEYS)]
+    times += [b'{"unit": "us", "run": {"perIteration": [{"latency_us": 1.5, "h2d": {"ms": 2}}, {"latency_us": 2.5}]}}']
+    times += [b'{"times": {"0": 1, "1": 2}, "latency_ms": [1, 2], "computeMs": [3, 4]}']
     profiles = [made.make_profile(), made.make_profile(['a"b', "\\x", ""])]
+    profiles += [
+        b'{"count": 2, "layers": [{"name": "a", "avg_us": 3}, {"name": "b", "avg_us": 4}], "profile_s": {"a": 1}}'
+    ]
+    profiles += [b'{"a": {"time": {"ms": 1}}, "b": {"time": {"ms": 2}}, "name": ["x"], "total_ms": [1]}']
     layers = [made.make_layers(), made.make_layers(version=11), made.make_layers(detailed=False)]
     logs = [text.encode() for text in (made.make_log(), made.make_log(110100, 106), made.make_log7())]
     logs += [logs[0].decode().encode("utf-16"), logs[0] + logs[2]]

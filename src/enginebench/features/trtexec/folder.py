@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import msgspec
@@ -28,7 +30,7 @@ _JSON = (".json", ".json.gz")
 _LOGS = (".log", ".txt", ".out", ".stdout", ".log.gz")
 _ERRORS = (".stderr", ".err")
 _MARKS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
-    ("times", re.compile(rb'"(?:latencyMs|startComputeMs)"')),
+    ("times", re.compile(rb'"(?:latencyMs|startComputeMs|perIteration)"')),
     ("layers", re.compile(rb'"Layers"\s*:')),
     ("profile", re.compile(rb'"(?:averageMs|timeMs)"')),
 )
@@ -39,6 +41,14 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("layers", re.compile(r"layer|graph", re.I)),
 )
 _LOG_MARK = re.compile(rb"TensorRT\.trtexec|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[[FEWIV]\]")
+_OURS = re.compile(rb'"schema": ?"enginebench\.')
+# What each kind that `parse` reads is called in messages.
+KINDS: dict[Kind, str] = {
+    "log": "a log of trtexec",
+    "times": "a timing file, as --exportTimes writes it",
+    "profile": "a layer profile, as --exportProfile writes it",
+    "layers": "layer information, as --exportLayerInfo writes it",
+}
 # What a name says about the kind of its file, behind what it shares with the other files of its run.
 _WORDS: dict[Kind, re.Pattern[str]] = {
     "log": re.compile(r"(?:^|[._-])(?:trtexec|log|run)$", re.I),
@@ -131,7 +141,7 @@ def sniff_kind(path: Path) -> Kind | None:
     except ParseError:
         # Empty or damaged: whoever reads it as what its name says learns why. An empty stderr is the rule.
         return guess_kind(name)
-    if b'"schema": "enginebench.' in head[:200] or b'"schema":"enginebench.' in head[:200]:
+    if _OURS.search(head[:200]):
         return None
     if name.endswith(_JSON):
         return next((kind for kind, mark in _MARKS if mark.search(head)), None) or guess_kind(name)
@@ -141,6 +151,34 @@ def sniff_kind(path: Path) -> Kind | None:
         known = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in siblings)
         return "stderr" if known else None
     return "log" if _LOG_MARK.search(head.replace(b"\x00", b"")) else None
+
+
+@contextmanager
+def explain_kind(path: Path, kind: Kind) -> Iterator[None]:
+    """Where `path` cannot be read as `kind` and is a file of another kind, the error says which, and what reads it."""
+    try:
+        yield
+    except ParseError as error:
+        found = find_content(path) if error.path == str(path) else None
+        if found in (None, kind):
+            raise
+        command = f"enginebench parse {found} {quote(str(path))}"
+        raise ParseError(path, "", KINDS[found], KINDS[kind], f"To read it: {command}") from error
+
+
+def find_content(path: Path) -> Kind | None:
+    """What a file is by its first bytes, whatever it is called; None where they do not say it, or it is one of ours."""
+    try:
+        head = bytes(open_bytes(path)[:_SNIFF]).replace(b"\x00", b"")
+    except ParseError:
+        return None
+    if _OURS.search(head[:200]):
+        return None
+    if _LOG_MARK.search(head):
+        return "log"
+    return (
+        next((kind for kind, mark in _MARKS if mark.search(head)), None) if head.lstrip()[:1] in (b"[", b"{") else None
+    )
 
 
 def guess_kind(name: str) -> Kind | None:
@@ -237,8 +275,9 @@ def read_case_profile(case: TrtexecCase) -> TrtexecCase:
 
 def read_compute_ms(path: Path) -> float:
     """The median GPU compute time of one query in ms, from a timing file or a log."""
-    traced = sniff_kind(path) == "times" or path.name.lower().endswith(_JSON)
-    found = summarize_trace(read_trace(path), path, intervals=False)[0] if traced else parse_log(path).choose_run()
+    traced = find_content(path) != "log" and (sniff_kind(path) == "times" or path.name.lower().endswith(_JSON))
+    with explain_kind(path, "times" if traced else "log"):
+        found = summarize_trace(read_trace(path), path, intervals=False)[0] if traced else parse_log(path).choose_run()
     stat = found.gpu_compute_ms
     if stat is None or stat.median is None:
         raise ParseError(path, "", "no GPU compute time", "a timing file or a log with a performance summary")

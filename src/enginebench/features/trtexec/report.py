@@ -166,8 +166,8 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
         middle = {"row": case.name, "ms": float(np.median(finite)), "repetition": 0}
         charts["latency_hist"] = draw_histogram(bin_calls(finite, case.name), [middle]).spec
         charts["percentiles"] = draw_percentiles(follow_calls(finite, case.name), []).spec
-        starts = case.timed.columns["start_compute"]
-        seconds = (starts - starts[0]) / 1e3 if np.isfinite(starts).all() else None
+        starts = case.timed.columns.get("start_compute")
+        seconds = (starts - starts[0]) / 1e3 if starts is not None and np.isfinite(starts).all() else None
         charts["latency_series"] = draw_series(latency, f"Latency over the run, {case.name}", seconds)
     if case.profile is not None:
         title = f"Where the time goes, {case.name}"

@@ -37,7 +37,7 @@ from enginebench.report.page import format_page
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.runs.reporting import DRAWN, FILES, Written, write_pictures
 
-FOOTER = "Percentiles: nearest rank."
+FOOTER = "p50: the median; other percentiles: nearest rank."
 _DIGITS = 5
 _TITLES = {
     "latency_hist": "Latencies",

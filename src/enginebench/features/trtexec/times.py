@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ParseError
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
+from enginebench.features.trtexec.other_times import Column
 from enginebench.features.trtexec.records import ROWS, LogRun, Quantity, Stat, TimesDocument
-from enginebench.features.trtexec.trace import Column, Trace
+from enginebench.features.trtexec.trace import Trace
 from enginebench.stats.intervals import measure_spread
 from enginebench.stats.quantiles import (
     BLOCK_TIMES,
@@ -66,7 +68,7 @@ def summarize_trace(
     walltime_s = measure_walltime(timed.columns)
     qps = n / walltime_s if walltime_s else None
     stats = {name: make_stat(column) for name, column in finite.items() if len(column)}
-    total_s = float(timed.columns["compute"].sum()) / 1e3
+    total_s = float(timed.columns["compute"].sum()) / 1e3 if "compute" in timed.columns else math.nan
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
     document = TimesDocument(
         path=str(path),
@@ -87,7 +89,7 @@ def summarize_trace(
         intervals={"latency_ms": estimate_row(rows["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
-        notes=(*list_notes(timed.columns), *note_streams(log)),
+        notes=(*trace.notes, *list_notes(timed.columns), *note_streams(log)),
         caveats=tuple(list_doubts(n, nonfinite)),
     )
     return document, timed
@@ -116,7 +118,11 @@ def count_warmup(trace: Trace, warmup_ms: float | None, log: LogRun | None) -> t
     Source: a query is warm-up when its compute starts before --warmUp; printPerformanceReport and exportJSONTrace in
         samples/common/sampleReporting.cpp, tags 8.4.1 and 8.5.1.
     """
-    starts = trace.columns["start_compute"]
+    starts = trace.columns.get("start_compute")
+    if starts is None:
+        if warmup_ms:
+            raise UsageError(f"--warmup-ms {warmup_ms:g}: the file does not hold when its queries began. Leave it out")
+        return 0, "the file does not hold when its queries began: all count"
     if warmup_ms is not None:
         return count_before(starts, warmup_ms), f"queries that begin before {warmup_ms:g} ms, as asked for"
     limit = log.warmup_ms if log and log.warmup_ms is not None else DEFAULT_WARMUP_MS
@@ -164,7 +170,7 @@ def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
 
     Source: walltime in printPerformanceReport, samples/common/sampleReporting.cpp.
     """
-    if not is_in_order(columns):
+    if not {"start_h2d", "end_d2h"} <= columns.keys() or not is_in_order(columns):
         return None
     span = float(columns["end_d2h"][-1] - columns["start_h2d"][0]) / 1e3
     return span if math.isfinite(span) and span > 0 else None
@@ -172,7 +178,7 @@ def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
 
 def is_in_order(columns: dict[Quantity, Column]) -> bool:
     """Whether no query begins before the one that stands before it; trtexec sorts them, over all streams."""
-    return not bool(np.any(np.diff(columns["start_h2d"]) < 0))
+    return "start_h2d" not in columns or not bool(np.any(np.diff(columns["start_h2d"]) < 0))
 
 
 def list_notes(columns: dict[Quantity, Column]) -> Iterator[str]:
@@ -196,14 +202,15 @@ def note_streams(log: LogRun | None) -> tuple[str, ...]:
 
 
 def make_stat(ascending: Column) -> Stat:
-    """The row by our rules: nearest rank for percentiles, the mean of the two middles for an even median."""
-    n = len(ascending)
+    """The row by our rules: p50 is the median, as in every table of ours; the other percentiles are nearest ranks."""
+    n, middle = len(ascending), median(ascending)
+    ranks = {label: float(ascending[find_rank(n, q) - 1]) for label, q in PERCENTILES.items()}
     return Stat(
         min=float(ascending[0]),
         max=float(ascending[-1]),
         mean=float(ascending.mean()),
-        median=median(ascending),
-        percentiles={label: float(ascending[find_rank(n, q) - 1]) for label, q in PERCENTILES.items()},
+        median=middle,
+        percentiles={**ranks, "50": middle},
     )
 
 
@@ -246,7 +253,14 @@ def estimate_row(series: Column) -> dict[str, Estimate]:
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
     tails = estimate_tails([series], list(PERCENTILES.values()), level=LEVEL, time=time)
-    return {"mean": estimate_mean(series, time), **dict(zip(PERCENTILES, tails, strict=True))}
+    estimates = dict(zip(PERCENTILES, tails, strict=True))
+    return {"mean": estimate_mean(series, time), **estimates, "50": center_p50(estimates["50"], median(series))}
+
+
+def center_p50(ranked: Estimate, middle: float) -> Estimate:
+    """The interval of p50 around the median: the mean of the two middles may lie a little above their lower one."""
+    high = None if ranked.high is None else max(ranked.high, middle)
+    return replace(ranked, value=middle, high=high, method=ranked.method.replace("nearest rank of", "median of", 1))
 
 
 def estimate_mean(series: Column, time: float) -> Estimate:

@@ -1,6 +1,7 @@
 """`read_trace`: a timing file of trtexec 8 to 11 as columns, in bounded memory.
 
-It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte.
+It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte. What another script
+wrapped is decoded as a whole (`other_times.py`).
 """
 
 import mmap
@@ -14,14 +15,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS, parsing
+from enginebench.features.trtexec.other_times import Column, read_other_times
 from enginebench.features.trtexec.records import Quantity
-from enginebench.stats.plans.source import decode_json, decode_text, explain_json, explain_keys, list_keys, open_bytes
-
-Column = NDArray[np.float64]
+from enginebench.stats.plans.source import decode_json, decode_text, explain_json, explain_keys, open_bytes
 
 # trtexec's own names. 8.2 and older wrote In and Out for H2d and D2h.
 # Source: exportJSONTrace in samples/common/sampleReporting.cpp, tags 8.0 to 11.1.
@@ -49,7 +48,7 @@ OLD_KEYS = frozenset({*OLD.values(), *OLD_OPTIONAL.values(), "endInMs", "endComp
 _PIECE = 128 << 10
 # A single entry of trtexec has about 280 bytes; one that is longer than this is no entry.
 _MAX_ENTRY = 1 << 16
-# What is no timing file is decoded as a whole, to say what it is, which takes about ten times its size in memory.
+# What another script wrote is decoded as a whole, which takes about ten times its size in memory.
 _MAX_OTHER = 64 << 20
 _LARGEST = float(np.finfo(np.float32).max)
 _SPACE = b" \t\r\n"
@@ -64,7 +63,8 @@ class Trace:
     """Columns of a timing file in ms, one value a query, nan where the file says nan or inf."""
 
     columns: dict[Quantity, Column]
-    layout: str  # "trtexec", "trtexec<=8.2"
+    layout: str  # "trtexec", "trtexec<=8.2", or where another script put the queries: "$.run.times"
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -83,11 +83,15 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
     end = data.find(b"}", head.end(), head.end() + _MAX_ENTRY) if head else -1
     fields = choose_fields(bytes(data[head.end() : end + 1]), path) if head and end >= 0 else None
     if head is None or fields is None:
-        raise explain_other(bytes(data[: _MAX_OTHER + 1]), path)
+        other = read_other_times(decode_other(bytes(data[: _MAX_OTHER + 1]), path), path)
+        return check_range(Trace(other.columns, other.place, other.notes), path)
     columns = decode_columns(data, head.end(), list(fields), path)
     layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
-    # The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats.
-    trace = Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout)
+    return check_range(Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout), path)
+
+
+def check_range(trace: Trace, path: Path) -> Trace:
+    """The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats."""
     for quantity, column in trace.columns.items():
         beyond = np.flatnonzero(np.abs(column) > _LARGEST)
         if len(beyond):
@@ -190,15 +194,12 @@ def explain_entry(error: Exception, path: Path, position: int, count: int) -> Pa
     return ParseError(path, place, text[0].lower() + text[1:], "an entry with the keys of the first one")
 
 
-def explain_other(data: bytes, path: Path) -> ParseError:
-    """What a file is that is no list of queries."""
+def decode_other(data: bytes, path: Path) -> Any:
+    """The JSON document that a file is which is no list of trtexec's own queries."""
     if len(data) > _MAX_OTHER:
-        return ParseError(path, "byte 0", "a large file that is not a list of queries", "the layout of --exportTimes")
+        raise ParseError(path, "byte 0", "a large file that is not a list of queries", "the layout of --exportTimes")
     try:
-        document = decode_json(data.decode())
+        return decode_json(data.decode())
     except DECODE_ERRORS as error:
         whole = "whole " if "truncated" in str(error) else ""
-        return explain_json(error, path, len(data), f"a {whole}JSON document")
-    found = f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})"
-    wanted = "a list of queries with latencyMs, as --exportTimes writes it"
-    return ParseError(path, "$", found, wanted, "Is it a profile, a layer file, or the JSON of another tool?")
+        raise explain_json(error, path, len(data), f"a {whole}JSON document") from error

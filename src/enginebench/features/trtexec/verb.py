@@ -11,7 +11,7 @@ from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.features.trtexec import files, times
 from enginebench.features.trtexec import log as logs
-from enginebench.features.trtexec.folder import find_profile, read_compute_ms
+from enginebench.features.trtexec.folder import explain_kind, find_profile, read_compute_ms
 from enginebench.features.trtexec.records import ROWS, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.report import format_bounds, list_layer_times
 from enginebench.features.trtexec.trace import read_trace
@@ -197,7 +197,7 @@ def parse_log(file: PathLike, **options: Unpack[Recorded]) -> LogDocument:
     Raises:
         ParseError: it is no log of trtexec.
     """
-    document = logs.parse_log(Path(file))
+    document = _read_log(Path(file))
     return replace(document, runs=tuple(logs.complete_run(_record(run, options)) for run in document.runs))
 
 
@@ -234,7 +234,8 @@ def parse_profile(file: PathLike, **options: Unpack[ProfileOptions]) -> ProfileD
     """
     against = to_path(options["against"])
     whole_ms = read_compute_ms(against) if against else None
-    return _record(profiles.parse_profile(Path(file), end_to_end_ms=whole_ms), options)
+    with explain_kind(Path(file), "profile"):
+        return _record(profiles.parse_profile(Path(file), end_to_end_ms=whole_ms), options)
 
 
 @verb(LayersOptions)
@@ -252,11 +253,11 @@ def parse_layers(file: PathLike, **options: Unpack[LayersOptions]) -> LayersDocu
         ParseError: a file cannot be read; names path and position.
     """
     profile, against = to_path(options["profile"]), to_path(options["against"])
-    document = _record(plan_layers.parse_layers(Path(file), profile=_read_profile(profile)), options)
+    document = _record(_read_layers_and_profile(Path(file), profile), options)
     if against is None:
         return document
     other = to_path(options["against_profile"]) or (find_profile(against) if profile else None)
-    return compare_layers(plan_layers.parse_layers(against, profile=_read_profile(other)), document)
+    return compare_layers(_read_layers_and_profile(against, other), document)
 
 
 def _record(document: Document, options: Recorded) -> Document:
@@ -267,14 +268,27 @@ def _record(document: Document, options: Recorded) -> Document:
 
 
 def _read_times(file: PathLike, options: TimesOptions) -> tuple[TimesDocument, times.TimedQueries]:
-    trace, log = read_trace(Path(file)), to_path(options["log"])
-    run, asked = logs.parse_log(log).choose_run() if log else None, (options["batch"], options["warmup_ms"])
+    with explain_kind(Path(file), "times"):
+        trace = read_trace(Path(file))
+    log = to_path(options["log"])
+    run, asked = _read_log(log).choose_run() if log else None, (options["batch"], options["warmup_ms"])
     document, timed = times.summarize_trace(trace, Path(file), batch=asked[0], warmup_ms=asked[1], log=run)
     return _record(document, options), timed
 
 
-def _read_profile(path: Path | None) -> ProfileDocument | None:
-    return profiles.parse_profile(path) if path else None
+def _read_log(path: Path) -> LogDocument:
+    with explain_kind(path, "log"):
+        return logs.parse_log(path)
+
+
+def _read_layers_and_profile(path: Path, profile: Path | None) -> LayersDocument:
+    """The layers of an engine, with the times of its profile where there is one."""
+    timed = None
+    if profile is not None:
+        with explain_kind(profile, "profile"):
+            timed = profiles.parse_profile(profile)
+    with explain_kind(path, "layers"):
+        return plan_layers.parse_layers(path, profile=timed)
 
 
 @door.command(parse_log, "FILE", shown=Written, name="log")

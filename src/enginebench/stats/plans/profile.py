@@ -4,13 +4,13 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.core.text import count_of
 from enginebench.stats.layer_records import ProfiledLayer, ProfileDocument
-from enginebench.stats.plans.source import decode_json, explain_keys, list_keys, read_text
+from enginebench.stats.plans.other_profile import RawLayer, RawProfile, read_other_profile
+from enginebench.stats.plans.source import decode_json, explain_keys, read_text
 
 # trtexec does not escape names, so a quote makes invalid JSON and "\\b" a control character. But only these figures
 # can follow a name. Source: Profiler::exportJSONProfile in samples/common/sampleReporting.cpp.
@@ -29,28 +29,11 @@ _NAME = '{ "name" : "'
 _COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
 
 
-class RawLayer(NamedTuple):
-    """One entry of a profile, in ms."""
-
-    name: str
-    total_ms: float
-    average_ms: float
-    median_ms: float | None
-
-
-class RawProfile(NamedTuple):
-    """The entries in the order of the file; `strange` counts names that JSON would have read otherwise."""
-
-    iterations: int | None
-    layers: list[RawLayer]
-    strange: int = 0
-
-
 def parse_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileDocument:
     """The layer times in `path`, slowest first.
 
     Args:
-        path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
+        path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library or wrapped by a script.
         end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
     """
     return summarize_profile(read_profile(read_text(path), path), path, end_to_end_ms)
@@ -100,17 +83,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
     for index, entry in enumerate(entry for entry in entries if "percentage" in entry):  # trtexec's own layout
         if len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
             refuse_renamed(list(entry), f"layer {index}", path)
-    layers = [layer for entry in entries if (layer := read_entry(entry))]
-    if not layers:
-        raise ParseError(
-            path,
-            "$",
-            f"no layer with a name and a time (keys there: {', '.join(list_keys(document)) or 'none'})",
-            "entries with name, timeMs and averageMs, as --exportProfile writes them",
-            "Is it a timing file or a layer file? A newer trtexec may have renamed a key",
-        )
-    counts = (entry.get("count") for entry in entries)
-    return RawProfile(next((n for n in counts if type(n) is int and n >= 0), None), layers)
+    return read_other_profile(document, path)
 
 
 def read_lines(text: str) -> RawProfile | None:
@@ -137,11 +110,11 @@ def read_lines(text: str) -> RawProfile | None:
     return RawProfile(int(count[1]) if count else None, layers, strange)
 
 
-def to_number(value: str | float | None) -> float:
-    """The number; nan for nan, inf, nothing, what is no number, and a whole number that no float holds."""
+def to_number(value: str | None) -> float:
+    """The number; nan for nan, inf, nothing and what is no number."""
     try:
         number = math.nan if value is None else float(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         return math.nan
     return number if math.isfinite(number) else math.nan
 
@@ -165,16 +138,6 @@ def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
         raise explain_keys(path, place, ", ".join(missing), keys, f"the keys {', '.join(_KEYS)}")
 
 
-def read_entry(entry: dict[str, Any]) -> RawLayer | None:
-    """The layer in a dictionary, if it has a name and its times; null is nan or inf before."""
-    name, *times = (entry.get(key) for key in _KEYS[:4])
-    if not isinstance(name, str) or not {"timeMs", "averageMs"} <= entry.keys():
-        return None
-    if not all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in times):
-        return None
-    return RawLayer(name, to_number(times[0]), to_number(times[1]), None if times[2] is None else to_number(times[2]))
-
-
 def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:
     """The layer with its share; None in place of nan."""
     total, average, median = (v if v is not None and math.isfinite(v) else None for v in layer[1:])
@@ -186,7 +149,9 @@ def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLay
 
 def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> tuple[str, ...]:
     """What a reader of the profile should know."""
-    notes = []
+    notes = [*raw.notes]
+    if (merged := len(raw.layers) - len(layers)) > 0:
+        notes.append(f"{count_of(merged, 'entries')} merged: each has the name and the average of another")
     if raw.iterations == 1:
         notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
     if total_ms == 0:

@@ -1,12 +1,14 @@
 """Folders: which file is what, which belong together, and whether log and timing file agree."""
 
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.features.trtexec.folder import find_profile, is_trtexec_folder, read_compute_ms, read_folder
+from enginebench.features.trtexec.verb import parse_layers, parse_log, parse_profile, parse_times
 from trtexec_artifacts import fill
 
 
@@ -106,3 +108,41 @@ def test_every_run_of_a_log_that_lies_alone_is_a_case(tmp_path: Path) -> None:
     (tmp_path / "times.json").write_bytes(made.make_times(seed=1))
     (case,) = read_folder(tmp_path)
     assert case.contradictions == () and case.log and "the log holds 2 runs" in case.log.notes[-1]
+
+
+KINDS = {
+    "log": made.make_log().encode(),
+    "times": made.make_times(),
+    "profile": made.make_profile(),
+    "layers": made.make_layers(),
+}
+
+READERS = {"log": parse_log, "times": parse_times, "profile": parse_profile, "layers": parse_layers}
+
+
+@pytest.mark.parametrize("name", ["some.log", "a b.json", "x.txt"])
+def test_a_file_of_another_kind_is_named_with_the_command_that_reads_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for kind, data in KINDS.items():
+        path.write_bytes(data)
+        for asked, read in READERS.items():
+            if asked == kind:
+                read(path)
+                continue
+            with pytest.raises(ParseError) as error:
+                read(path)
+            assert str(error.value).endswith(f"To read it: enginebench parse {kind} {quote(str(path))}")
+    # What is damaged is explained as what it should be.
+    path.write_bytes(KINDS["times"][:700])
+    with pytest.raises(ParseError, match="byte 700"):
+        parse_times(path)
+
+
+def test_the_wrong_file_behind_an_option_is_named_too(tmp_path: Path) -> None:
+    fill(tmp_path)
+    for call in (
+        lambda: parse_times(tmp_path / "times.json", log=tmp_path / "profile.json"),
+        lambda: parse_layers(tmp_path / "layers.json", profile=tmp_path / "times.json"),
+    ):
+        with pytest.raises(ParseError, match=r"To read it: enginebench parse (profile|times) "):
+            call()

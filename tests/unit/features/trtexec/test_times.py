@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.core.errors import ParseError
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.features.trtexec.records import LogRun, TimesDocument
 from enginebench.features.trtexec.times import count_before, find_trtexec_index, summarize_trace
 from enginebench.features.trtexec.trace import read_trace, read_trace_bytes
@@ -31,7 +31,8 @@ def test_the_figures_are_those_of_the_queries() -> None:
     assert document.latency_ms.min == ascending[0] and document.latency_ms.max == ascending[-1]
     assert document.latency_ms.median == pytest.approx((ascending[499] + ascending[500]) / 2, rel=1e-15)
     assert document.latency_ms.percentiles == {
-        "50": ascending[499], "90": ascending[899], "95": ascending[949], "99": ascending[989], "99.9": ascending[998]
+        "50": document.latency_ms.median, "90": ascending[899], "95": ascending[949], "99": ascending[989],
+        "99.9": ascending[998],
     }  # fmt: skip
     assert document.gpu_compute_ms is not None and document.gpu_compute_ms.mean == columns["compute"].mean()
     assert document.host_walltime_s == pytest.approx(columns["latency"].sum() / 1e3, rel=1e-4)
@@ -128,8 +129,11 @@ NONE = "no iteration times"
     [(b"", "the end of the file|JSON"), (b"hello", "malformed"), (b"{}", NONE), (b"[]", NONE), (b"[{}]", NONE),
      (b"null", NONE), (made.make_profile(), NONE), (made.make_layers(), NONE), (b'{"times": []}', NONE),
      (made.make_times(2) + b"x", "byte \\d+"), (made.make_times(2).replace(b"}\n,", b"}\n"), "',' or ']'"),
-     (b'[{"latencyMs": 1}]', NONE), (b"[" * 100_000, "found"), (b'{"a":' * 50_000, "found"),
-     (b'{"times": [1, 2]}', NONE)],
+     (b"[1, 2]", NONE), (b"[" * 100_000, "found"), (b'{"a":' * 50_000, "found"),
+     # Summaries and layers are no queries, and batch sizes do not number them.
+     (b'{"mean_ms": 3, "p50_ms": 2}', r"keys there: mean_ms, p50_ms"), (b'{"fp16": {"latency_ms": 1}}', NONE),
+     (b'[{"name": "fp16", "latency_ms": 1}, {"name": "fp32", "latency_ms": 2}]', NONE),
+     (b'{"1": {"latency_ms": 1}, "8": {"latency_ms": 4}}', NONE)],
 )  # fmt: skip
 def test_other_files_are_refused(data: bytes, found: str) -> None:
     with pytest.raises(ParseError, match=found):
@@ -182,3 +186,68 @@ def test_files_on_disk_plain_packed_and_absent(tmp_path: Path) -> None:
         summarize_file(path)
     with pytest.raises(ParseError, match="No such file"):
         summarize_file(tmp_path / "no.json")
+
+
+OTHER_LAYOUTS = [
+    ('{"times": [{"latencyMs": 1}, {"latencyMs": 3}]}', "$.times"),
+    ('{"times": [1, 3]}', "$.times"),
+    ('{"perIteration": [1, 3]}', "$.perIteration"),
+    ('{"run": {"perIteration": [{"latency_us": 1000}, {"latency_us": 3000}]}}', "$.run.perIteration"),
+    ('{"a": {"b": {"times_us": [1000, 3000]}}}', "$.a.b.times_us"),
+    ('{"latency_s": [0.001, 0.003]}', "$.latency_s"),
+    ('[{"time_s": 0.001}, {"time_s": 0.003}]', "$"),
+    ('[{"latency": {"ms": 1}}, {"latency": {"ms": 3}}]', "$"),
+    ('{"latency": {"us": [1000, 3000]}}', "$.latency_us"),
+    ('{"1": {"latencyMs": 3}, "0": {"latencyMs": 1}}', "$"),
+    ('{"times": {"iter_0": 1, "iter_1": 3}}', "$.times"),
+    ('{"data": [{"i": 0, "inferenceTimeSeconds": 0.001}, {"i": 1, "inferenceTimeSeconds": 0.003}]}', "$.data"),
+    ('{"unit": "us", "run": {"times": [1000, 3000]}}', "$.run.times"),
+    ('[{"Latency (ms)": 1, "time": 5e12}, {"Latency (ms)": 3, "time": 6e12}]', "$"),
+    ('{"latencyMs": [1, 3], "computeMs": [0.5, 2]}', "$"),
+    ('[{"gpu_time_ns": 1000000}, {"gpu_time_ns": 3000000}]', "$"),
+]
+
+
+@pytest.mark.parametrize(("text", "place"), OTHER_LAYOUTS)
+def test_times_that_another_script_wrapped_are_read_in_their_unit(text: str, place: str) -> None:
+    document = summarize(text)
+    assert (document.n, document.layout, document.warmup_dropped) == (2, place, 0)
+    assert (document.latency_ms.min, document.latency_ms.max) == (pytest.approx(1), pytest.approx(3))
+    assert document.throughput_qps is None and document.images_per_s is None and document.host_walltime_s is None
+
+
+def test_trtexecs_own_queries_under_a_key_have_all_their_figures() -> None:
+    own, wrapped = made.make_times(300), b'{"run": {"times": ' + made.make_times(300) + b"}}"
+    there, here = summarize(own), summarize(wrapped)
+    assert here.latency_ms == there.latency_ms and here.throughput_qps == there.throughput_qps
+    assert here.enqueue_ms == there.enqueue_ms and here.gpu_compute_total_s == there.gpu_compute_total_s
+
+
+def test_what_is_taken_for_granted_of_other_layouts_is_noted() -> None:
+    assert summarize('{"times": [1, 3]}').notes == ("no unit in times: read as ms, the unit of trtexec",)
+    assert summarize('{"times_ms": [1, 3]}').notes == ()
+    (note,) = summarize('[{"gpuComputeMs": 1, "d2hMs": 0.5}, {"gpuComputeMs": 2, "d2hMs": 0.5}]').notes
+    assert "it is compute + d2h" in note
+    document = summarize('{"fp16": {"latencies_us": [1, 2]}, "int8": {"latencies_us": [3, 4, 5]}}')
+    assert document.n == 3
+    assert document.notes == (
+        "other lists of times in this file: figures are of $.int8.latencies_us, not of $.fp16.latencies_us",
+    )
+    with pytest.raises(UsageError, match="--warmup-ms 200: the file does not hold when its queries began"):
+        summarize('{"times_ms": [1, 3]}', warmup_ms=200)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"times": [1, "x"]}', r"\$\.times, entry 1, key times: found a str; expected a number"),
+        ('{"times": [1, true]}', "found a bool"),
+        ('{"unit": "fortnights", "times": [1]}', "the unit 'fortnights'"),
+        ('[{"latencyMs": 1}, {"other": 2}]', r"entry 1: found no key latencyMs \(keys there: other\)"),
+        ('{"latency_ms": [1, 2], "compute_ms": [1]}', "2 of latency_ms, 1 of compute_ms"),
+        ('{"latency_s": [1e300]}', "found latency of 1e\\+303 ms"),
+    ],
+)
+def test_damage_in_other_layouts_is_named(text: str, found: str) -> None:
+    with pytest.raises(ParseError, match=found):
+        summarize(text)
