@@ -27,3 +27,35 @@ def ask(bundle: Path, *arguments: str, python: str = sys.executable) -> subproce
         [python, "-B", str(bundle / "predict.py"), *arguments],
         cwd=bundle.parent, env=clean, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
+
+
+# Shares one predictor of the current folder between threads; prints how many calls gave another thread's outputs.
+SHARING = """
+from predict import load
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+sys.setswitchinterval(1e-6)
+predict = load()
+feeds = [{"input": np.full((1, 64), value, np.float32)} for value in range(6)]
+expected = [predict(feed)["output"] for feed in feeds]
+def count_wrong(place):
+    calls = (predict(feeds[place])["output"] for _ in range(200))
+    return sum(not np.allclose(output, expected[place], atol=1e-3) for output in calls)
+with ThreadPoolExecutor(6) as threads:
+    print(sum(threads.map(count_wrong, range(6))))
+"""
+
+
+def share_between_threads(bundle: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `SHARING` in a bundle, in a process that knows nothing of this package."""
+    clean = {k: v for k, v in environment(bundle.parent, draws=False).items() if k != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-B", "-c", SHARING],
+        cwd=bundle,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )

@@ -6,6 +6,7 @@ that was measured, and asking for help shall not load NumPy. Python 3.10 has to 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -150,6 +151,61 @@ class Closing:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class SharedEngine(Closing):
+    """An engine that several threads may call: one call at a time, so that each gets the outputs of its own inputs.
+
+    `bind`, `run` and `fetch` on their own belong together within one thread: where another thread has bound inputs in
+    between, `run` and `fetch` raise UsageError. A loop that times calls uses the engine itself, without this lock.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._lock = threading.RLock()
+        self._bindings = 0  # so many times somebody bound inputs
+        self._latest = threading.local()  # `binding`: the number of this thread's latest one
+
+    def __call__(self, feeds: Feeds) -> dict[str, Array]:
+        """The outputs by name, for the inputs by name."""
+        with self._lock:
+            self.bind(feeds)
+            self._engine.run()
+            outputs: dict[str, Array] = self._engine.fetch()
+            return outputs
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the inputs in."""
+        with self._lock:
+            self._bindings += 1  # first: what fails may have copied a part
+            self._latest.binding = self._bindings
+            self._engine.bind(feeds)
+
+    def run(self) -> None:
+        """Computes the outputs of what was bound; they are complete when it returns."""
+        with self._lock:
+            self._check_own()
+            self._engine.run()
+
+    def fetch(self) -> dict[str, Array]:
+        """Returns the outputs of the latest run, in arrays that the caller owns."""
+        with self._lock:
+            self._check_own()
+            outputs: dict[str, Array] = self._engine.fetch()
+            return outputs
+
+    def close(self) -> None:
+        """Frees the engine, once no call is under way; may be called twice."""
+        with self._lock:
+            self._engine.close()
+
+    def _check_own(self) -> None:
+        """Checks that nobody has bound inputs since this thread did; one that never did uses another's."""
+        if getattr(self._latest, "binding", self._bindings) != self._bindings:
+            raise UsageError(
+                "another thread has bound inputs to this engine since: the outputs would be its own. Call the object "
+                "with the inputs, which serves one thread after another, or load one engine for each thread"
+            )
 
 
 def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> None:

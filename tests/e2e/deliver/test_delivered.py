@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from bundles import ask, name
+from bundles import ask, name, share_between_threads
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
@@ -81,6 +81,12 @@ def test_load_engine_gives_the_right_digits(delivered: dict[str, Path], engine: 
         assert [spec.name for spec in predict.inputs] == ["input"]
     assert np.mean(answers == digits.labels[:50]) > 0.9
     predict.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_that_share_a_predictor_get_their_own_outputs(delivered: dict[str, Path], engine: str) -> None:
+    done = share_between_threads(delivered[engine])
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 
 def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dict[str, Path]) -> None:

@@ -14,9 +14,9 @@ from weakref import finalize
 from msgspec.structs import replace
 
 from enginebench.core import judging
-from enginebench.core.engine_api import Closing
+from enginebench.core.engine_api import SharedEngine
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.protocols import Array, Engine, Feeds, Loadable, RunCall
+from enginebench.core.protocols import Engine, Loadable
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
 from enginebench.core.store import BUNDLE, is_bundle, read_record
 from enginebench.engines.registry import find_device, find_entry
@@ -128,24 +128,19 @@ def find_row(run: Path, bundle: Bundle) -> Path:
     return path
 
 
-class LoadedEngine(Closing):
+class LoadedEngine(SharedEngine):
     """A loaded engine: call it with the inputs by name, or `bind`, `run`, `fetch`. Closes with its `with` block.
 
-    What else the engine can do (`threads`, `effective_precision`, ...) it can do here, too.
+    Threads may share it: calls are made one after another. One engine for each thread is faster. What else the engine
+    can do (`threads`, `effective_precision`, ...) it can do here, too.
 
     Args:
         place: what it needs while it is open, its folder for one; closed after it, at the latest with the program.
     """
 
     def __init__(self, engine: Engine, place: ExitStack) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._leave = finalize(self, place.close)
-
-    def __call__(self, feeds: Feeds) -> dict[str, Array]:
-        """The outputs by name."""
-        self._engine.bind(feeds)
-        self._engine.run()
-        return self._engine.fetch()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_engine":  # of an object that was never made
@@ -154,25 +149,19 @@ class LoadedEngine(Closing):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return self._engine.inputs
+        """What it takes."""
+        found: tuple[TensorSpec, ...] = self._engine.inputs
+        return found
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return self._engine.outputs
-
-    @property
-    def run(self) -> RunCall:
-        return self._engine.run
-
-    def bind(self, feeds: Feeds) -> None:
-        self._engine.bind(feeds)
-
-    def fetch(self) -> dict[str, Array]:
-        return self._engine.fetch()
+        """What it returns."""
+        found: tuple[TensorSpec, ...] = self._engine.outputs
+        return found
 
     def close(self) -> None:
-        """Frees the engine; may be called twice."""
-        self._engine.close()
+        """Frees the engine, once no call is under way; may be called twice."""
+        super().close()
         self._leave()
 
 

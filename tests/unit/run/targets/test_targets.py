@@ -1,7 +1,9 @@
 """What verbs are given: sides, stored rows, scratch folders, engines."""
 
+import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,46 @@ def test_it_is_open_at_once_and_closed_when_it_is_dropped(tmp_path: Path, monkey
     engine = load_engine(DATA_DIR / "digits-cnn.onnx", "ort")
     del engine
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Threads that take turns as often as Python lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_threads")
+@pytest.mark.parametrize("name", ["ort", "openvino"])
+def test_each_thread_gets_the_outputs_of_its_own_inputs(name: str) -> None:
+    pytest.importorskip({"ort": "onnxruntime"}.get(name, name))
+    feeds = [{"input": np.full((1, 64), value, np.float32)} for value in range(6)]
+    with load_engine(DATA_DIR / "digits-mlp.onnx", name) as engine:
+        expected = [engine(feed)["output"] for feed in feeds]
+        assert not np.array_equal(expected[0], expected[1])
+
+        def count_wrong(place: int) -> int:
+            calls = (engine(feeds[place])["output"] for _ in range(200))
+            return sum(not np.allclose(output, expected[place], atol=1e-3) for output in calls)
+
+        with ThreadPoolExecutor(len(feeds)) as threads:
+            assert list(threads.map(count_wrong, range(len(feeds)))) == [0] * len(feeds)
+
+
+def test_outputs_of_inputs_that_another_thread_bound_are_refused() -> None:
+    ones, twos = ({"input": np.full((1, 64), value, np.float32)} for value in (1, 2))
+    with load_engine(DATA_DIR / "digits-mlp.onnx", "ort") as engine, ThreadPoolExecutor(1) as other:
+        engine.bind(ones)
+        other.submit(engine.run).result()  # it bound nothing of its own: the inputs are those of here
+        expected = engine(ones)["output"]
+        engine.bind(ones)
+        other.submit(engine, twos).result()
+        for step in (engine.run, engine.fetch):
+            with pytest.raises(UsageError, match="another thread has bound inputs"):
+                step()
+        assert np.array_equal(engine(ones)["output"], expected)
 
 
 @pytest.mark.feature("trtexec")

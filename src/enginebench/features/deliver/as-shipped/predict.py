@@ -15,27 +15,19 @@ import sys
 from typing import Any
 
 import trial
+from measured.core.engine_api import SharedEngine
 from measured.engines import ort as engine
 
 
-class Predictor:
-    """The engine, ready. Call it with the inputs by name, or `bind` them, `run`, and `fetch` the outputs."""
+class Predictor(SharedEngine):
+    """The engine, ready. Call it with the inputs by name, or `bind` them, `run`, and `fetch` the outputs.
+
+    Threads may share it: calls are made one after another. One predictor for each thread is faster.
+    """
 
     def __init__(self, loaded: Any) -> None:
-        self.engine = loaded
-        self.bind, self.fetch = loaded.bind, loaded.fetch
-
-    @property
-    def run(self) -> Any:
-        """The call that computes the outputs from what was bound; the one that was timed."""
-        return self.engine.run
-
-    def __call__(self, feeds: trial.Arrays) -> trial.Arrays:
-        """The outputs by name, for the inputs by name."""
-        self.bind(feeds)
-        self.engine.run()
-        outputs: trial.Arrays = self.fetch()
-        return outputs
+        super().__init__(loaded)
+        self.engine = loaded  # without the lock of calls: what was timed
 
 
 def load(force: bool = False) -> Predictor:
