@@ -1,4 +1,4 @@
-"""One run at a time on a device: an advisory lock on a file shared by all users of the machine."""
+"""One run at a time on a device, and in a folder: advisory locks of files that all who share them can see."""
 
 import errno
 import fcntl
@@ -10,15 +10,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from enginebench.core.cuda_devices import find_bus_id
-from enginebench.core.errors import DeviceBusy, MeasurementError
-from enginebench.core.store import explain_access
+from enginebench.core.errors import DeviceBusy, MeasurementError, UsageError
+from enginebench.core.store import explain_access, explain_writing
 from enginebench.measure.nvml import read_index
 
 POLL_S = 0.5
+# In a run's folder, while a run is at work there.
+FOLDER_LOCK = ".enginebench.lock"
 
 
 @contextmanager
@@ -62,33 +64,93 @@ def lock_device(
         yield
 
 
-def _take(path: Path) -> ExitStack | None:
-    """The lock, held until it is closed; None if another run has it.
+@contextmanager
+def lock_folder(root: Path, on_warning: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
+    """Holds the lock of a run's folder inside the block: two runs in one folder would replace each other's files.
 
-    Whoever removes the file does not remove the lock: its holder has a name in the kernel, too, where there are such.
+    The lock is a file in the folder: it holds whatever TMPDIR is, and between machines where the file system has such
+    locks. The kernel drops it if this process dies; the file is removed at the end. Yields the warnings that
+    `on_warning` gets.
+
+    Raises:
+        UsageError: another run is at work in the folder.
+        ArtifactError: the folder cannot be written.
     """
     with ExitStack() as stack:
-        fd = _open_shared(path)
+        if not root.exists():
+            stack.callback(_remove_empty, root)
+        with explain_writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+        path, warnings = root.resolve() / FOLDER_LOCK, list[str]()
+        fd = _open_shared(path, os.O_RDWR)  # NFS locks no file that is open for reading alone
         stack.callback(os.close, fd)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(fd), path.stat()):  # it was replaced meanwhile
-                return None
-            if sys.platform == "linux":
-                name = stack.enter_context(socket.socket(socket.AF_UNIX))
-                name.bind(b"\0enginebench-" + hashlib.sha256(os.fsencode(path.absolute())).digest())
+            held = _lock_file(path, fd)
         except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.ENOENT, errno.EADDRINUSE):
+            held = True
+            warnings.append(
+                f"the file system of {root} has no locks ({error.strerror}): a run on another machine in the same "
+                "folder would go unnoticed, and spoil both"
+            )
+        if not (held and _hold_name(path, stack)):
+            raise UsageError(
+                f"another run is at work in {root} (lock {path}); wait for it to end, or choose another --out"
+            )
+        stack.callback(path.unlink, missing_ok=True)
+        for warning in warnings:
+            on_warning(f"warning: {warning}")
+        yield tuple(warnings)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds something, or is gone
+        folder.rmdir()
+
+
+def _take(path: Path) -> ExitStack | None:
+    """The lock, held until it is closed; None if another run has it."""
+    with ExitStack() as stack:
+        fd = _open_shared(path, os.O_RDONLY)
+        stack.callback(os.close, fd)
+        try:
+            if not (_lock_file(path, fd) and _hold_name(path, stack)):
                 return None
+        except OSError as error:
             raise MeasurementError(
                 f"cannot lock {path}: {error.strerror}. Set TMPDIR to a folder on a local disk"
             ) from error
         return stack.pop_all()
 
 
-def _open_shared(path: Path) -> int:
+def _lock_file(path: Path, fd: int) -> bool:
+    """Whether the lock of the file was free, and is held now; OSError where the file system has no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), path.stat())  # else it was replaced meanwhile
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _hold_name(path: Path, stack: ExitStack) -> bool:
+    """Whether the file's name in the kernel, where it has such, was free; it is held until the stack closes.
+
+    Whoever removes the file does not remove the name.
+    """
+    if sys.platform != "linux":
+        return True
+    name = stack.enter_context(socket.socket(socket.AF_UNIX))
+    try:
+        name.bind(b"\0enginebench-" + hashlib.sha256(os.fsencode(path.absolute())).digest())
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
+    return True
+
+
+def _open_shared(path: Path, access: int) -> int:
     """A descriptor of the lock file, which everyone may open; never of something else that somebody put there."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe it would wait for a writer
+    flags = access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe it would wait for a writer
     with explain_access(f"cannot open the lock file {path}", "Remove it", MeasurementError):
         try:
             fd = os.open(path, flags)

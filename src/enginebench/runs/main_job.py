@@ -22,7 +22,7 @@ from enginebench.runs.folder import (
     check_request,
     trust_request,
 )
-from enginebench.runs.lock import lock_devices
+from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import (
@@ -65,9 +65,9 @@ def run_model(
         folder.check_free()
     record = known or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
-    with lock_devices(devices, wait=wait, on_wait=reporter.say):
+    with lock_folder(folder.root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         start = time.monotonic() - (record.took_s or 0.0)
-        if known is None:  # only now: nobody else can have begun there meanwhile
+        if known is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
         if not record.rows:
             record, found = find_sources(folder, record, reporter)
@@ -76,7 +76,7 @@ def run_model(
             folder.write_record(record)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources)
-        record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *note_unlabelled(judged)))))
+        record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(judged)))))
         rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
         how["limits"] = wanted.limits

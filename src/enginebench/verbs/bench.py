@@ -32,7 +32,7 @@ from enginebench.runs import request as requests
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import enter, find_available
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_request, holds_run
-from enginebench.runs.lock import lock_devices
+from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
@@ -313,7 +313,7 @@ def bench_sides(
     record = begin_record(request, describe_machine(), verb="bench", command=command)
     judged = choose_judged(request) if request.metrics or request.targets else None
     devices = [device for one in asked for device in list_devices(one)]
-    with lock_devices(devices, wait=wait, on_wait=reporter.say):
+    with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         folder.create(record)
         rows = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
         if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
@@ -325,7 +325,7 @@ def bench_sides(
                 advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
                 raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
             rows = [replace(row, inputs_of=base.model) for row in (base, *rows)]
-        folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
+        folder.write_record(replace(record, rows=tuple(row.id for row in rows), notes=warnings))
         limit_s, task = request.timeout_s, request.task
         campaign = Campaign(
             folder, rows, record.machine, timeout_s=limit_s, reporter=reporter, judged=judged, task=task

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.core.errors import DeviceBusy, MeasurementError
+import enginebench
+from enginebench.core.errors import ArtifactError, DeviceBusy, MeasurementError, UsageError
 from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import lock, main_job, plan
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.lock import lock_device, lock_devices
+from enginebench.runs.lock import lock_device, lock_devices, lock_folder
 from enginebench.runs.targets.sides import Side
 from enginebench.verbs import accuracy, stages
 from enginebench.verbs import bench as comparison
@@ -135,6 +138,67 @@ def test_a_file_system_without_locks_is_named(number: int, monkeypatch: pytest.M
         raise AssertionError("there was no lock")
 
 
+def test_one_run_in_a_folder_by_whatever_path(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with lock_folder(tmp_path / "run", pytest.fail):
+        for other in (tmp_path / "run", tmp_path / "link", tmp_path / "run" / ".." / "run"):
+            with pytest.raises(UsageError, match="another run is at work in"), lock_folder(other, pytest.fail):
+                raise AssertionError("a folder was given to two")
+        (tmp_path / "run" / lock.FOLDER_LOCK).unlink()
+        with pytest.raises(UsageError, match="another run"), lock_folder(tmp_path / "run", pytest.fail):
+            raise AssertionError("the name in the kernel went with the file")
+        (tmp_path / "run" / "run.json").write_text("{}")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+    with lock_folder(tmp_path / "run", pytest.fail):
+        pass
+    with pytest.raises(DeviceBusy), lock_folder(tmp_path / "new", pytest.fail):
+        raise DeviceBusy("the device is not free")
+    assert not (tmp_path / "new").exists(), "nothing was begun there"
+
+
+def test_a_run_of_another_process_with_a_tmpdir_of_its_own_is_seen(tmp_path: Path) -> None:
+    """Without names in the kernel, as between two containers or two machines: the file alone tells."""
+    program = (
+        "import sys; from pathlib import Path; from enginebench.runs import lock; lock.sys.platform = 'other'\n"
+        "with lock.lock_folder(Path(sys.argv[1]), print): print('held', flush=True); sys.stdin.read()"
+    )
+    (tmp_path / "own").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "own")}
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match="another run"), lock_folder(tmp_path / "run", pytest.fail):
+            raise AssertionError("a folder was given to two")
+        other.kill()
+    with lock_folder(tmp_path / "run", pytest.fail):
+        pass  # the kernel dropped the lock; the file that stayed is none
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
+def test_a_folder_without_locks_is_used_with_a_warning(tmp_path: Path, number: int, monkeypatch) -> None:
+    def refuse(fd: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    said: list[str] = []
+    with lock_folder(tmp_path / "run", said.append) as warnings:
+        (warning,) = warnings
+        assert "has no locks" in warning and said == [f"warning: {warning}"]
+        with pytest.raises(UsageError, match="another run"), lock_folder(tmp_path / "run", pytest.fail):
+            raise AssertionError("on one machine the name in the kernel tells")
+
+
+def test_what_is_no_folder_is_not_locked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=r"cannot write .*file"), lock_folder(tmp_path / "file", pytest.fail):
+        raise AssertionError("a file was locked as a folder")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / lock.FOLDER_LOCK).symlink_to(tmp_path / "file")
+    with pytest.raises(MeasurementError, match="cannot open the lock file"), lock_folder(tmp_path / "run", pytest.fail):
+        raise AssertionError("a link was followed")
+
+
 class Reached(Exception):
     """A verb came to its lock."""
 
@@ -181,3 +245,30 @@ def test_every_verb_locks_what_it_runs_on(verb: str, tmp_path: Path, monkeypatch
     with pytest.raises(Reached) as caught:
         call(tmp_path)
     assert set(caught.value.args) == expected
+
+
+SPEC = """
+engines = ["ort"]
+[[model]]
+name = "digits-mlp"
+[[machine]]
+kind = "local"
+"""
+FOLDERS: dict[str, Callable[[Path, Path], object]] = {
+    "run": lambda out, spec: enginebench.run(GRAPH, engines="ort", out=out),
+    "bench": lambda out, spec: enginebench.bench(GRAPH, "ort", out=out),
+    "tune": lambda out, spec: enginebench.tune(GRAPH, engines="ort", out=out),
+    "load": lambda out, spec: enginebench.load(GRAPH, "ort", qps=10, out=out),
+    "sweep": lambda out, spec: enginebench.sweep(spec, out),
+}
+
+
+@pytest.mark.parametrize("verb", FOLDERS)
+@pytest.mark.feature("tune", "'tune'")
+@pytest.mark.feature("load", "'load'")
+@pytest.mark.feature("sweep", "'sweep'")
+def test_no_verb_works_where_another_run_is_at_work(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(SPEC)
+    with lock_folder(tmp_path / "out", pytest.fail), pytest.raises(UsageError, match="another run is at work"):
+        FOLDERS[verb](tmp_path / "out", tmp_path / "sweep.toml")
+    assert not (tmp_path / "out").exists(), "nothing was written there"

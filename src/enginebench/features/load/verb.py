@@ -33,7 +33,7 @@ from enginebench.runs.campaign import CHECK_SAMPLES, label
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
-from enginebench.runs.lock import lock_devices
+from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.main_job import list_changes
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored
 from enginebench.runs.progress import Reporter
@@ -328,11 +328,14 @@ def load_target(
 ) -> LoadDocument:
     """What the engines carry; `on_partial` gets it also if somebody interrupts, or an error ends what has begun."""
     earlier = take_up(request, settings, root) if resume else None
-    if not resume and (root / DOCUMENT).exists():
-        raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
-    RunFolder(root).drop_compiled()
+    if not resume:
+        check_free(root)
     loading = Loading(request, settings, root, reporter, earlier)
-    with lock_devices((*list_devices(request), *settings.devices[1:]), wait=wait, on_wait=reporter.say):
+    devices = (*list_devices(request), *settings.devices[1:])
+    with lock_folder(root, reporter.say), lock_devices(devices, wait=wait, on_wait=reporter.say):
+        if not resume:  # another load may have begun and ended there before its lock was taken
+            check_free(root)
+        RunFolder(root).drop_compiled()
         try:
             return loading.run()
         except (KeyboardInterrupt, EngineBenchError) as error:
@@ -340,6 +343,12 @@ def load_target(
             if found.points or isinstance(error, KeyboardInterrupt):
                 on_partial(found)
             raise
+
+
+def check_free(root: Path) -> None:
+    """Checks that a load can begin in the folder: it holds none."""
+    if (root / DOCUMENT).exists():
+        raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
 
 
 def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:

@@ -19,11 +19,12 @@ from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, KindPlan,
 from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
-from enginebench.features.sweep.store import Store, open_store, read_document, write_document
+from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, write_document
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import PROBE_TIMEOUT_S
+from enginebench.runs.lock import lock_folder
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import open_progress
 
@@ -127,9 +128,11 @@ def run_sweep(
         raise UsageError("--share-machine divides a machine among the tasks of Ray; local runs one at a time")
     if share_machine and "tune" in spec.steps:
         raise UsageError('--share-machine and steps with "tune": a search needs the machine to itself; leave one out')
-    record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
-    with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
-        reasons = measure_groups(store, record, fleet, reporter)
+    folder = lock_folder(store.root, reporter.say) if isinstance(store, FolderStore) else nullcontext()
+    with folder:
+        record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
+        with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
+            reasons = measure_groups(store, record, fleet, reporter)
     return read_sweep(store, reasons)
 
 

@@ -55,7 +55,7 @@ from enginebench.runs.folder import (
     holds_run,
     read_results,
 )
-from enginebench.runs.lock import lock_devices
+from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.main_job import find_sources, take_up
 from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
@@ -242,7 +242,10 @@ def tune_model(
         folder.check_free()
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
-    with lock_devices(list_devices(record.request.run), wait=wait, on_wait=reporter.say):
+    with (
+        lock_folder(root, reporter.say) as warnings,
+        lock_devices(list_devices(record.request.run), wait=wait, on_wait=reporter.say),
+    ):
         if not resume:
             folder.create(run)
             write_search(folder.root, record)
@@ -252,7 +255,7 @@ def tune_model(
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
-            notes = (*before, *document.notes, *(line for found in lines for line in found), *remains)
+            notes = (*warnings, *before, *document.notes, *(line for found in lines for line in found), *remains)
             return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:

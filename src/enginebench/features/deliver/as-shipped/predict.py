@@ -19,7 +19,7 @@ from measured.core.engine_api import SharedEngine
 from measured.engines import ort as engine
 
 
-class Predictor(SharedEngine):
+class Predictor(SharedEngine):  # type: ignore[misc]  # of the bundle, whose files are copied there
     """The engine, ready. Call it with the inputs by name, or `bind` them, `run`, and `fetch` the outputs.
 
     Threads may share it: calls are made one after another. One predictor for each thread is faster.
