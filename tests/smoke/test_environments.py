@@ -22,5 +22,5 @@ def test_rows_of_two_environments_stand_in_one_table(cli: Cli, tiny_onnx: Path, 
     assert "scipy" in stored[0]["machine"]["versions"]
     assert set(stored[1]["machine"]["versions"]) == {"python", "numpy", "msgspec", "psutil"}
     orders = [[m["order"] for m in row["measurements"]] for row in stored]
-    assert orders[0][0] < orders[1][0] < orders[0][1] < orders[1][1]
+    assert orders[0][0] < orders[1][0] < orders[1][1] < orders[0][1]
     assert (tmp_path / "r" / "artefacts" / "env-two").is_dir()

@@ -1,4 +1,4 @@
-"""Turns rows into results: builds and checks each once, then measures A B C A B C, each time in a fresh process.
+"""Turns rows into results: builds and checks each once, then measures A B C, C B A, ..., each time in a fresh process.
 
 The row's file is rewritten after every repetition, so that nothing measured is lost, however the run ends.
 """
@@ -181,10 +181,7 @@ class Campaign:
         wanted = [row for row in self._rows.values() if row.skip is None]
         self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
         self.check()
-        # Numbered by the plan alone: whoever fails or goes on later moves no number.
-        longest = max((row.measure.processes for row in self._rows.values()), default=0)
-        pairs = [(row, i) for i in range(longest) for row in self._rows.values() if i < row.measure.processes]
-        turns = [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
+        turns = list_turns(list(self._rows.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
             self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
             self._end_settled(end)
@@ -645,6 +642,23 @@ class Campaign:
     def _save_if_new(self, result: Result) -> None:
         if result != self.results[result.id]:
             self._save(result)
+
+
+def list_turns(rows: Sequence[PlannedRow]) -> list[Turn]:
+    """Every trial of a run, in order: A B C, then C B A, and so on.
+
+    A machine that becomes slower and slower thus favours no row: over two rounds each has the same mean place. Where
+    engines are built several times, and trial i times build i modulo their number, each build gets rounds in both
+    directions, too. The places are numbered by the plan alone: a row that fails or is resumed moves no number.
+    """
+    rounds = max((row.measure.processes for row in rows), default=0)
+    builds = max((row.measure.builds for row in rows), default=1)
+    pairs: list[tuple[PlannedRow, int]] = []
+    for repetition in range(rounds):
+        taking_part = [row for row in rows if repetition < row.measure.processes]
+        backwards = (repetition % builds + repetition // builds) % 2 == 1
+        pairs += [(row, repetition) for row in (reversed(taking_part) if backwards else taking_part)]
+    return [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
 
 
 def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_precisions, label
+from enginebench.runs.campaign import Campaign, judge_precisions, label, list_turns
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
@@ -112,11 +113,47 @@ def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed)
     kinds = [type(job) for job in bed.children.jobs]
     assert kinds == [PrepareJob] * 3 + [MeasureJob] * 6, "all are built before the first is timed"
     assert [job.engine.options["seed"] for job in bed.children.of(PrepareJob)] == ["3", "1", "2"]
-    assert bed.children.turns == [("3", 0, 0), ("1", 0, 1), ("2", 0, 2), ("3", 1, 3), ("1", 1, 4), ("2", 1, 5)]
+    assert bed.children.turns == [("3", 0, 0), ("1", 0, 1), ("2", 0, 2), ("2", 1, 3), ("1", 1, 4), ("3", 1, 5)]
     assert [(r.id, r.status) for r in results] == [(row.id, "ok") for row in rows]
     assert [bed.stored(row) for row in rows] == results
     assert (reporter.total, reporter.advanced) == (9, 9)
     assert bed.children.closed == len(bed.children.environments) == 9, "every process is ended"
+
+
+@pytest.mark.parametrize("builds", [1, 2, 3])
+def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed, builds: int) -> None:
+    rows = [bed.plan(seed, measure=replace(IDEAL, processes=12, builds=builds)) for seed in "123"]
+    turns = list_turns(rows)
+    assert [turn.order for turn in turns] == list(range(36)), "every place is taken once"
+    for number in range(builds):
+        of_build = [turn for turn in turns if turn.repetition % builds == number]
+        means = {fmean(turn.order for turn in of_build if turn.row is row) for row in rows}
+        assert len(means) == 1, f"over the trials of build {number} no row comes earlier than another"
+
+
+def test_rows_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
+    rows = [bed.plan(seed, measure=replace(IDEAL, processes=n)) for seed, n in (("1", 3), ("2", 1), ("3", 2))]
+    turns = [(turn.row.engine.options["seed"], turn.repetition) for turn in list_turns(rows)]
+    assert turns == [("1", 0), ("2", 0), ("3", 0), ("3", 1), ("1", 1), ("1", 2)]
+
+
+def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
+    rows = [bed.plan(seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
+
+    def interrupt(job: Any) -> None:
+        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == ("2", 1):
+            raise KeyboardInterrupt
+
+    bed.children.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        bed.start(*rows).run()
+    before = bed.children.turns[:-1]
+    results = bed.resume(*rows).run()
+    assert before + bed.children.turns == [
+        (turn.row.engine.options["seed"], turn.repetition, turn.order) for turn in list_turns(rows)
+    ]
+    places = [[m.order for m in result.measurements] for result in results]
+    assert places == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]
 
 
 def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
@@ -139,7 +176,7 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     assert (failed.reason, failed.stderr_tail) == ("in trial 3: killed by SIGSEGV", "its last words")
     assert bed.stored(rows[1]) == failed
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
-    assert [turn for turn in bed.children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
+    assert [turn for turn in bed.children.turns if turn[1] == 3] == [("3", 3, 9), ("1", 3, 11)]
     assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
 
 
@@ -162,7 +199,7 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed
     results = bed.start(*rows).run()
     assert [r.id for r in results] == [row.id for row in rows]  # FP32 is built and asked, and is no row
     assert [job.engine.precision for job in bed.children.of(PrepareJob)] == ["bf16", "bf16", "fp32"]
-    assert [turn[0] for turn in bed.children.turns] == ["1", "2", "1", "2"]
+    assert [turn[0] for turn in bed.children.turns] == ["1", "2", "2", "1"]
     drifts = [r.drift for r in results if r.drift]
     assert [(d.elsewhere, d.passed) for d in drifts] == [(True, True), (True, False)]
     assert {d.reference for d in drifts} == {rows[0].id.replace("bf16", "fp32") + "-reference"}
@@ -241,7 +278,7 @@ def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_pro
     results = bed.start(here, there).run()
     assert [job.prove for job in bed.children.of(PrepareJob)] == [True, False]
     asked = [(job.engine.options["seed"], job.prove) for job in bed.children.of(MeasureJob)]
-    assert asked == [("1", False), ("2", True), ("1", False), ("2", False)]
+    assert asked == [("1", False), ("2", True), ("2", False), ("1", False)]
     for result in results:
         assert result.status == "ok" and len(result.measurements) == 2
         assert (result.requested_precision, result.engine.precision) == ("fp32", "int8")
@@ -258,12 +295,12 @@ def test_what_waits_beside_others_is_started_ahead(bed: Bed, monkeypatch: pytest
     built, order = jobs[:5], jobs[5:]
     # Groups of two: (1, 2), (3).
     assert built == [("Preload", "1"), ("Preload", "2"), ("Prepare", "1"), ("Prepare", "2"), ("Prepare", "3")]
-    # Groups of two: (1, 2), (3, 1), (2, 3).
-    pairs = [("1", "2"), ("3", "1"), ("2", "3")]
+    # Groups of two: (1, 2), (3, 3), (2, 1).
+    pairs = [("1", "2"), ("3", "3"), ("2", "1")]
     assert order == [(kind, seed) for pair in pairs for kind in ("Preload", "Measure") for seed in pair]
     ahead = bed.children.of(PreloadJob)
     assert [job.pin for job in ahead] == [False] * 2 + [True] * 6, "what compiles has all cores, what is timed its own"
-    assert [turn[0] for turn in bed.children.turns] == list("123123"), "the order of the turns is that of the plan"
+    assert [turn[0] for turn in bed.children.turns] == list("123321"), "the order of the turns is that of the plan"
     bed.children.jobs.clear()
     bed.start(replace(rows[1], measure=replace(IDEAL, processes=1)), at="alone").run()
     assert bed.children.of(PreloadJob) == [], "nobody waits for one alone"
@@ -273,7 +310,7 @@ def test_a_row_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch
     monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
     bed.children.fail_in("1", 0, ChildFailed("killed by SIGKILL", ""))
     bad, good = bed.start(bed.plan("1"), bed.plan("2")).run()
-    assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 3)]
+    assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2)]
     assert (bad.status, bad.stderr_tail, good.status) == ("failed", None, "ok")
 
 
@@ -326,8 +363,8 @@ def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: 
     assert [text for text in timed if text] == [
         "trial 1 of 2",
         "trial 1 of 2 · at most Ns left",
-        "trial 2 of 2 · Nms so far · at most Ns left",
         "trial 2 of 2 · Nms so far (N) · at most Ns left",
+        "trial 2 of 2 · Nms so far · at most Ns left",
     ]
 
 

@@ -70,7 +70,7 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(error, tmp_path, ch
         reporter.step = stop
     else:
         reporter = Silent()
-        children.fail_in("1", 1, error)
+        children.fail_in("2", 1, error)
     told = Told()
     with pytest.raises(type(error)):
         run(tmp_path / "r", reporter=reporter, on_results=told)

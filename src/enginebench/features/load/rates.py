@@ -285,14 +285,17 @@ class Prober:
     def find_capacities(self, benches: Sequence[Bench]) -> None:
         """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
 
-        One that cannot be probed any more keeps what it has shown until then, and the others go on.
+        Every other round takes them in the opposite order, as do neighbouring probes within a round: a machine that
+        becomes slower and slower favours none. One that cannot be probed any more keeps what it has shown until then,
+        and the others go on.
         """
         end_s = self._spent_s + self._settings.time_budget_s
         found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
         for number in range(self._settings.rounds):
             if number and self._spent_s >= end_s:
                 break
-            self._search_round([bench for bench in benches if bench.row.id not in self.failures], found, end_s)
+            left = [bench for bench in benches if bench.row.id not in self.failures]
+            self._search_round(left[::-1] if number % 2 else left, found, end_s)
         if self._settings.rounds > 1 or len(benches) > 1:
             names = [bench.row.id for bench in benches]
             pairs = [(names[0], name) for name in names[1:]]
@@ -307,7 +310,7 @@ class Prober:
                     searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
             going = [bench for bench in benches if bench.row.id in searches]
             while going:
-                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s)]
+                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s)][::-1]
         finally:
             for name, search in searches.items():
                 if search.probes:

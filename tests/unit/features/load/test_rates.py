@@ -192,6 +192,20 @@ class Noted:
         return probe(plan, offsets, samples)
 
 
+def test_searches_take_turns_in_alternating_order() -> None:
+    """A machine that becomes slower and slower favours none: not in a round of searches, and not between rounds."""
+    prober, benches = prepare(replace(CAPACITY, rounds=2), streams=(1, 2, 3), probe=(noted := Noted()))
+    prober.find_capacities(benches)
+    asked = [plan.row.split("-")[2] for plan in noted.plans]
+    assert asked[:9] == ["s1", "s2", "s3", "s1", "s2", "s3", "s3", "s2", "s1"], "pilots, then probes there and back"
+    began_again = max(i for i, plan in enumerate(noted.plans) if plan.qps is None) + 1
+    assert began_again == 3, "a second search begins where the first one ended"
+    starts = [rounds[0].probes for rounds in (row.rounds for row in prober.rows.values())]
+    assert len(starts) == 3 and [len(row.rounds) for row in prober.rows.values()] == [2, 2, 2]
+    second = asked[3 + sum(len(probes) for probes in starts) :]
+    assert second[:6] == ["s3", "s2", "s1", "s1", "s2", "s3"]
+
+
 @pytest.mark.parametrize(("text", "qps", "limit"), [("0\n" * 100 + "60\n", 101 / 60, 100), ("7\n7\n7\n", None, 3)])
 def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path, text: str, qps: float | None, limit: int) -> None:
     """A hundred at once in a minute that is idle else, and each has a place; of those that all come at once no rate."""
