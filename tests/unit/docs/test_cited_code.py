@@ -57,6 +57,8 @@ def test_tables_are_those_of_the_stored_rows() -> None:
     text = tool.PAGE.read_text("utf-8")
     assert len(tool.BLOCK.findall(text)) >= 8
     assert tool.render_page(text) == text, "run python tools/render_results.py"
+    assert tool.render_tables(text) == tool.TABLES.read_text("utf-8"), "run python tools/render_results.py"
+    assert len(text.split()) <= 5000, "wide tables belong on the page of tables"
 
 
 def test_every_stored_file_is_shown() -> None:
