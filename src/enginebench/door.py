@@ -210,8 +210,41 @@ def make_argument(argument: inspect.Parameter, metavar: str) -> click.Argument:
     return click.Argument([argument.name], metavar=metavar, required=required, nargs=-1 if several else 1)
 
 
+# A command with more options than this shows them in groups.
+MANY_OPTIONS = 20
+
+
+class GroupedCommand(click.Command):
+    """A command whose --help shows the options that most people need first, the others in named groups."""
+
+    first: Sequence[str] = ()
+    groups: Mapping[str, str] = {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        if len(options) <= MANY_OPTIONS:
+            super().format_options(ctx, formatter)
+            return
+        place = {name: i for i, name in enumerate(self.first)}
+        options.sort(key=lambda option: place.get(option.name or "", len(place)))
+        sections: dict[str, list[tuple[str, str]]] = {"Most used": [], "Of this command": []}
+        for option in options:
+            name = option.name or ""
+            title = "Most used" if name in place else self.groups.get(name, "Of this command")
+            if record := option.get_help_record(ctx):
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 def command(
-    function: Callable[..., Any] | None, *metavars: str, shown: type | None = None, name: str = ""
+    function: Callable[..., Any] | None,
+    *metavars: str,
+    shown: type | None = None,
+    name: str = "",
+    first: Sequence[str] = (),
 ) -> Callable[[Callable[..., None]], click.Command]:
     """The command of a verb, with the arguments of `body`, the options of `function`, and those of `shown`.
 
@@ -219,8 +252,9 @@ def command(
         function: what `options.verb` made; it lends its docstring to the help. None: Python callers have no such verb.
         metavars: names of the arguments in the help; `[NAME]` may be left out.
         shown: record of what the command line alone has.
+        first: names of the options that most people need, in the order of --help.
     """
-    from enginebench.options import COMMAND, Printed, list_options, read_record, sort_options
+    from enginebench.options import COMMAND, Printed, list_options, name_groups, read_record, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
         own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
@@ -241,7 +275,8 @@ def command(
         declared = [option for option in sort_options(known).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
         params = [*arguments, *map(make_click, declared)]
-        made = click.Command(name or getattr(function, "__name__", ""), params=params, callback=call, help=text)
+        made = GroupedCommand(name or getattr(function, "__name__", ""), params=params, callback=call, help=text)
+        made.first, made.groups = first, name_groups([*known, "help"])
         vars(made)["declared"] = {option.name: option for option in declared}
         return made
 

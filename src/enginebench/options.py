@@ -128,6 +128,20 @@ def list_options(record: type) -> dict[str, Opt]:
     return sort_options({name: replace(option, rank=ranks[name]) for name, option in found.items()})
 
 
+def name_groups(names: Iterable[str]) -> dict[str, str]:
+    """Name of an option -> the group of --help that it stands in; none of those that belong to no group."""
+    groups: dict[str, tuple[type, tuple[str, ...]]] = {
+        "Outputs and accuracy": (Judging, ("limit", "strict_precision", "calibration_method")),
+        "Trials and timing": (Timing, ("baseline", "builds", "timeout", "p99_limit_ms", "load_p99_ms", "time_budget", "wait")),
+        "Code that may run": (Trusting, ()),
+        "Device, model and inputs": (Shared, ("input_size", "dynamic_axes", "env", "trtexec", "extra")),
+        "Printing": (Printed, ("wide", "warnings", "help")),
+    }
+    # The later group wins: Trusting inherits what Printed has.
+    known = {name: title for title, (record, more) in groups.items() for name in (*read_record(record), *more)}
+    return {name: known[name] for name in names if name in known}
+
+
 def sort_options(options: Mapping[str, Opt]) -> dict[str, Opt]:
     """Those of a verb alone first, then those that it shares with others."""
     return dict(sorted(options.items(), key=lambda item: item[1].rank))

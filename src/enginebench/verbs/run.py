@@ -25,6 +25,9 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import given
 
+# What most people need first, in the order of --help.
+FIRST = ("engines", "precisions", "batch", "data", "inputs", "weights", "device", "quick", "out", "resume")
+
 # What reads NumPy is read where it works: --help can do without.
 if TYPE_CHECKING:
     from enginebench.verbs.runs import Run
@@ -142,7 +145,7 @@ class RunPrinted(opts.Wide, opts.Trusting, total=False):
     """Its own printing, and code that a run to --resume names."""
 
 
-@door.command(run, "MODEL", "[ARG]...", shown=RunPrinted)
+@door.command(run, "MODEL", "[ARG]...", shown=RunPrinted, first=FIRST)
 def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options: Unpack[RunOptions]) -> None:
     from enginebench.report.run.sections import list_sections
     from enginebench.runs.classes import format_top_classes
