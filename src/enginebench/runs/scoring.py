@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Score, Task
-from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, find_common, load_arrays
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import Labelled, MetricsJob, ScoreJob
 from enginebench.stats.metrics.metric import Facts, Metric, Targets
@@ -61,7 +62,14 @@ def _score(
         metric = Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
         if facts.name in BUILTIN:  # else it is a user's function: counts are its values, of which the score is the mean
             metric = BUILTIN[facts.name](Targets(values=[]))
-        return score_counts(metric, counts, None if before is None else before[COUNTS + facts.name])
+        others, common = (None, None) if before is None else (before[COUNTS + facts.name], find_common(kept, before))
+        if others is None or common is None:
+            return score_counts(metric, counts, others)
+        score = score_counts(metric, counts)
+        if not len(common[0]):
+            return score
+        paired = score_counts(metric, counts[common[0]], others[common[1]])
+        return replace(score, delta=paired.delta, mcnemar_p=paired.mcnemar_p)
     if not any(name.startswith(OUTPUTS) for name in kept):
         return None
     job = ScoreJob(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.protocols import Array
@@ -15,6 +16,8 @@ ARRAYS = "an .npz file of plain arrays"
 # What a file of outputs for labelled samples holds, each under its prefix: counts by metric, outputs by name, why a
 # metric failed.
 COUNTS, OUTPUTS, FAILURE = "counts/", "outputs/", "failure/"
+# Which of the labelled samples answered, in ascending order; without it all did.
+PLACES = "places"
 # How many calls the answers in a file are of; no output is called so.
 CALLS = "__calls__"
 # Of one row's outputs for the check inputs: 64 MB in FP32. A segmenter answers with five million values to one picture,
@@ -86,3 +89,18 @@ def holds_arrays(path: Path) -> bool:
     except ParseError:
         return False
     return True
+
+
+def find_common(
+    own: Mapping[str, Array], other: Mapping[str, Array]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Where the samples that both files have stand in each; None where both have all of them."""
+    here, there = own.get(PLACES), other.get(PLACES)
+    if here is None and there is None:
+        return None
+    if here is None or there is None:
+        known = np.asarray(there if here is None else here, np.int64)
+        every = np.arange(len(known))
+        return (known, every) if here is None else (every, known)
+    _, first, second = np.intersect1d(here, there, return_indices=True)
+    return first.astype(np.int64), second.astype(np.int64)

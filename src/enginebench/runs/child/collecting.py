@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.blame import explain
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
-from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, PLACES, find_common, load_arrays
 from enginebench.runs.child.jobs import MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.stats.metrics.metric import (
@@ -120,6 +121,7 @@ class Collector:
     def __init__(self, names: Sequence[str], targets: Targets, n: int, task: Task | None) -> None:
         self._metrics = {name: open_metric(name, targets) for name in names}
         self._targets, self._n, self._task = targets, n, task
+        self._answered: list[int] = []
         self._counts: dict[str, Floats] = {}
         self._rows: dict[int, Outputs] = {}
         self._failures: dict[str, str] = {}
@@ -127,6 +129,7 @@ class Collector:
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
         targets = self._targets.pick(np.asarray(places, np.int64))
+        self._answered += places
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
                 self._take(name, places, outputs, targets)
@@ -162,11 +165,14 @@ class Collector:
     def collect(self) -> dict[str, Any]:
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
-        kept: dict[str, Any] = {COUNTS + name: table for name, table in self._counts.items()}
+        places = np.array(sorted(self._answered), np.int64)
+        kept: dict[str, Any] = {COUNTS + name: table[places] for name, table in self._counts.items()}
         kept |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
-        for name in self._rows[0] if self._rows else ():
-            kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in range(self._n)])
-        return kept | _pack_targets(self._targets) if self._rows else kept
+        whole = len(places) == self._n
+        kept |= {} if whole else {PLACES: places}
+        for name in next(iter(self._rows.values())) if self._rows else ():
+            kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in places.tolist()])
+        return kept | _pack_targets(self._targets if whole else self._targets.pick(places)) if self._rows else kept
 
 
 def _pack(name: str, rows: list[Any]) -> dict[str, Any]:
@@ -216,10 +222,19 @@ def score_answers(job: ScoreJob) -> Score:
     metric = open_metric(job.metric, targets)
     metric = metric.as_whole() if isinstance(metric, UserMetric) else metric
     assert metric.prepare is not None  # others leave counts
-    reference = None
-    if job.reference_path is not None:
-        reference = metric.prepare(unpack_outputs(load_arrays(Path(job.reference_path))), targets)
-    return score_whole(describe_metric(job.metric), metric.prepare(outputs, targets), count_samples(outputs), reference)
+    facts, own, n = describe_metric(job.metric), metric.prepare(outputs, targets), count_samples(outputs)
+    if job.reference_path is None:
+        return score_whole(facts, own, n)
+    before = load_arrays(Path(job.reference_path))
+    others, common = unpack_outputs(before), find_common(kept, before)
+    if common is None:
+        return score_whole(facts, own, n, metric.prepare(others, targets))
+    score, (here, there) = score_whole(facts, own, n), common
+    if not len(here):
+        return score
+    alike = metric.prepare(pick_samples(outputs, here), targets.pick(here))
+    paired = score_whole(facts, alike, len(here), metric.prepare(pick_samples(others, there), targets.pick(here)))
+    return replace(score, delta=paired.delta)
 
 
 def _pack_targets(targets: Targets) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from enginebench.runs.child.arrays import (
     save_arrays,
 )
 from enginebench.runs.child.collecting import Collector, score_answers, unpack_outputs
-from enginebench.runs.child.jobs import ScoreJob
-from enginebench.stats.metrics.metric import Targets
+from enginebench.runs.child.jobs import Labelled, ScoreJob
+from enginebench.runs.child.perform.answers import Asked, Entries, collect_answers
+from enginebench.runs.scoring import score_file
+from enginebench.stats.metrics.metric import Facts, Targets
 
 CODE = """
 import numpy as np
@@ -61,6 +63,7 @@ def collect(
     return collector.collect()
 
 
+FACTS = Facts(name="top1", higher_is_better=True, share=True)
 LOGITS = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 7, 30)
 
@@ -150,3 +153,61 @@ def test_small_answers_and_those_of_older_versions_stay_whole(tmp_path: Path) ->
         before = load_arrays(tmp_path / name)
         reduce_answers(tmp_path / name)
         assert load_arrays(tmp_path / name)["y"].shape == before["y"].shape
+
+
+def collect_some(places: list[int], outputs: Any, names: tuple[str, ...] = ("top1", "collected_metrics:whole")) -> Any:
+    collector = Collector(names, Targets(values=LABELS), len(LABELS), None)
+    for place in places:
+        collector.add([place], {"out": outputs[place : place + 1]})
+    return collector.collect()
+
+
+def test_fewer_samples_are_scored_as_such_and_held_against_the_same_samples(tmp_path: Path) -> None:
+    # Right on every sample that it answered; the other side is right on some, and is asked about these alone.
+    right = np.eye(7)[LABELS]
+    few = [21, 3, 8, 27, 5, 11, 0, 14, 19, 2, 7]
+    save_arrays(tmp_path / "few.npz", collect_some(few, right))
+    save_arrays(tmp_path / "all.npz", collect_some([*range(30)], LOGITS))
+    hits = LOGITS.argmax(1) == LABELS
+    (score,) = score_file([FACTS], tmp_path / "few.npz", tmp_path / "all.npz")
+    assert (score.value.value, score.value.n) == (1.0, 11)
+    assert score.delta is not None and score.delta.n == 11
+    assert score.delta.value == pytest.approx(1 - hits[few].mean())
+    (score,) = score_file([FACTS], tmp_path / "all.npz", tmp_path / "few.npz")
+    assert (score.value.value, score.value.n) == (hits.mean(), 30)
+    assert score.delta is not None and score.delta.value == pytest.approx(hits[few].mean() - 1)
+    job = ScoreJob(metric="collected_metrics:whole", answers_path="few.npz", reference_path="all.npz")
+    whole = score_answers(job)
+    assert (whole.value.value, whole.value.n) == (1.0, 11)
+    assert whole.delta is not None and whole.delta.value == pytest.approx(1 - hits[few].mean())
+
+
+def test_sides_without_a_sample_in_common_have_no_difference(tmp_path: Path) -> None:
+    for name, places in (("a.npz", [0, 1, 2]), ("b.npz", [10, 11, 12])):
+        save_arrays(tmp_path / name, collect_some(places, LOGITS, ("top1",)))
+    (score,) = score_file([FACTS], tmp_path / "a.npz", tmp_path / "b.npz")
+    assert score.value.n == 3 and score.delta is None
+
+
+@pytest.mark.parametrize(("seconds", "answered"), [(None, 30), (4.5, 5), (0.0, 1), (1e9, 30)])
+def test_a_tool_that_takes_its_time_answers_a_drawn_part(seconds: float | None, answered: int) -> None:
+    ticks = iter(range(1000))
+    asked: list[int] = []
+
+    def call(feeds: Any) -> Any:
+        asked.append(int(feeds["i"][0]))
+        return {"out": LOGITS[feeds["i"]]}
+
+    entries = Entries(
+        n=30,
+        group=lambda step: [range(i, i + step) for i in range(0, 30, step)],
+        feed=lambda places, step: {"i": np.array(places)},
+        preprocess_sha256=None,
+        label=lambda classes: LABELS,
+    )
+    labelled = Labelled(data="x", n=30, input_size=None, metrics=("top1",), targets=None, task=None)
+    kept, _ = collect_answers(Asked(call, 1, seconds, seed=3, clock=lambda: float(next(ticks))), entries, labelled)
+    assert len(asked) == len(set(asked)) == len(kept["counts/top1"]) == answered
+    if 1 < answered < 30:
+        assert asked != sorted(asked) and kept["places"].tolist() == sorted(asked)
+        assert kept["counts/top1"][:, 0].tolist() == (LOGITS.argmax(1) == LABELS)[sorted(asked)].tolist()

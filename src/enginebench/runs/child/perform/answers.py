@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -11,8 +15,9 @@ from msgspec import Struct
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.protocols import Array, Engine, Feeds, Loadable
-from enginebench.core.records import Artifact, Caveat, TensorSpec
+from enginebench.core.records import Artifact, Caveat, EngineSpec, TensorSpec
 from enginebench.core.shapes import find_open_outputs
+from enginebench.engines.abilities import Answering
 from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, resolve_given
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
@@ -139,11 +144,37 @@ def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> En
     )
 
 
-def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
-    """What the metrics need of the engine's answers, and the number of samples with a value that is not finite."""
+class Asked(NamedTuple):
+    """What computes outputs, and how many entries one call has. `seconds`: how long all calls may take, None: no limit.
+
+    With a limit the calls come in an order drawn from `seed`, so that those that fit are like all of them, whatever the
+    order of the data is; there is always one.
+    """
+
+    call: Callable[[Feeds], Mapping[str, Array]]
+    step: int
+    seconds: float | None = None
+    seed: int = 0
+    clock: Callable[[], float] = time.monotonic
+
+
+def ask_loaded(engine: Engine, batch: int) -> Asked:
+    return Asked(partial(ask_engine, engine), find_batch(engine.inputs, batch))
+
+
+def ask_tool(
+    tool: Answering, artifact: Artifact, spec: EngineSpec, seconds: float | None = None, seed: int = 0
+) -> Asked:
+    """A tool that starts anew for each call."""
+    step = find_batch(artifact.inputs, spec.batch)
+    return Asked(lambda feeds: tool.answer(artifact, spec, [feeds]), step, seconds, seed)
+
+
+def collect_answers(asked: Asked, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
+    """What the metrics need of the outputs, and the number of samples with a value that is not finite."""
     collector: Collector | None = None
     nonfinite = 0
-    for places, rows in _answer_entries(engine, batch, entries):
+    for places, rows in _answer_entries(asked, entries):
         if collector is None:
             targets = find_targets(entries, labelled, next(iter(rows.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
@@ -154,19 +185,25 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
     return collector.collect(), nonfinite
 
 
-def _answer_entries(engine: Engine, batch: int, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
+def _answer_entries(asked: Asked, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
     """(places of the samples of a call, the outputs for them)."""
-    step = find_batch(engine.inputs, batch)
-    for places in entries.group(step):
-        answer = ask_engine(engine, entries.feed(places, step))
-        yield places, {name: _take_rows(name, array, len(places), step) for name, array in answer.items()}
+    calls, until = entries.group(asked.step), math.inf
+    if asked.seconds is not None:
+        listed = list(calls)
+        calls = [listed[i] for i in np.random.default_rng(asked.seed).permutation(len(listed))]
+        until = asked.clock() + asked.seconds
+    for places in calls:
+        answer = asked.call(entries.feed(places, asked.step))
+        yield places, {name: _take_rows(name, array, len(places), asked.step) for name, array in answer.items()}
+        if asked.clock() >= until:
+            return
 
 
 def answer_pictures(engine: Engine, job: PrepareJob) -> tuple[dict[str, Array], int]:
     """(the outputs for pictures without labels, of how many calls); of large answers there are fewer."""
     rows: list[dict[str, Array]] = []
     most = FEWEST_CALLS
-    for _, found in _answer_entries(engine, job.engine.batch, open_labelled(job)):
+    for _, found in _answer_entries(ask_loaded(engine, job.engine.batch), open_labelled(job)):
         most = most if rows else limit_calls(CHECKED_VALUES, count_values(found))
         rows.append(found)
         if len(rows) >= most:
@@ -206,12 +243,15 @@ def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
 def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
     backend = open_for(job.engine, job.out_dir)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
-    if not isinstance(backend, Loadable):
-        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
     note(f"scoring {job.labelled.data or job.inputs}")
-    with backend.load(artifact, job.engine) as engine:
-        entries = open_labelled(job)
-        answers, nonfinite = collect_answers(engine, job.engine.batch, entries, job.labelled)
+    entries = open_labelled(job)
+    if isinstance(backend, Answering):
+        answers, nonfinite = collect_answers(ask_tool(backend, artifact, job.engine), entries, job.labelled)
+    elif isinstance(backend, Loadable):
+        with backend.load(artifact, job.engine) as engine:
+            answers, nonfinite = collect_answers(ask_loaded(engine, job.engine.batch), entries, job.labelled)
+    else:
+        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
     save_arrays(Path(job.answers_path), answers)
     return LabelledAnswer(
         n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, caveats=entries.caveats

@@ -33,6 +33,8 @@ from enginebench.runs.child.opening import build_graph, build_row, lower_first, 
 from enginebench.runs.child.perform.answers import (
     answer_pictures,
     ask_engine,
+    ask_loaded,
+    ask_tool,
     collect_answers,
     join_rows,
     open_labelled,
@@ -44,6 +46,9 @@ from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan
 
 # A tool that starts anew for each answer loads its engine each time: it is asked for as few as show a wrong engine.
 FEW = 4
+# How long such a tool may take to answer labelled samples in a run: trtexec starts in one to four seconds (H200), so
+# that this is 15 calls or more, in which a gross loss shows; a row with fewer samples than others says so.
+TOOL_SCORING_S = 60.0
 # Of so few decisions one that lies near a tie is a quarter; another network agrees in fewer than half.
 AGREEMENT = 0.5
 
@@ -162,7 +167,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and not unlabelled:
                 note(f"scoring {job.labelled.data or 'the given inputs'}")
-                answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
+                asked = ask_loaded(engine, job.engine.batch)
+                answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
                 save_arrays(Path(job.answers_path), answers)
             if not job.prove:
                 return sure
@@ -174,6 +180,11 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
         note("checking outputs")
         few = feeds[:FEW]
         save_answers(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
+        if job.labelled is not None and job.labelled.unlabelled is None:
+            note(f"scoring {job.labelled.data or 'the given inputs'}")
+            asked = ask_tool(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
+            answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
+            save_arrays(Path(job.answers_path), answers)
     keep(sure)
     return replace(sure, proof=attempt_proof(lambda: prove_plan(backend, artifact, job.engine, note)))
 

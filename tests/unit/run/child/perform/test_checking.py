@@ -16,7 +16,9 @@ from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.registry import ENTRIES
 from enginebench.models.onnx.source import read_onnx
-from enginebench.runs.child.jobs import BuildAnswer, BuildJob, PrepareJob
+from enginebench.models.samples import write_samples
+from enginebench.runs.child.arrays import load_arrays
+from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, PrepareJob
 from enginebench.runs.child.opening import lower_first, open_for
 from enginebench.runs.child.perform import build
 from enginebench.stats.drift import default_limits, measure_drift
@@ -170,3 +172,33 @@ def test_a_plan_is_held_against_the_graph_that_it_names(engine, build_file, norm
     answer = build.prepare_engine(replace(job, graph=str(normalizing)), print, lambda sure: None)
     assert answer.drift is not None and not answer.drift.passed and answer.drift.reference == "normalizing.onnx"
     assert build.prepare_engine(job, print, lambda sure: None).drift is None
+
+
+@pytest.mark.feature("trtexec")
+@pytest.mark.parametrize("seconds", [1e9, 0.0])
+def test_a_tool_is_scored_by_what_it_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Two in six labels are wrong: the score is that of the outputs, of as many samples as there was time for."""
+    path = write_text(tmp_path / "same.onnx", "(float[2, 3] x) => (float[2, 3] y) { y = Identity (x) }")
+    samples, labels = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2]], np.array([0, 1, 2, 0, 2, 1])
+    write_samples([{"x": samples}], read_onnx(path).inputs, tmp_path / "inputs")
+    np.save(tmp_path / "labels.npy", labels)
+    monkeypatch.setattr(build, "TOOL_SCORING_S", seconds)
+    targets = str(tmp_path / "labels.npy")
+    labelled = Labelled(data=None, n=6, input_size=None, metrics=("top1",), targets=targets, task=None)
+    job = PrepareJob(
+        model="same.onnx",
+        artifact=read_onnx(path),
+        engine=EngineSpec(backend="trtexec", device="cuda:0", batch=2),
+        out_dir=str(tmp_path / "out"),
+        outputs_path=str(tmp_path / "outputs.npz"),
+        answers_path=str(tmp_path / "answers.npz"),
+        samples=2,
+        seed=0,
+        labelled=labelled,
+        inputs=str(tmp_path / "inputs"),
+    )
+    build.prepare_engine(job, lambda text: None, lambda answer: None)
+    kept = load_arrays(tmp_path / "answers.npz")
+    places = kept["places"] if "places" in kept else np.arange(6)
+    assert kept["counts/top1"][:, 0].tolist() == np.array([1, 1, 1, 1, 0, 0])[places].tolist()
+    assert len(places) == (6 if seconds else 2)
