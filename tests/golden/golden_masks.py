@@ -15,7 +15,7 @@ ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
 
 # Fields of a document that say what this machine is, and what a disturbance can change.
 MACHINE = re.compile(
-    "machines?|versions|engine_version|environment|made_by|proposed_by|available|devices|fix|default_threads"
+    "machines?|versions|engine_version|environment|made_by|proposed_by|available|devices|fix|default_threads|others"
 )
 DISTURBED = re.compile(
     "validity|caveats|verdict|reasons|notes|stop_rules|fastest|recommended|tied_with|repetitions_needed|pareto|"

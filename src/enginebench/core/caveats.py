@@ -46,6 +46,14 @@ TEMPLATES: dict[str, Template] = {
         "the call through Python takes {share:.0%} of the median",
         "use a larger --batch, or call this engine from C or C++",
     ),
+    "checked_by_evaluator": Template(
+        "ONNX Runtime cannot run this graph on a CPU ({why}); it was checked with onnx's reference evaluator",
+        "other engines may run it; look for the operator that is named",
+    ),
+    "checked_by_evaluator.type": Template(
+        "ONNX Runtime has no {operator} in {type} on a CPU; the graph was checked with onnx's reference evaluator",
+        "give the model in FP32 (module.float(), no casts to {type}); graphs in other precisions are made of it",
+    ),
     "chosen_shapes": Template(
         "the graph has dynamic axes, timed here as {shapes}", "give yours: --input-shape {option}, or --inputs"
     ),
@@ -241,6 +249,11 @@ TEMPLATES: dict[str, Template] = {
     "not_settled.warmup": Template(
         "latency had not settled after warm-up in {unsettled} of {total} trials", "raise --warmup"
     ),
+    "optimizer_changes.export": Template(
+        "ONNX Runtime's optimizer changes the outputs of this graph, which is right: {where} by {share:.2g} of the "
+        "largest value",
+        "ort:opt=none keeps them",
+    ),
     "outputs_differ": Template(
         "the plan's outputs differ from those of {reference}: {found}",
         "compare them on real inputs (enginebench drift); where ranges were given or taken, calibrate on real inputs",
@@ -267,6 +280,9 @@ TEMPLATES: dict[str, Template] = {
     "partly_compared.data": Template(
         "{data} holds {n} of the {asked} samples that were asked for", "the intervals are those of what there is"
     ),
+    "partly_compared.export": Template(
+        "the export was checked on {n} of {asked} calls, for as long as a check may take", _COMPARE_MORE
+    ),
     "partly_compared.labels": Template("accuracy was measured on {n} of {asked} samples", _COMPARE_MORE),
     "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
     "random_calibration.inputs": Template(
@@ -291,6 +307,11 @@ TEMPLATES: dict[str, Template] = {
     "rewritten_graph": Template(
         "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes",
         "a bundle cannot do that: deliver one of ort, or export the model without this operator",
+    ),
+    "rounding_dominates": Template(
+        "rounding changes the outputs {where}: PyTorch in FP32 is {own:.2g} of the largest value from PyTorch in FP64, "
+        "and {share:.2g} from the graph",
+        "no two engines will agree there; compute the steps that lose digits in FP64, or in another order",
     ),
     "several_machines": Template(
         "its trials come from {count:.0f} machines of one kind, since the sweep was resumed elsewhere",

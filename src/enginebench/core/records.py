@@ -39,6 +39,7 @@ CaveatCode = Literal[
     "builds_differ",  # the engine's builds have times of their own: one of them is a draw
     "beats_bound",  # faster than the peaks of the machine allow: one of the two is wrong
     "call_overhead",  # Python's own call is a visible part of the median
+    "checked_by_evaluator",  # ONNX Runtime cannot run the graph that was exported
     "chosen_shapes",  # the graph leaves axes open, and nobody said how long they are
     "clock_drift",
     "constant_answers",  # the reference answers every input alike: whoever agrees has shown little
@@ -68,6 +69,7 @@ CaveatCode = Literal[
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
     "nonfinite",
     "not_settled",
+    "optimizer_changes",  # ONNX Runtime's: other outputs than the graph has as it is written
     "outputs_differ",  # an engine's from those of the graph that it was built from
     "outputs_not_compared",  # inputs or outputs differ from those of the row that was to be the reference
     "outputs_vary",  # from call to call on the same inputs: agreement with them says nothing
@@ -79,6 +81,7 @@ CaveatCode = Literal[
     "random_weights",
     "relabelled",
     "rewritten_graph",  # the engine does not read the graph as it is
+    "rounding_dominates",  # the outputs of a module depend on how FP32 rounds
     "several_machines",  # a sweep went on elsewhere in the middle of this row
     "shared_cores",  # the generator of a load has no core of its own
     "single_process",
@@ -133,6 +136,7 @@ class TensorSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shape: tuple[int | str, ...]
     sizes: tuple[int, ...] = ()  # length of each open axis; 0 where it is the batch, or `shape` says it
     values: tuple[float, float] | None = None  # lowest and highest; None: whatever is usual for the dtype
+    widest: tuple[float, float] | None = None  # that it may have, where `values` are those of an example
 
 
 Figure = int | float | str
@@ -162,13 +166,23 @@ class FileHash(Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-class ExportCheck(Struct, frozen=True, kw_only=True):
-    """Largest differences between PyTorch and the exported graph, over seeded inputs."""
+class InputsCheck(Struct, frozen=True, kw_only=True):
+    """Largest differences between PyTorch and the exported graph over one set of inputs."""
+
+    inputs: str  # given: the user's; or a set of `models/check_inputs.py`
+    n: int  # calls
+    max_abs_diff: float
+    max_rel_diff: float
+
+
+class ExportCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Largest differences between PyTorch and the exported graph as it is written, over seeded inputs."""
 
     batches: tuple[int, ...]
     max_abs_diff: float
     max_rel_diff: float
     seed: int
+    others: tuple[InputsCheck, ...] = ()  # beside those seeded inputs
 
 
 class ShapeRange(Struct, frozen=True, kw_only=True):

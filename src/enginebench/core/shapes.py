@@ -94,7 +94,7 @@ def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tup
         kept = old.shape[: int(spec.name == whole)]
         pairs = zip(old.shape, (*kept, *spec.shape[len(kept) :]), strict=True)
         shape = tuple(was if isinstance(was, str) and isinstance(now, str) else now for was, now in pairs)
-        return replace(spec, shape=shape, sizes=old.sizes, values=old.values)
+        return replace(spec, shape=shape, sizes=old.sizes, values=old.values, widest=old.widest)
 
     return tuple(map(carry, made))
 

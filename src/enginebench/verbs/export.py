@@ -16,6 +16,7 @@ from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
+from enginebench.models.check_inputs import SET_NAMES
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
@@ -109,5 +110,9 @@ def print_export(document: ExportDocument, _: object) -> None:
             f"against PyTorch at batch {', '.join(map(str, dict.fromkeys(check.batches)))}: largest difference "
             f"{check.max_abs_diff:.1e} absolute, {check.max_rel_diff:.1e} relative"
         )
+        for other in check.others:
+            click.echo(
+                f"on {SET_NAMES[other.inputs]}: {other.max_abs_diff:.1e} absolute, {other.max_rel_diff:.1e} relative"
+            )
     for caveat in artifact.caveats:
         click.echo(format_caveat(caveat))

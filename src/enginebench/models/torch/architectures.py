@@ -184,7 +184,7 @@ def describe_inputs(
     limits = _find_table_rows(module, examples)
     varied = any(_is_varied(example) for example in examples)
     specs = tuple(
-        replace(spec, values=_find_values(example, limits.get(i), varied))
+        replace(spec, values=_find_values(example, limits.get(i), varied), widest=_find_widest(example, limits.get(i)))
         for i, (spec, example) in enumerate(zip(specs, examples, strict=True))
     )
     if not fixed or not specs[0].shape:
@@ -215,6 +215,13 @@ def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple
     if (low, high) == (0, 1) and not example.is_floating_point():  # a mask: whole
         return 1, 1
     return (low, high) if low >= 0 or not example.is_floating_point() else None
+
+
+def _find_widest(example: torch.Tensor, rows: int | None) -> tuple[float, float] | None:
+    """(0, the last row) of a table that an example with other values looks up; else None."""
+    if not rows or rows == 1 or example.is_floating_point() or not _is_varied(example):
+        return None
+    return 0, rows - 1
 
 
 def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dict[int, int]:

@@ -2,10 +2,12 @@
 
 import ast
 import contextlib
+import copy
 import logging
 import re
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,13 +15,23 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.blame import find_line
-from enginebench.core.errors import MissingDependency, ModelError, UsageError, explaining, importing, list_causes
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import (
+    ArtifactError,
+    MissingDependency,
+    ModelError,
+    UsageError,
+    explaining,
+    importing,
+    list_causes,
+)
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
-from enginebench.core.records import Artifact, ExportCheck, TensorSpec
+from enginebench.core.records import Artifact, Caveat, ExportCheck, InputsCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, format_shape, takes_whole
 from enginebench.core.store import explain_writing
 from enginebench.core.text import first_line
@@ -30,15 +42,20 @@ with importing("{}, which export needs,", 'pip install "enginebench[torch]"'):
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from enginebench.models.check_inputs import EXAMPLES, GIVEN, SET_NAMES, make_check_sets
+from enginebench.models.onnx.reference import EVALUATOR, GraphReference, open_session
 from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
 from enginebench.models.precision.graph import load_whole_graph, read_versions, write_graph
 from enginebench.models.precision.lowering import lower_model
+from enginebench.models.samples import group_samples, join_samples
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
 
 BATCH_AXIS = "batch"
 # {input: {axis: name}} of what stays open.
 Axes: TypeAlias = dict[str, dict[int, str]]
+# {`given` or `examples`: entries, of a batch of one}.
+OwnInputs: TypeAlias = Mapping[str, Sequence[Mapping[str, Array]]]
 # Bytes of weights up to which the model is one file: protobuf ends at 2 GiB, and the graph needs room beside them.
 SINGLE_FILE_BYTES = 2_000_000_000
 # torch.export turns lengths of 0 and 1 into constants, so that a dynamic axis needs an example of at least 2.
@@ -50,6 +67,11 @@ CHECKED_BATCHES = (SMALLEST_DYNAMIC_EXAMPLE, 5, 1)
 # 3e-5 (the built-in ones, of which resnet50 differs most); half precision has 2^13 times the rounding step.
 GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
 GROSS_DIFFERENCE_HALF = 5e-2
+# A graph is right if it is no farther from PyTorch in FP64 than so many times what PyTorch in FP32 is: two orders of
+# sums round independently, and the larger of a few errors is seldom ten times another.
+ROUNDING_FACTOR = 10.0
+# Beside the seeded inputs, others are compared until so many seconds are over; an export takes about as long itself.
+CHECK_S = 30.0
 # The types in which ONNX Runtime lacks operators on a CPU.
 UNUSUAL = {onnx.TensorProto.BFLOAT16: "BF16", onnx.TensorProto.DOUBLE: "FP64"}
 UNTRANSLATED = "has no ONNX translation"
@@ -78,17 +100,20 @@ def export_onnx(
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
     opset: int | None = None,
     seed: int = 0,
+    own_inputs: OwnInputs | None = None,
 ) -> Artifact:
-    """The `onnx` artifact of a `torch` artifact: valid by ONNX's checker, its answers compared with PyTorch's.
+    """The `onnx` artifact of a `torch` artifact: valid by ONNX's checker, its outputs compared with PyTorch's.
 
-    The comparison runs in ONNX Runtime on two seeded inputs: three batch sizes where the batch is dynamic, two inputs
-    of the one batch size where it is static; `export_check.batches` says which.
+    The graph is run as it is written, nothing of it optimized, on seeded inputs (three batch sizes where the batch is
+    dynamic, two inputs of the one batch size where it is static; `export_check.batches` says which), on the user's,
+    and on made-up ones that reach further (`models/check_inputs.py`).
 
     Args:
         out: the file to write; weights beyond 2 GB go to `out` + ".data" beside it.
         dynamic_batch: leave axis 0 open, under the name "batch".
         dynamic_axes: input name to further axes that stay open; axes that are equally long share one name.
         opset: version of the operator set; None is the exporter's own choice. Below 18 the graph is lowered from 18.
+        own_inputs: `given` (the user's inputs) and `examples` (those of the user's module) -> entries.
 
     Raises:
         FixesBatch: a batch that was to stay open cannot.
@@ -118,10 +143,12 @@ def export_onnx(
         if opset is not None and opset < TRANSLATED_OPSET:
             write_graph(lower_model(load_whole_graph(made), opset), made)
         _check_graph(made, opset, artifact.model)
-        check = compare_with_torch(module, made, artifact.inputs, batches, seed, artifact.model, opened)
+        check, doubts = compare_with_torch(
+            module, made, artifact.inputs, batches, seed, artifact.model, opened, own_inputs
+        )
         for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
             file.replace(out.parent / file.name)
-    return _describe(artifact, out, check)
+    return _describe(artifact, out, check, doubts)
 
 
 def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec, ...]:
@@ -320,6 +347,25 @@ def _check_graph(path: Path, opset: int | None, model: str) -> None:
         raise ModelError(f"{model} cannot be written in opset {opset}: the exporter made opset {written}")
 
 
+class _Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One comparison of module and graph; `where` says on what, as errors name it."""
+
+    inputs: str  # "" of seeded ones; else `given`, or a set of `models/check_inputs.py`
+    where: str
+    feeds: dict[str, Array]
+
+    @property
+    def extreme(self) -> bool:
+        """Whether the inputs are ones that nobody gave, and that a module may refuse."""
+        return self.inputs not in ("", GIVEN, EXAMPLES)
+
+
+class _Difference(msgspec.Struct, frozen=True, kw_only=True):
+    absolute: float
+    relative: float  # the largest absolute one of an output over its largest absolute value
+    limit: float
+
+
 def compare_with_torch(
     module: nn.Module,
     path: Path,
@@ -328,74 +374,238 @@ def compare_with_torch(
     seed: int,
     model: str,
     opened: Axes | None = None,
-) -> ExportCheck:
-    """Largest differences between module and graph over one seeded input for each entry of `batches`.
+    own_inputs: OwnInputs | None = None,
+) -> tuple[ExportCheck, tuple[Caveat, ...]]:
+    """Largest differences between module and graph, and the warnings: over a seeded input for each of `batches`, the
+    user's entries, and made-up ones that reach further.
 
-    The relative difference of an output is its largest absolute difference over its largest absolute value.
+    The graph runs as it is written. Where ONNX Runtime's optimizer then changes its outputs, a warning says so.
+
+    Args:
+        own_inputs: `given` (the user's) and `examples` -> entries, of a batch of one.
     """
-    session = _open_session(path, model)
-    differences = []
-    for i, batch in enumerate(batches):
-        specs = _lengthen(set_batch_axes(inputs, batch), opened or {}, by=i)  # open axes have another length each time
-        feeds = random_feeds(specs, batch, seed + i)
-        try:
-            with torch.inference_mode():
-                answer = module(*to_tensors(feeds, specs))
-            expected = [tensor.numpy() for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
-            found = session.run(None, feeds)
-        except Exception as error:  # the model's own code, or one of the runtime's kinds
-            kind = FixesBatch if len(set(batches)) > 1 else ModelError
-            raise kind(f"{model} was exported, but batch {batch} fails: {first_line(error)}") from error
-        differences += [_compare(e, f, f"{model} at batch {batch}") for e, f in zip(expected, found, strict=True)]
-    return ExportCheck(
-        batches=tuple(batches),
-        max_abs_diff=max(absolute for absolute, _ in differences),
-        max_rel_diff=max(relative for _, relative in differences),
-        seed=seed,
-    )
-
-
-def _open_session(path: Path, model: str) -> Any:
-    with importing("onnxruntime, which checks exports,", 'pip install "enginebench[ort]"'):
-        import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; warnings about unused initializers concern nobody here
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # one of the runtime's kinds; most often it lacks an operator for BF16 or FP64
-        found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name", str(error))
-        checker = f"{model} was exported, but ONNX Runtime, which checks the export,"
-        types = {info.type.tensor_type.elem_type for info in load_graph(path).graph.value_info}
-        if found and (lacking := [name for code, name in UNUSUAL.items() if code in types]):
-            raise ModelError(
-                f"{checker} has no {found[1]} in {lacking[0]} on a CPU. Give the model in FP32 (module.float(), no "
-                f"casts to {lacking[0]}); graphs in other precisions are made of that, with --precisions"
-            ) from error
-        raise ModelError(f"{checker} cannot open it: {first_line(error)}") from error
-
-
-def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
-    """(largest absolute, largest relative) difference of one output."""
-    if expected.shape != found.shape:
-        raise ModelError(f"{model}: the exported graph gives shape {found.shape}, PyTorch {expected.shape}")
-    if not np.array_equal(np.isfinite(expected), np.isfinite(found)):
-        raise ModelError(f"{model}: PyTorch and the exported graph differ in which values are finite")
-    want, have = (np.where(np.isfinite(a), a, 0).astype(np.float64) for a in (expected, found))
-    absolute = float(np.max(np.abs(want - have), initial=0.0))
-    largest = float(np.max(np.abs(want), initial=0.0))
-    relative = absolute / largest if largest else absolute
-    limit = GROSS_DIFFERENCE.get(str(expected.dtype), GROSS_DIFFERENCE_HALF)
-    if relative > limit:
-        raise ModelError(
-            f"{model}: the exported graph's outputs differ from PyTorch's by {absolute:.3g}, {relative:.2g} of the "
-            f"largest value; expected at most {limit:g} of it. Does it draw random numbers, keep a state that is no "
-            "buffer, or branch on the batch?"
+    reference = GraphReference(path)
+    optimized = _open_optimized(path)
+    seeded = _make_seeded(inputs, batches, seed, opened or {})
+    others = _make_others(inputs, batches[0], seed, own_inputs or {})
+    found: dict[str, list[list[_Difference]]] = {}  # set -> those of each call
+    doubts: dict[str, Caveat] = {}
+    deadline, late = time.monotonic() + CHECK_S, 0
+    for call in (*seeded, *others):
+        if call.inputs and time.monotonic() > deadline:
+            late += 1
+            continue
+        expected = _ask_module(module, call, model, batches)
+        if expected is None:
+            continue
+        answers = _ask_graph(reference, call, model, batches)
+        differences = _compare(expected, answers, call, model)
+        worst = max(differences, key=lambda one: one.relative / one.limit, default=None)
+        if worst is not None and worst.relative > worst.limit:
+            before = seeded[: seeded.index(call)] if call in seeded else []
+            agreed = [done.where for done in before if done.where != call.where]
+            cause = f". They agree {', '.join(agreed)}: the module branches on the batch" if agreed else ""
+            doubts.setdefault("rounding", _explain_mismatch(module, call, expected, answers, worst, model, cause))
+        found.setdefault(call.inputs, []).append(differences)
+        if (
+            optimized is not None
+            and "optimizer" not in doubts
+            and (share := _measure_optimizer(optimized, call, answers))
+        ):
+            doubts["optimizer"] = make_caveat("optimizer_changes.export", share=share, where=call.where)
+    if reference.tool == EVALUATOR:
+        doubts["evaluator"] = _explain_evaluator(path, reference)
+    if late:
+        doubts["late"] = make_caveat(
+            "partly_compared.export", n=len(seeded) + len(others) - late, asked=len(seeded) + len(others)
         )
-    return absolute, relative
+    check = ExportCheck(
+        batches=tuple(batches),
+        seed=seed,
+        **_take_largest(found.pop("", [])),
+        others=tuple(InputsCheck(inputs=name, n=len(calls), **_take_largest(calls)) for name, calls in found.items()),
+    )
+    return check, tuple(doubts.values())
 
 
-def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
+def _take_largest(calls: Sequence[Sequence[_Difference]]) -> dict[str, float]:
+    differences = [one for outputs in calls for one in outputs]
+    return {
+        "max_abs_diff": max((one.absolute for one in differences), default=0.0),
+        "max_rel_diff": max((one.relative for one in differences), default=0.0),
+    }
+
+
+def _make_seeded(inputs: Sequence[TensorSpec], batches: Sequence[int], seed: int, opened: Axes) -> list[_Call]:
+    calls = []
+    for i, batch in enumerate(batches):
+        specs = _lengthen(set_batch_axes(inputs, batch), opened, by=i)  # open axes have another length each time
+        calls.append(_Call(inputs="", where=f"at batch {batch}", feeds=random_feeds(specs, batch, seed + i)))
+    return calls
+
+
+def _make_others(inputs: Sequence[TensorSpec], batch: int, seed: int, own_inputs: OwnInputs) -> list[_Call]:
+    """Calls of `batch` entries each: the user's own, then the made-up sets."""
+    specs, calls = set_batch_axes(inputs, batch), []
+    sets = {**own_inputs, **make_check_sets(inputs, seed)}
+    for name, entries in sets.items():
+        if name not in SET_NAMES:
+            continue
+        where = f"on {SET_NAMES[name]}"
+        for places in group_samples(entries, batch, specs):
+            feeds = join_samples([entries[i] for i in places], specs, batch)
+            calls.append(_Call(inputs=name, where=where, feeds=feeds))
+    return calls
+
+
+def _run_module(module: nn.Module, feeds: Mapping[str, Array], double: bool = False) -> list[Array]:
+    """The outputs in order; in FP64 if `double`, of a module that was converted."""
+    with torch.inference_mode():
+        tensors = [torch.from_numpy(array.copy()) for array in feeds.values()]
+        answer = module(*(t.double() if double and t.is_floating_point() else t for t in tensors))
+        return [tensor.numpy() for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
+
+
+def _ask_module(module: nn.Module, call: _Call, model: str, batches: Sequence[int]) -> list[Array] | None:
+    """What PyTorch answers; None where it refuses inputs that nobody gave."""
+    try:
+        return _run_module(module, call.feeds)
+    except Exception as error:  # the model's own code
+        if call.extreme:
+            return None
+        kind = FixesBatch if len(set(batches)) > 1 and not call.inputs else ModelError
+        told = call.where.removeprefix("at ") if not call.inputs else f"the module {call.where}"
+        raise kind(f"{model} was exported, but {told} fails: {first_line(error)}") from error
+
+
+def _ask_graph(reference: GraphReference, call: _Call, model: str, batches: Sequence[int]) -> list[Any]:
+    try:
+        return list(reference.run(call.feeds).values())
+    except ArtifactError as error:
+        kind = FixesBatch if len(set(batches)) > 1 and not call.inputs else ModelError
+        raise kind(f"{model} was exported, but {call.where} {error}") from error
+
+
+def _open_optimized(path: Path) -> Any:
+    """The session that `ort` runs; None where it cannot be opened, which whoever runs it will hear."""
+    try:
+        return open_session(str(path), optimize=True)
+    except MissingDependency:
+        raise
+    except Exception:  # ONNX Runtime has a class of its own for every kind of failure
+        return None
+
+
+def _measure_optimizer(session: Any, call: _Call, answers: Sequence[Any]) -> float | None:
+    """By what share of the largest value the optimized graph differs, where that is no rounding; else None."""
+    if call.extreme and call.inputs != "masks":
+        return None  # large values make an exponential infinite in one order of sums, and not in the other
+    try:
+        found = session.run(None, dict(call.feeds))
+    except Exception:  # as above; the row of `ort` fails with its reason
+        return None
+    pairs = [(a, np.asarray(b)) for a, b in zip(map(np.asarray, answers), found, strict=True)]
+    if any(a.shape != b.shape or not np.array_equal(find_finite(a), find_finite(b)) for a, b in pairs):
+        return 1.0
+    differences = [_measure_difference(a, b) for a, b in pairs]
+    return max((one.relative for one in differences if one.relative > one.limit), default=None)
+
+
+def find_finite(array: Array) -> NDArray[np.bool_]:
+    return np.isfinite(array) if array.dtype.kind == "f" else np.ones(array.shape, bool)
+
+
+def _compare(expected: Sequence[Array], found: Sequence[Any], call: _Call, model: str) -> list[_Difference]:
+    """The difference of each output; over what is finite on both sides where the inputs are extreme."""
+    differences = []
+    for want, have in zip(expected, map(np.asarray, found), strict=True):
+        if want.shape != have.shape:
+            raise ModelError(f"{model} {call.where}: the exported graph gives shape {have.shape}, PyTorch {want.shape}")
+        if not call.extreme and not np.array_equal(find_finite(want), find_finite(have)):
+            raise ModelError(f"{model} {call.where}: PyTorch and the exported graph differ in which values are finite")
+        differences.append(_measure_difference(want, have))
+    return differences
+
+
+def _measure_difference(want: Array, have: Array) -> _Difference:
+    both = find_finite(want) & find_finite(have)
+    limit = GROSS_DIFFERENCE.get(str(want.dtype), GROSS_DIFFERENCE_HALF)
+    if want.dtype.kind not in "fiub":
+        differs = float(not np.array_equal(want, have))
+        return _Difference(absolute=differs, relative=differs, limit=limit)
+    a, b = (np.where(both, array, 0).astype(np.float64) for array in (want, have))
+    absolute, largest = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(a), initial=0.0))
+    return _Difference(absolute=absolute, relative=absolute / largest if largest else absolute, limit=limit)
+
+
+def _explain_mismatch(
+    module: nn.Module,
+    call: _Call,
+    expected: Sequence[Array],
+    found: Sequence[Any],
+    worst: _Difference,
+    model: str,
+    cause: str,
+) -> Caveat:
+    """The warning that rounding explains the difference; raises ModelError, with the cause if it is established."""
+    told = (
+        f"{model} {call.where}: the exported graph's outputs differ from PyTorch's by {worst.absolute:.3g} absolute, "
+        f"{worst.relative:.2g} relative to the largest value; expected at most {worst.limit:g} of it"
+    )
+    again = [_measure_difference(a, b) for a, b in zip(expected, _run_module(module, call.feeds), strict=True)]
+    if (varies := max((one.relative for one in again), default=0.0)) > worst.limit:
+        cause = (
+            "draws random numbers" if _is_seeded(module, call) else "keeps a state, or draws random numbers of its own"
+        )
+        raise ModelError(
+            f"{told}. The module {cause}: two calls with the same inputs differ by {varies:.2g}, so that no graph can "
+            "be checked against it. Take that out of forward"
+        )
+    exact = _run_in_double(module, call)
+    if exact is not None and all(a.shape == b.shape for a, b in zip(exact, expected, strict=True)):
+        sides = (
+            [_measure_difference(e, np.asarray(a)) for e, a in zip(exact, side, strict=True)]
+            for side in (expected, found)
+        )
+        own, theirs = (max(one.relative for one in side) for side in sides)
+        if theirs <= ROUNDING_FACTOR * own:
+            return make_caveat("rounding_dominates", where=call.where, own=own, share=worst.relative)
+        told += (
+            f". PyTorch in FP64 is {own:.2g} from PyTorch, and {theirs:.2g} from the graph, so that the graph is wrong"
+        )
+    raise ModelError(told + cause)
+
+
+def _is_seeded(module: nn.Module, call: _Call) -> bool:
+    """Whether two calls have the same outputs if PyTorch's generator begins alike: what differs else is drawn of it."""
+    outputs = []
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(2):
+            torch.manual_seed(0)
+            outputs.append(_run_module(module, call.feeds))
+    return all(np.array_equal(a, b) for a, b in zip(*outputs, strict=True))
+
+
+def _run_in_double(module: nn.Module, call: _Call) -> list[Array] | None:
+    """The outputs in FP64; None of a module that does not run in it."""
+    try:
+        return _run_module(copy.deepcopy(module).double(), call.feeds, double=True)
+    except Exception:  # the model's own code, which may name a type
+        return None
+
+
+def _explain_evaluator(path: Path, reference: GraphReference) -> Caveat:
+    """The warning that ONNX Runtime cannot run the graph on a CPU, and why."""
+    refusal = str(reference.refusal)
+    found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name", refusal)
+    types = {info.type.tensor_type.elem_type for info in load_graph(path).graph.value_info}
+    lacking = [name for code, name in UNUSUAL.items() if code in types]
+    if found and lacking:
+        return make_caveat("checked_by_evaluator.type", operator=found[1], type=lacking[0])
+    return make_caveat("checked_by_evaluator", why=first_line(reference.refusal or Exception()))
+
+
+def _describe(parent: Artifact, out: Path, check: ExportCheck, doubts: Sequence[Caveat]) -> Artifact:
     made = read_onnx(out)
     return msgspec.structs.replace(
         made,
@@ -407,7 +617,7 @@ def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
         normalize=parent.normalize,
         made_by={"torch": str(torch.__version__), **read_versions(("onnx", "onnxscript", "onnxruntime"))},
         export_check=check,
-        caveats=parent.caveats,
+        caveats=(*parent.caveats, *doubts),
     )
 
 
@@ -424,6 +634,8 @@ def _carry(parents: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[T
             n if isinstance(axis, str) and axis != BATCH_AXIS else 0
             for axis, n in zip(spec.shape, lengths, strict=True)
         )
-        return msgspec.structs.replace(spec, values=known[spec.name].values, sizes=sizes if any(sizes) else ())
+        return msgspec.structs.replace(
+            spec, values=known[spec.name].values, widest=known[spec.name].widest, sizes=sizes if any(sizes) else ()
+        )
 
     return tuple(carry(spec) if spec.name in known else spec for spec in made)

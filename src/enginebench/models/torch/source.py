@@ -25,8 +25,9 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
 from torch import nn
 
 from enginebench.core.text import count_of, list_some
+from enginebench.models.check_inputs import EXAMPLES
 from enginebench.models.objects import find_object, may_open
-from enginebench.models.samples import ONLY
+from enginebench.models.samples import ONLY, list_problems, write_samples
 from enginebench.models.task import hash_preprocess
 from enginebench.models.torch.architectures import (
     build_module,
@@ -90,6 +91,8 @@ def make_torch_artifact(
         batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
         given: the user's inputs for one call, in place of the model's own examples.
+
+    The example inputs of a factory or a module are kept in `out_dir`, too.
     """
     ref = _resolve_for_torch(model)
     if batch < 1 or (input_size is not None and input_size < 1):
@@ -120,6 +123,8 @@ def make_torch_artifact(
     filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
     if has_stand_in():
         doubts.append(make_caveat("environment.torchvision"))
+    if ref.kind in ("factory", "object", "pt2") and not input_shapes:
+        _keep_examples(module, own, draft, out_dir / EXAMPLES)
     if not whole:
         config = module.module.config.to_json_string(use_diff=False) if ref.kind == "hf" else None  # complete
         write_state(module, path, config)
@@ -144,6 +149,17 @@ def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple
         return ()
     module.begin_anew(state)
     return (make_caveat("state_restored", buffers=", ".join(state)),)
+
+
+def _keep_examples(module: nn.Module, examples: tuple[torch.Tensor, ...], described: Artifact, folder: Path) -> None:
+    """Writes the user's example inputs beside the artifact, for outputs to be compared on them.
+
+    Those of one value say their shape alone.
+    """
+    arrays = {n: e.numpy() for n, e in zip(name_inputs(module, len(examples)), examples, strict=True)}
+    varied = any(array.size and (array != array.flat[0]).any() for array in arrays.values())
+    if varied and not list_problems(arrays, described.inputs, find_batch_axes(described.inputs)):
+        write_samples([arrays], described.inputs, folder)
 
 
 def read_state_names(caveats: Sequence[Caveat]) -> tuple[str, ...]:

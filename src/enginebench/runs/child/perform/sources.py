@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,12 +25,21 @@ from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import KEPT, read_note, write_note
 from enginebench.core.protocols import Feeds
 from enginebench.core.recipes import FEW_BITS, find_needs
-from enginebench.core.records import Artifact, Normalize
+from enginebench.core.records import Artifact, Normalize, TensorSpec
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, derive, hash_files
 from enginebench.engines.registry import find_entry
+from enginebench.models.check_inputs import EXAMPLES, GIVEN, read_examples
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
-from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve_given, take_sizes, write_samples
+from enginebench.models.samples import (
+    SAMPLES,
+    cut_entries,
+    name_only,
+    read_samples,
+    resolve_given,
+    take_sizes,
+    write_samples,
+)
 from enginebench.runs.child.jobs import NoteCall, QuantizeJob, SourceAnswer, SourceJob
 
 if TYPE_CHECKING:
@@ -105,6 +115,11 @@ def size_inputs(
     return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), find_batches(specs)))
 
 
+def cut_all(given: Sequence[Feeds], inputs: Sequence[TensorSpec]) -> list[Feeds]:
+    """The entries of all calls."""
+    return [entry for arrays in given for entry in cut_entries(arrays, inputs)]
+
+
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
     """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own."""
     from enginebench.models.precision.calibration_data import open_data
@@ -151,19 +166,26 @@ def _make_from_torch(
     )
     if known is not None:
         made = take_bytes(made, known, source.input_size)
+        shutil.rmtree(Path(job.out_dir) / EXAMPLES, ignore_errors=True)  # they are no bytes
     given = given or draw_data(job, made)  # what does not fit is refused before the export
     if not job.onnx:
         return (made,), None
     note("exporting to ONNX")
+    own_inputs: dict[str, Sequence[Feeds]] = {
+        GIVEN: cut_all(given or (), made.inputs),
+        EXAMPLES: read_examples(Path(job.out_dir), made.inputs),
+    }
     try:
-        return (made, _export_graph(job, made, note)), None
+        return (made, _export_graph(job, made, note, own_inputs)), None
     except (ModelError, DependencyError) as error:
         if job.needs_onnx:
             raise
         return (made,), str(error)
 
 
-def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
+def _export_graph(
+    job: SourceJob, made: Artifact, note: NoteCall, own_inputs: Mapping[str, Sequence[Feeds]]
+) -> Artifact:
     """The graph, its batch open; or at the batch of the job, or that which the model fixes."""
     from enginebench.models.torch.export import UNTRANSLATED, FixesBatch, export_onnx
 
@@ -172,7 +194,9 @@ def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
         raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
     batch = own or job.batch
     out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
-    wishes = dict[str, Any](batch=batch, dynamic_axes=job.dynamic_axes, opset=job.opset, seed=job.source.seed)
+    wishes = dict[str, Any](
+        batch=batch, dynamic_axes=job.dynamic_axes, opset=job.opset, seed=job.source.seed, own_inputs=own_inputs
+    )
     if not job.dynamic_batch:
         return export_onnx(made, out, dynamic_batch=False, **wishes)
     try:

@@ -1,0 +1,82 @@
+"""What an ONNX graph computes as it is written: outputs that no optimizer had a hand in."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array
+from enginebench.core.text import first_line
+
+# What ran the graph, as messages name it.
+UNOPTIMIZED = "ONNX Runtime without graph optimizations"
+EVALUATOR = "onnx's reference evaluator"
+FATAL_ONLY = 4  # of ONNX Runtime's log: its refusals are reported by whoever asked
+
+
+def open_session(model: str | bytes, libraries: Sequence[str] = (), *, optimize: bool) -> Any:
+    """A session of ONNX Runtime on the CPU: with all of its graph optimizations, or with none.
+
+    Args:
+        model: the path of the file, or the graph itself.
+        libraries: of its custom operators.
+    """
+    with importing("onnxruntime, which runs graphs to check them,", 'pip install "enginebench[ort]"'):
+        import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = FATAL_ONLY
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    register_operators(options, libraries)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+class GraphReference:
+    """Runs a graph as it is written: in `UNOPTIMIZED`, or in `EVALUATOR` once that refused the graph or a call."""
+
+    def __init__(self, path: Path, libraries: Sequence[str] = ()) -> None:
+        self._path, self._session, self._evaluator = path, None, None
+        self.refusal: Exception | None = None  # of ONNX Runtime
+        try:
+            self._session = open_session(str(path), libraries, optimize=False)
+        except ArtifactError:
+            raise
+        except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
+            self.refusal = error
+
+    @property
+    def tool(self) -> str:
+        return UNOPTIMIZED if self._evaluator is None else EVALUATOR
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """The outputs by name.
+
+        Raises:
+            ArtifactError: neither can run the graph on these inputs; with the reason of each.
+        """
+        if self._session is not None:
+            try:
+                names = [output.name for output in self._session.get_outputs()]
+                return dict(zip(names, self._session.run(None, dict(feeds)), strict=True))
+            except Exception as error:  # as above
+                self.refusal = error
+        try:
+            outputs = self._evaluate(feeds)
+        except Exception as error:  # NumPy's, or those of the evaluator: operators that it lacks, too
+            reasons = f"{UNOPTIMIZED}: {first_line(self.refusal or Exception())}; {EVALUATOR}: {first_line(error)}"
+            raise ArtifactError(f"the graph cannot be run on the CPU. {reasons}") from error
+        self._session = None
+        return outputs
+
+    def _evaluate(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        from onnx.reference import ReferenceEvaluator
+
+        evaluator = self._evaluator or ReferenceEvaluator(str(self._path))
+        with np.errstate(all="ignore"):  # infinities are outputs like others
+            found = evaluator.run(None, dict(feeds))
+        self._evaluator = evaluator
+        return dict(zip(evaluator.output_names, found, strict=True))
