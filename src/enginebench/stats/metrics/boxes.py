@@ -179,11 +179,12 @@ def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple
 
 
 def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
-    """The best boxes of every sample, equally many of each."""
+    """The best boxes of every sample, equally many of each; a box and score of nothing but zeros fills up."""
     boxes, scores = np.zeros((len(rows), MOST, 4)), np.zeros((len(rows), MOST))
     labels, places = np.full((len(rows), MOST), NOTHING, np.int64), np.zeros((len(rows), MOST), np.int64)
     for i, (b, s, c) in enumerate(rows):
-        best = [place for place in np.argsort(-s, kind="stable")[:MOST] if s[place] > 0 and c[place] != NOTHING]
+        kept = np.flatnonzero((s > -np.inf) & (c != NOTHING) & ((s != 0) | b.any(axis=1)))
+        best = kept[np.argsort(-s[kept], kind="stable")[:MOST]]
         n = len(best)
         boxes[i, :n], scores[i, :n], labels[i, :n], places[i, :n] = b[best], s[best], c[best], best
     return Boxes(boxes=boxes, scores=scores, labels=labels, places=places)
