@@ -231,6 +231,10 @@ TEMPLATES: dict[str, Template] = {
     "no_layer_times": Template(
         "the engine's profiler gave no layer times: {failure}", "times, outputs and precision do not depend on it"
     ),
+    "noisier_than_usual": Template(
+        "noisier than {precision} usually is: {found}",
+        "accepted, since a coarser precision was asked for, too; compare on labels with --data, or take a wider one",
+    ),
     "nonfinite.outputs": Template(
         "{count} output values are not finite, its own and the reference's together",
         "use a wider precision, or look for the cause in the model; see `drift`",

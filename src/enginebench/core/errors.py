@@ -5,7 +5,7 @@ EngineBenchError                 1
 ├── DependencyError              3
 │   ├── MissingDependency            a package or tool is not installed; names the command that adds it
 │   └── BackendUnavailable           it is installed but cannot be used here; the cause is chained
-├── GateFailed                   4   a limit that the user set was not met
+├── GateFailed                   4   a limit was not met: of the user, or the usual one of `drift`
 ├── ArtifactError                5   a model, graph, engine or stored file that cannot be used
 │   ├── UnsupportedOperator          an engine cannot run an operator of a graph; the message begins with its name
 │   ├── ModelError                   the model cannot be found, built or exported
@@ -76,7 +76,7 @@ def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:
 
 
 class GateFailed(EngineBenchError):
-    """A limit set by the user was not met."""
+    """A limit was not met: one that the user set, or in `drift` the usual one."""
 
     exit_code = 4
 

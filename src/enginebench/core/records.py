@@ -67,6 +67,7 @@ CaveatCode = Literal[
     "no_foreign_cpu_figure",
     "no_score",  # a metric failed on this row's answers
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
+    "noisier_than_usual",  # outputs of a reduced precision, accepted by the limits of a coarser one
     "nonfinite",
     "not_settled",
     "optimizer_changes",  # ONNX Runtime's: other outputs than the graph has as it is written
@@ -397,7 +398,7 @@ class Drift(Struct, frozen=True, kw_only=True):
     asked: int | None = None  # samples that were to be compared, where that is known
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float] = {}
-    undecided: dict[str, float] = {}  # limits of outputs that decide nothing, in place of the others; none: the same
+    undecided: dict[str, float] = {}  # of older runs: the limits of outputs that decide nothing; now always empty
     passed: bool = True
     reference: str = ""  # id of the row (or SIDE) that was taken as the truth
     elsewhere: bool = False  # that row was checked in a search, and is not in its final

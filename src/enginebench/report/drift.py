@@ -42,7 +42,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     preprocess_sha256: str | None = None  # of the inputs; "external" for the user's own arrays
     exceeded: tuple[str, ...] = ()  # sentences: which limit of which output was not kept
     caveats: tuple[Caveat, ...] = ()
-    undecided: dict[str, float] = {}  # limits of outputs that decide nothing, in place of the others; none: the same
+    undecided: dict[str, float] = {}  # always empty: until 0.9 outputs without decisions had limits of their own
 
 
 class SamplesDocument(Struct, frozen=True, kw_only=True):
@@ -81,8 +81,6 @@ FIGURES = {
 
 def format_conclusion(document: DriftDocument) -> str:
     limits = _list_limits(document.limits)
-    if document.undecided:
-        limits = ", ".join(filter(None, (limits, f"without decisions {_list_limits(document.undecided)}")))
     if document.n < document.n_asked:
         return f"NOT passed: {document.n} of {document.n_asked} samples were compared ({limits or 'no limits'})."
     whose = "yours" if document.gate else "the usual ones of the shorter precision"

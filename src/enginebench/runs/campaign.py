@@ -31,7 +31,7 @@ from enginebench.core.errors import (
 from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
-from enginebench.core.records import Artifact, Caveat, Machine, Result, Status, Task
+from enginebench.core.records import Artifact, Caveat, Machine, Precision, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
 from enginebench.engines.registry import takes
@@ -60,7 +60,7 @@ from enginebench.runs.scoring import Judged, score_file
 from enginebench.runs.trust import NATIVE_CODE, allow_code, holds_refused
 from enginebench.stats.alike import compare_questions, fill_lengths
 from enginebench.stats.compare import list_open
-from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
+from enginebench.stats.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, Rules, list_asked
@@ -105,12 +105,11 @@ class Campaign:
         reporter: Reporter,
         judged: Judged | None = None,
         task: Task | None = None,
-        limits: Mapping[str, float] | None = None,
         rules: Rules = USUAL,
     ) -> None:
         self._folder, self._rules = folder, rules
         self._judged = judged
-        self._task, self._limits = task, limits
+        self._task = task
         self._rows = {row.id: row for row in rows}
         self._machine = machine
         self._timeout_s = timeout_s if callable(timeout_s) else lambda: timeout_s
@@ -487,12 +486,12 @@ class Campaign:
         # The two sides may be different models, and nobody claimed that they are alike.
         if row.inputs_of is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
             return replace(result, drift=refuse_drift(reference_id, unlike))
-        between = base.requested_precision, result.requested_precision, self._task
-        undecided = limits_undecided(*between) if self._limits is None else None
-        limits = limits_between(*between) if self._limits is None else self._limits
+        limits = self._rules.limits
+        if limits is None:
+            limits = limits_between(base.requested_precision, result.requested_precision, self._list_requested())
         try:
             asked = self._count_asked(result, outputs, calls)
-            drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task, undecided=undecided)
+            drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task)
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         drift = replace(drift, reference=reference_id, elsewhere=reference_id in self._plain)
@@ -501,6 +500,9 @@ class Campaign:
         if not real and result.requested_precision not in (None, "fp32"):  # nobody ever gave the model such inputs
             doubts.append(make_caveat("random_inputs.check", seed=result.measure.seed))
         return add_doubts(replace(result, drift=drift), *doubts)
+
+    def _list_requested(self) -> tuple[Precision | None, ...]:
+        return (*self._rules.requested, *(row.requested_precision for row in self._rows.values()))
 
     def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
         """How many samples a row's check has, few of large answers; None if an output's first axis counts none."""
@@ -554,7 +556,8 @@ class Campaign:
             if result.measure.settle is not None and result.status in ("ok", "partial"):
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
         for rows in filter(lambda rows: len(rows) > 1, groups.values()):
-            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials, self._rules))
+            rules = replace(self._rules, requested=self._list_requested())
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials, rules))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._save(replace(result, status="ok", look=trials))

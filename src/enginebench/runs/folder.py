@@ -112,6 +112,10 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     def source(self) -> ModelSource:
         return replace(convert(self, ModelSource, from_attributes=True), seed=self.measure.seed)
 
+    def list_requested(self) -> tuple[Precision | None, ...]:
+        """The precisions that the user named; none where they are the default of the verb."""
+        return () if self.any_precision else tuple(precision for precision, _ in self.precisions)
+
 
 class RunRecord(Struct, frozen=True, kw_only=True):
     """`run.json`: what was asked, on which machine, and the rows in their order."""

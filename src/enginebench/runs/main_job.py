@@ -79,11 +79,12 @@ def run_model(
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(judged)))))
         rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
-        how["limits"] = wanted.limits
         how["rules"] = Rules(
             baseline_engine=wanted.baseline or "pytorch",
             max_metric_drop=wanted.max_metric_drop,
             p99_limit_ms=wanted.p99_limit_ms,
+            limits=wanted.limits,
+            requested=wanted.list_requested(),
         )
         campaign = Campaign(folder, rows, record.machine, reporter=reporter, **how)
         if resume:

@@ -65,6 +65,8 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
             baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
             max_metric_drop=request.max_metric_drop,
             p99_limit_ms=request.p99_limit_ms,
+            limits=request.limits,
+            requested=request.list_requested(),
         ),
     )
     missing = tuple(row for row in record.rows if row not in known)

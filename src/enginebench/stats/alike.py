@@ -1,7 +1,7 @@
 """Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,12 +14,16 @@ from enginebench.core.records import Caveat, Drift, Outputs, Precision, Result, 
 from enginebench.core.shapes import concrete_shape, find_size
 from enginebench.stats.compare import find_preprocess
 from enginebench.stats.drift import (
-    choose_limits,
+    FULL,
+    apply_limits,
     default_limits,
+    doubt_noise,
     doubt_samples,
+    find_coarsest,
     find_exceeded,
     holds_values,
     keeps_limits,
+    limits_between,
 )
 
 VARIES = "the model gives different outputs for the same inputs each time"
@@ -71,11 +75,16 @@ def compare_questions(base: Result, cand: Result) -> list[str]:
 _USUAL = ("fp32", None)
 
 
-def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
+def judge_outputs(
+    result: Result, *, is_reference: bool, requested: Iterable[Precision | None] = ()
+) -> tuple[Outputs, str]:
     """(verdict on the outputs of a configuration, why).
 
     Where weights or inputs were invented a shorter precision is `not_judged`: what it costs shows on real ones alone.
     Only outputs that break even the limits of 8 bits are `changed` there: no rounding does that.
+
+    Args:
+        requested: the precisions of all configurations of the run: what noise is too much for all reduced ones alike.
     """
     drift = result.drift
     own = "".join(f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision not in _USUAL)
@@ -91,10 +100,11 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     if drift is None or drift.unlike or not drift.n:
         return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
     finite = [replace(o, nonfinite=o.nonfinite - 2 * o.nonfinite_alike) for o in drift.outputs]
-    if broken and all(keeps_limits(o, choose_limits(o, drift)) for o in finite):  # as masked logits are meant to be
+    if broken and all(keeps_limits(o, drift.limits) for o in finite):  # as masked logits are meant to be
         return "not_judged", "; ".join(find_exceeded(drift))
     shortened = (result.requested_precision, result.engine.precision) != ("fp32", "fp32")
-    if not drift.passed and (not whys or is_gross(drift, (result.requested_precision, result.engine.precision))):
+    formats = {result.requested_precision, result.engine.precision, *(requested if shortened else ())}
+    if not drift.passed and (not whys or is_gross(drift, formats)):
         return "changed", "; ".join(find_exceeded(drift)) or "beyond the limits"
     if whys and (shortened or not drift.passed):
         return "not_judged", random
@@ -125,10 +135,7 @@ def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
     short = {*formats} - {"fp32"}
     noise = MOSTLY_NOISE_IN_FEW_BITS if short & {*FEW_BITS} else MOSTLY_NOISE
     loosest = default_limits(None) | ({"centred_cosine": noise} if short else {})
-    undecided = {name: limit for name, limit in loosest.items() if name != "agreement"}
-    limits = {name: limit for name, limit in loosest.items() if not drift.undecided or name == "agreement"}
-    loose = replace(drift, limits=limits, undecided=undecided if drift.undecided else {})
-    return not all(keeps_limits(output, choose_limits(output, loose)) for output in drift.outputs)
+    return not all(keeps_limits(output, loosest) for output in drift.outputs)
 
 
 def check_comparisons(results: Sequence[Result]) -> list[Result]:
@@ -147,6 +154,45 @@ def check_comparisons(results: Sequence[Result]) -> list[Result]:
         drifts[size] = max(drifts[size], r.drift.n if r.drift else 0)
         scores[size] = max(scores[size], r.scores[0].value.n if r.scores else 0)
     return [replace(r, caveats=(*r.caveats, *_doubt_parts(r, drifts[known[r.id]], scores[known[r.id]]))) for r in kept]
+
+
+def hold_to_limits(
+    results: Sequence[Result], limits: Mapping[str, float] | None = None, requested: Iterable[Precision | None] = ()
+) -> list[Result]:
+    """The rows with their outputs held to the usual limits, those of all reduced precisions to the same ones.
+
+    Whatever was stored as passed, a run is judged by the limits of today. A reduced precision that is accepted, and
+    would not be alone, has a warning.
+
+    Args:
+        limits: the user's own, which were applied when the outputs were compared; None: the usual ones.
+        requested: precisions that were asked for beside those of the rows.
+    """
+    if limits is not None:
+        return list(results)
+    known = {result.id: result.requested_precision for result in results}
+    asked = (*requested, *known.values())
+    # What the outputs of a row were compared with is FP32 where it is no row of the run.
+    return [
+        _hold(result, known.get(result.drift.reference, "fp32"), asked) if result.drift else result
+        for result in results
+    ]
+
+
+def _hold(result: Result, reference: Precision | None, requested: Sequence[Precision | None]) -> Result:
+    drift, pair = result.drift, (reference, result.requested_precision)
+    if drift is None or drift.unlike or not drift.outputs:
+        return result
+    held = apply_limits(drift, limits_between(*pair, requested))
+    # On random weights or inputs nobody judges a reduced precision, and noise is no surprise.
+    judged = held.passed and not list_invented(result)
+    noise = doubt_noise(held, limits_between(*pair), find_coarsest(pair)) if judged else None
+    return replace(result, drift=held, caveats=(*result.caveats, *([noise] if noise else [])))
+
+
+def is_reduced(result: Result) -> bool:
+    """Whether the precision that was asked for rounds more than FP32 and TF32 do, or is unknown."""
+    return result.requested_precision not in FULL
 
 
 def find_references(results: Sequence[Result], baselines: Sequence[Result | None] = ()) -> set[str]:

@@ -14,7 +14,7 @@ from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Result, Score, Verdict
 from enginebench.stats.alike import VARIES, do_answers_vary
 from enginebench.stats.compare import Comparison, refuse
-from enginebench.stats.drift import LIMITS, choose_limits, find_exceeded
+from enginebench.stats.drift import LIMITS, find_exceeded
 from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.metrics.tasks import name_metric
@@ -307,7 +307,7 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
     free = [  # no limit was applied to them: a figure that an output does not have keeps every limit
         o.name
         for o in drift.outputs
-        if o.max_abs_diff != 0 and all(getattr(o, LIMITS[name][0]) is None for name in choose_limits(o, drift))
+        if o.max_abs_diff != 0 and all(getattr(o, LIMITS[name][0]) is None for name in drift.limits)
     ]
     if free:
         return None, f"the outputs were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"

@@ -4,7 +4,7 @@ The first axis of every output counts samples; the rest of it is one answer. All
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -115,26 +115,31 @@ def default_limits(precision: Precision | None) -> dict[str, float]:
     return dict(_DEFAULTS[precision or LENGTHS[-1]])
 
 
-# Tasks whose answers are read as decisions.
-DECIDING: tuple[Task, ...] = ("detection", "segmentation", "text", "asr")
 # Tasks whose whole numbers are magnitudes, not names of classes.
 MEASURING: tuple[Task, ...] = ("regression", "embedding")
 # From the longest to the shortest format.
 LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
+# Beyond the limits of these an engine computes another network; the others are reduced precisions.
+FULL: tuple[Precision, ...] = ("fp32", "tf32")
 
 
-def limits_between(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:
+def find_coarsest(precisions: Iterable[Precision | None]) -> Precision:
+    """The shortest of some formats; one that nobody knows counts as the shortest that there is."""
+    return max((p or LENGTHS[-1] for p in precisions), key=LENGTHS.index)
+
+
+def limits_between(
+    a: Precision | None, b: Precision | None, requested: Iterable[Precision | None] = ()
+) -> dict[str, float]:
     """The limits that outputs of these two precisions must keep against each other: those of the shorter format.
 
-    Where the task says what is decided, the decisions are what must agree, not the scores behind them.
+    Args:
+        requested: the precisions of all configurations of a run. Its reduced precisions are all held to the limits of
+            the coarsest one, so that none is rejected that is nearer to the reference than one that is accepted. FP32
+            and TF32 keep their own.
     """
-    limits = default_limits(max(a or LENGTHS[-1], b or LENGTHS[-1], key=LENGTHS.index))
-    return {"agreement": limits["agreement"]} if task in DECIDING else limits
-
-
-def limits_undecided(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:
-    """The limits, beside `limits_between`, of outputs that decide nothing, such as masks beside boxes; else empty."""
-    return limits_between(a, b) if task in DECIDING else {}
+    shorter = find_coarsest((a, b))
+    return default_limits(shorter if shorter in FULL else find_coarsest((shorter, *requested)))
 
 
 def measure_drift(
@@ -145,7 +150,6 @@ def measure_drift(
     reference_id: str = "",
     asked: int | None = None,
     task: Task | None = None,
-    undecided: Mapping[str, float] | None = None,
 ) -> Drift:
     """What `candidate` answered, against `reference`, output by output.
 
@@ -154,25 +158,32 @@ def measure_drift(
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
         asked: samples that were to be compared; None: those that there are.
-        task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
-        undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
+        task: what the answers mean: boxes are matched, maps of classes and sequences decoded, and these decisions are
+            compared beside the values.
     """
-    unknown = sorted(set(limits) - set(LIMITS))
-    if unknown:
-        raise UsageError(f"unknown limit {', '.join(map(repr, unknown))}; known: {', '.join(LIMITS)}")
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
     outputs = _measure_outputs(reference, candidate, _How(task=task, share=limits.get("samples", MOST_SAMPLES)))
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
-    compared = n > 0 and any(array.size for array in reference.values())
-    decided = [output.agreement is not None for output in outputs]
-    held = {n: limit for n, limit in limits.items() if any(decided) or n != "agreement"}
-    apart = {n: limit for n, limit in (undecided or {}).items() if not all(decided) and n != "agreement"}
-    if all(output.centred_cosine_mean is None for output in outputs):  # such as of one sample: the plain one is held
-        held, apart = ({"cosine" if n == "centred_cosine" else n: v for n, v in x.items()} for x in (held, apart))
-    drift = Drift(n=n, asked=asked, outputs=outputs, limits=held, undecided=apart, reference=reference_id)
-    kept = (keeps_limits(o, choose_limits(o, drift)) and not _lacks_partners(o, drift) for o in outputs)
-    return replace(drift, passed=compared and all(kept))
+    return apply_limits(Drift(n=n, asked=asked, outputs=outputs, reference=reference_id), limits)
+
+
+def apply_limits(drift: Drift, limits: Mapping[str, float]) -> Drift:
+    """The same differences, held to these limits; without a value in common nothing passes.
+
+    Raises:
+        UsageError: a name is none of `LIMITS`.
+    """
+    unknown = sorted(set(limits) - set(LIMITS))
+    if unknown:
+        raise UsageError(f"unknown limit {', '.join(map(repr, unknown))}; known: {', '.join(LIMITS)}")
+    decided = any(output.agreement is not None for output in drift.outputs)
+    held = {name: limit for name, limit in limits.items() if decided or name != "agreement"}
+    if all(output.centred_cosine_mean is None for output in drift.outputs):  # of one sample: the plain one is held
+        held = {"cosine" if name == "centred_cosine" else name: limit for name, limit in held.items()}
+    kept = all(keeps_limits(o, held) and not _lacks_partners(o, held) for o in drift.outputs)
+    compared = drift.n > 0 and any(holds_values(o) for o in drift.outputs)
+    return replace(drift, limits=held, undecided={}, passed=compared and kept)
 
 
 def score_words(
@@ -607,16 +618,37 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
     return tuple(doubts)
 
 
+def doubt_noise(drift: Drift, usual: Mapping[str, float], precision: Precision) -> Caveat | None:
+    """The warning about outputs that are further from the reference than those of this precision usually are."""
+    worst: dict[str, tuple[str, float]] = {}
+    for output in drift.outputs:
+        for name, limit in usual.items():
+            figure, value = _find_figure(output, name)
+            if value is not None and not _keeps(name, value, limit):
+                worst[name] = min(worst.get(name, (figure, value)), (figure, value), key=lambda found: found[1])
+    if not worst:
+        return None
+    found = "; ".join(f"{_format_below(*worst[name])}, expected {usual[name]:g} or more" for name in worst)
+    return make_caveat("noisier_than_usual", precision=precision.upper(), found=found)
+
+
+def _format_below(figure: str, value: float) -> str:
+    """`19.4 dB`, `agreement 0.93`: rounded down, so that it never reads like the limit that it is below."""
+    if figure.startswith("snr"):
+        return f"{figure.removeprefix('snr').strip(' ,')} {math.floor(value * 10) / 10:g} dB".strip()
+    return f"{figure.replace('_', ' ')} {math.floor(value * 1e4) / 1e4:g}"
+
+
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
     """Why a drift did not pass: a sentence for each output and limit that was not kept."""
     broken = ((o, ", the same on both sides" * (o.nonfinite == 2 * o.nonfinite_alike)) for o in drift.outputs)
     sentences = [f"{o.name}: {o.nonfinite} values are not finite{alike}" for o, alike in broken if o.nonfinite]
     for output in drift.outputs:
-        for name, limit in choose_limits(output, drift).items():
+        for name, limit in drift.limits.items():
             figure, value = _find_figure(output, name)
             if not _keeps(name, value, limit):
                 sentences.append(f"{output.name}: {figure} is {value:.6g}; the limit is {limit:g}")
-        if _lacks_partners(output, drift):
+        if _lacks_partners(output, drift.limits):
             shared = f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided}"
             others = "the others are not computed over samples, give a limit of agreement"
             sentences.append(f"{output.name}: {shared} boxes have a partner; {others}")
@@ -672,15 +704,9 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
     return min(known, key=lambda pair: pair[1]) if value is not None else (limit, None)
 
 
-def choose_limits(output: OutputDrift, drift: Drift) -> dict[str, float]:
-    """The limits that an output is held to: where decisions are compared, one that takes none has its own."""
-    return drift.undecided if drift.undecided and output.agreement is None else drift.limits
-
-
-def _lacks_partners(output: OutputDrift, drift: Drift) -> bool:
+def _lacks_partners(output: OutputDrift, limits: Mapping[str, float]) -> bool:
     """Whether a box has no partner and no limit says how many may: differences are those of partners alone."""
-    limited = drift.limits and "agreement" not in drift.limits
-    return output.decisions == "boxes" and bool(limited) and output.agreement != 1
+    return output.decisions == "boxes" and bool(limits) and "agreement" not in limits and output.agreement != 1
 
 
 def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:

@@ -1,6 +1,6 @@
 """Which row of a run is the fastest, which one is recommended, and between which of them only the user can choose."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Literal, TypeVar
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
-from enginebench.stats.alike import check_comparisons, find_references, list_invented
+from enginebench.stats.alike import check_comparisons, find_references, hold_to_limits, is_reduced, list_invented
 from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
 from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
@@ -62,6 +62,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     # What `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of anything else.
     max_metric_drop: float | None = None
     p99_limit_ms: float | None = None  # `recommended` keeps to it
+    limits: Mapping[str, float] | None = None  # of the outputs; None: the usual ones
+    requested: tuple[Precision | None, ...] = ()  # precisions that were asked for, beside those of the rows
 
 
 USUAL = Rules()
@@ -75,7 +77,8 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     and among rows without a significant difference what the user has, or whose outputs are the surest.
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
-    kept = check_comparisons(results)
+    requested = (*rules.requested, *(result.requested_precision for result in results))
+    kept = hold_to_limits(check_comparisons(results), rules.limits, requested)
     settings: dict[tuple[object, ...], list[Result]] = {}
     for result in kept:
         settings.setdefault(find_setting(result), []).append(result)
@@ -83,7 +86,7 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     baselines = [named[find_setting(result)] for result in kept]
     references = find_references(kept, baselines)
     weighed = [
-        weigh(result, base, margin=rules.margin, is_reference=result.id in references)
+        weigh(result, base, margin=rules.margin, is_reference=result.id in references, requested=requested)
         for result, base in zip(kept, baselines, strict=True)
     ]
     rows = mark_pareto(weighed, rules.metric)
@@ -171,10 +174,15 @@ def _format_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, m
     if agrees:
         return f"has a p99 of {row.summary.p99.value:.3g} ms, beyond the limit" if row.summary else ""
     score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
-    if metric and kept:
+    if metric and kept and not _is_another_network(row):
         alike = score is not None and score.value.n == kept.value.n
         return f"loses too much of {name_metric(metric)}" if alike else "was not scored on as many samples"
     return format_change(row) if row.outputs == "changed" else row.outputs_reason
+
+
+def _is_another_network(row: Standing) -> bool:
+    """Whether its outputs are beyond what rounding explains in FP32 or TF32, whatever it scores."""
+    return row.outputs == "changed" and not is_reduced(row.result)
 
 
 def _refer(row: Standing, equal: Collection[str]) -> Ref:
@@ -196,7 +204,8 @@ def _within_limit(
 ) -> list[Standing] | None:
     """The ranked rows that lose little enough of the metric against FP32, on as many samples.
 
-    None without labels, and with random weights: what these score is chance.
+    None without labels, and with random weights: what these score is chance. A score does not excuse FP32 or TF32
+    whose outputs changed: that is another network, which happens to score alike.
     """
     if any("weights" in list_invented(row.result) for row in rows):
         return None
@@ -205,7 +214,8 @@ def _within_limit(
     base = _find_score(known[0], metric) if known else None
     if base is None:
         return None
-    scored = [(row, _find_score(row, metric)) for row in ranked if not row.agreement.nonfinite]
+    sound = [row for row in ranked if not row.agreement.nonfinite and not _is_another_network(row)]
+    scored = [(row, _find_score(row, metric)) for row in sound]
     alike = [(row, score) for row, score in scored if score is not None and score.value.n == base.value.n]
     return [row for row, score in alike if not loses_too_much(base, score, max_drop)]
 

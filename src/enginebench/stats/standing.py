@@ -8,7 +8,18 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
-from enginebench.core.records import Caveat, Clock, Drift, Estimate, Measurement, Outputs, Result, Validity, Verdict
+from enginebench.core.records import (
+    Caveat,
+    Clock,
+    Drift,
+    Estimate,
+    Measurement,
+    Outputs,
+    Precision,
+    Result,
+    Validity,
+    Verdict,
+)
 from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
@@ -200,7 +211,14 @@ def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
     return max(low, least if ratio.n >= MIN_SIGNS else 0.0) > 1 + margin
 
 
-def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
+def weigh(
+    result: Result,
+    baseline: Result | None,
+    *,
+    margin: float = MARGIN,
+    is_reference: bool = False,
+    requested: Iterable[Precision | None] = (),  # by all configurations of the run
+) -> Standing:
     """What the samples and the outputs of a row say, also of one that failed or was skipped."""
     measured, summary = _list_measured(result), None
     if measured:
@@ -211,7 +229,7 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     base = baseline if measured else None
     found = compare_rows(base, result, margin) if base and base.id != result.id else None
     one = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method="the baseline itself")
-    outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
+    outputs, outputs_reason = judge_outputs(result, is_reference=is_reference, requested=requested)
     return Standing(
         result=result,
         summary=summary,

@@ -144,12 +144,9 @@ def _measure(
                 file = samples / f"{name}.npz"
                 sides.run_side(side, entered, file, n=entries, step=step, scratch=place / name, reporter=reporter)
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
-    between = (asked, asked, task) if asked else (ref.engine.precision, cand.engine.precision, task)
-    chosen = dict(judging.limits_between(*between) if limits is None else limits)
-    undecided = judging.limits_undecided(*between) if limits is None else None
-    drift = judging.measure_drift(
-        *answers, chosen, reference_id=reference, asked=n or entries, task=task, undecided=undecided
-    )
+    usual = judging.limits_between(asked or ref.engine.precision, asked or cand.engine.precision)
+    chosen = usual if limits is None else limits
+    drift = judging.measure_drift(*answers, chosen, reference_id=reference, asked=n or entries, task=task)
     for name in limits or {}:  # one that applies to no output would pass everything
         if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
             raise UsageError(
@@ -187,7 +184,6 @@ def _describe(drift: Drift, opened: Sequence[sides.OpenSide], given: Inputs, see
         n_asked=drift.asked or drift.n,
         outputs=drift.outputs,
         limits=drift.limits,
-        undecided=drift.undecided,
         passed=drift.passed and whole,
         gate=gate,
         reference=reference,

@@ -26,6 +26,7 @@ from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.scoring import Judged, open_metrics
 from enginebench.stats.alike import check_comparisons, judge_outputs
+from enginebench.stats.ranking import Rules
 from in_process import Children
 from reporters import Silent
 from samples import make_result
@@ -185,7 +186,7 @@ def test_answers_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None
     results = bed.start(*rows).run()
     assert [r.drift.reference for r in results if r.drift] == [rows[0].id, rows[0].id, rows[2].id, rows[2].id]
     assert [r.drift.passed for r in results if r.drift] == [True, False, True, False]
-    accepted = bed.start(*rows, at="accepted", limits={"max_abs": 1.01}).run()
+    accepted = bed.start(*rows, at="accepted", rules=Rules(limits={"max_abs": 1.01})).run()
     assert all(r.drift.passed and r.drift.limits == {"max_abs": 1.01} for r in accepted if r.drift)
 
 

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.records import Drift, OutputDrift, Precision
+from enginebench.core.records import Drift, OutputDrift, Precision, Task
 from enginebench.stats.alike import check_comparisons, fill_lengths
 from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
@@ -21,7 +21,6 @@ from enginebench.stats.drift import (
     find_exceeded,
     keeps_limits,
     limits_between,
-    limits_undecided,
     measure_drift,
     measure_samples,
 )
@@ -404,7 +403,7 @@ INT8 = default_limits("int8")
 def measure_drift_tasks(reference, candidate, precision="int8", task=None) -> tuple[OutputDrift, bool]:
     names = reference if isinstance(reference, dict) else {"out": reference}
     others = candidate if isinstance(candidate, dict) else {"out": candidate}
-    drift = measure_drift(names, others, limits_between("fp32", precision, task), task=task)
+    drift = measure_drift(names, others, limits_between("fp32", precision), task=task)
     return drift.outputs[0], drift.passed
 
 
@@ -486,6 +485,62 @@ def test_boxes_are_matched_before_they_are_compared():
     assert not measure_drift_tasks(reference, nonsense)[1]
 
 
+def make_lies() -> dict[str, tuple[Task, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Outputs that decide alike and are not the same: (task, right, wrong)."""
+    rng = np.random.default_rng(11)
+    low = rng.uniform(50, 250, (16, 20, 2))
+    scores, labels = rng.uniform(0.5, 1, (16, 20)), rng.integers(0, 4, (16, 20))
+    scene = {
+        "boxes": np.concatenate([low, low + rng.uniform(20, 60, low.shape)], 2),
+        "scores": scores,
+        "labels": labels,
+    }
+    maps = rng.standard_normal((16, 8, 32, 32))
+    maps[:, 3] += 6  # one class wins everywhere, whatever is done to a row
+    row = maps.copy()
+    row[:, :, -1] *= 0.9
+    steps = 8 * np.eye(30)[rng.integers(1, 30, (16, 12))] + rng.normal(0, 0.3, (16, 12, 30))
+    last = steps.copy()
+    last[:, -1] *= 1.05
+    return {
+        "boxes shifted by 1": ("detection", scene, scene | {"boxes": scene["boxes"] + 1}),
+        "scores 1 % lower": ("detection", scene, scene | {"scores": 0.99 * scores}),
+        "a row of a map scaled": ("segmentation", {"out": maps}, {"out": row}),
+        "the last step scaled": ("text", {"out": steps}, {"out": last}),
+    }
+
+
+@pytest.mark.parametrize("name", make_lies())
+def test_decisions_that_agree_do_not_excuse_values(name: str) -> None:
+    task, right, wrong = make_lies()[name]
+    drift = measure_drift(right, wrong, limits_between("fp32", "fp32"), task=task)
+    assert drift.outputs[0].agreement == 1 and not drift.passed
+    rounded = {n: a.astype(np.float32) if a.dtype.kind == "f" else a for n, a in right.items()}
+    exact = {n: a.astype(rounded[n].dtype).astype(a.dtype) for n, a in right.items()}
+    assert measure_drift(right, exact, limits_between("fp32", "fp32"), task=task).passed, "rounding of FP32 is no lie"
+
+
+@pytest.mark.parametrize(("precision", "passes"), [("fp16", False), ("bf16", True), ("int8", True)])
+def test_decisions_of_a_reduced_precision_have_its_numeric_limit_as_their_floor(precision, passes):
+    """Scores a twentieth lower decide alike, at 26 dB."""
+    scene = make_scene()
+    lower = scene | {"scores": 0.95 * scene["scores"]}
+    limits = limits_between("fp32", precision)
+    assert measure_drift(scene, lower, limits, task="detection").passed is passes
+    assert not measure_drift(scene, scene | {"labels": scene["labels"] + 1}, limits, task="detection").passed
+
+
+def test_all_reduced_precisions_of_a_run_have_the_limits_of_the_coarsest():
+    asked = ("fp32", "tf32", "bf16", "int8")
+    found = [limits_between("fp32", precision, asked) for precision in ("fp16", "bf16", "int8")]
+    assert found == [default_limits("int8")] * 3
+    assert [limits_between("fp32", full, asked) for full in ("fp32", "tf32")] == [
+        *map(default_limits, ("fp32", "tf32"))
+    ]
+    assert limits_between("fp32", "fp16", ("fp32", "bf16")) == default_limits("bf16")
+    assert limits_between("fp32", "bf16") == default_limits("bf16")
+
+
 def test_masks_are_compared_between_partners():
     """A box that only the reference shows takes its mask with it; that box is the difference."""
     reference = make_scene(1)
@@ -521,18 +576,17 @@ def test_partners_differ_by_their_coordinates_and_by_their_scores():
 @pytest.mark.parametrize("task", [None, "detection"])
 def test_detectors_that_show_nothing_are_compared_by_their_numbers(task):
     """All scores lie below what a user sees, so that no decision can agree."""
-    limits, undecided = limits_between("fp32", "fp32", task), limits_undecided("fp32", "fp32", task)
+    limits = limits_between("fp32", "fp32")
     one, other = make_scene(), make_scene(seed=8)
     one["scores"], other["scores"] = one["scores"] / 5, other["scores"] / 5
-    ask = {"task": task, "undecided": undecided}
-    same = measure_drift(one, one, limits, **ask)
+    same = measure_drift(one, one, limits, task=task)
     assert same.passed and [o.name for o in same.outputs] == list(one) and same.outputs[0].decisions is None
     assert judge_answers(make_result(), make_result("ort", drift=replace(same, reference="pytorch-fp32-b1")))[0]
-    drift = measure_drift(one, other, limits, **ask)
+    drift = measure_drift(one, other, limits, task=task)
     assert not drift.passed and any("boxes: snr is" in text for text in find_exceeded(drift))
     rows = [np.concatenate([s["boxes"], s["scores"][..., None], s["labels"][..., None]], axis=2) for s in (one, other)]
-    drift = measure_drift({"out": rows[0]}, {"out": rows[1]}, limits, **ask)
-    assert not drift.passed and measure_drift({"out": rows[0]}, {"out": rows[0]}, limits, **ask).passed
+    drift = measure_drift({"out": rows[0]}, {"out": rows[1]}, limits, task=task)
+    assert not drift.passed and measure_drift({"out": rows[0]}, {"out": rows[0]}, limits, task=task).passed
 
 
 def test_two_axes_of_a_regression_are_no_classes_and_one_class_is_no_choice():
@@ -588,12 +642,12 @@ def test_boxes_of_each_sample_are_matched():
 
 @pytest.mark.parametrize(("score", "agreement"), [(0.9, 1), (0.24, 1), (0.19, 0), (0.01, 0)])
 def test_a_box_whose_score_fell_out_of_sight_has_no_partner(score, agreement):
-    """Limits of detection are on agreement alone: a network whose scores all fell would pass by its boxes."""
+    """Coordinates are compared between partners alone: a network whose scores all fell would pass by its boxes."""
     scene = make_scene() | {"scores": np.full((3, 6), 0.9)}
     fallen = reorder(scene | {"scores": np.full((3, 6), score)})
     for sides in ((scene, fallen), (fallen, scene)):
-        drift = measure_drift(*sides, limits_between("fp32", "fp32", "detection"), task="detection")
-        assert (drift.outputs[0].agreement, drift.passed) == (agreement, bool(agreement))
+        drift = measure_drift(*sides, limits_between("fp32", "fp32"), task="detection")
+        assert (drift.outputs[0].agreement, drift.passed) == (agreement, score == 0.9)
 
 
 DRIFT_SAMPLES_REF = np.array([[10.0, 0.0, 0.0], [5.0, 4.9, 0.0], [0.0, 3.0, 1.0]])

@@ -2,15 +2,17 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.records import Result
+from enginebench.core.records import Caveat, Result
 from enginebench.stats.diff import diff_results
+from enginebench.stats.drift import default_limits
 from enginebench.stats.metrics.scores import loses_too_much
-from enginebench.stats.ranking import find_quality, rank_results
+from enginebench.stats.ranking import Rules, find_quality, rank_results
 from samples import make_drift, make_result
 
 SOURCE = Path(enginebench.__file__).parent
@@ -33,6 +35,60 @@ def test_run_and_diff_allow_the_same_loss(top1: float, kept: bool) -> None:
     (row,) = diff_results([same_name], [cand]).rows
     assert any("top-1" in failure for failure in row.failures) is not kept
     assert loses_too_much(base.scores[0], cand.scores[0]) is not kept
+
+
+def make_noisy(engine: str, precision: str, snr_db: float, **more: Any) -> Result:
+    drift = make_drift(0.1)
+    output = replace(drift.outputs[0], snr_db=snr_db, centred_cosine_mean=0.99 if snr_db > 15 else 0.91)
+    passed = snr_db >= default_limits(precision)["snr"]  # by the limits of its own format alone
+    return make_result(engine, precision, drift=replace(drift, outputs=(output,), passed=passed), **more)
+
+
+def test_nothing_is_rejected_that_is_nearer_to_the_reference_than_something_accepted() -> None:
+    """As of efficientnet-lite0: BF16 at 19.4 dB was rejected beside INT8 at 7.3 dB, which was named."""
+    base = make_result(median_ms=20)
+    bf16, int8 = make_noisy("ort", "bf16", 19.45, median_ms=2), make_noisy("ort", "int8", 7.3, median_ms=5, seed=2)
+    ranking = rank_results([base, bf16, int8])
+    assert [row.outputs for row in ranking.standings] == ["same", "within_limits", "within_limits"]
+    assert ranking.recommended is not None and ranking.recommended.id == bf16.id
+    told = [[str(c) for c in row.result.caveats if c.code == "noisier_than_usual"] for row in ranking.standings]
+    assert [len(texts) for texts in told] == [0, 1, 0]
+    assert "noisier than BF16 usually is: 19.4 dB, expected 20 or more" in told[1][0]
+    alone = rank_results([base, bf16]).standings[1]
+    assert (alone.outputs, alone.agreement.outputs_agree) == ("changed", False)
+    assert rank_results([base, bf16], Rules(requested=("bf16", "int8"))).standings[1].outputs == "within_limits"
+    own = rank_results([base, bf16, int8], Rules(limits={"snr": 20.0})).standings[1]
+    assert own.outputs == "changed" and not own.result.caveats, "the user's own limits are held as they are"
+
+
+def test_fp32_and_tf32_keep_their_own_limits_whatever_else_was_asked_for() -> None:
+    rows = [make_result(median_ms=20), make_noisy("ort", "fp32", 45), make_noisy("ort", "tf32", 25, identity="t")]
+    rows += [make_noisy("ort", "int8", 7.3)]
+    found = [row.outputs for row in rank_results(rows).standings]
+    assert found == ["same", "changed", "changed", "within_limits"]
+
+
+def test_a_score_excuses_int8_and_no_fp32_whose_outputs_changed() -> None:
+    base = make_result(median_ms=20, accuracy=0.98)
+    fp32 = make_noisy("ort", "fp32", 36, median_ms=2, accuracy=0.98)
+    int8 = make_noisy("openvino", "int8", 3, median_ms=5, accuracy=0.98, seed=2)
+    ranking = rank_results([base, fp32, int8])
+    assert ranking.recommended is not None and ranking.recommended.id == int8.id
+    rejected = ranking.headlines[0].rejected
+    assert rejected is not None and rejected.id == fp32.id and "changes the outputs" in rejected.reason
+
+
+def test_noise_of_random_weights_is_judged_alike_for_all_reduced_precisions() -> None:
+    """Half of what varies is noise: too much for 16 bits alone, and not where 8 bits were asked for, too."""
+    random = Caveat(code="random_weights", message="the weights are random")
+    bf16, int8 = (replace(make_noisy("ort", p, 10), caveats=(random,)) for p in ("bf16", "int8"))
+    assert bf16.drift is not None
+    output = replace(bf16.drift.outputs[0], centred_cosine_mean=0.4)
+    bf16 = replace(bf16, drift=replace(bf16.drift, outputs=(output,)))
+    base = make_result(median_ms=20)
+    assert rank_results([base, bf16]).standings[1].outputs == "changed"
+    found = rank_results([base, bf16, int8]).standings[1]
+    assert found.outputs == "not_judged" and [c.code for c in found.result.caveats] == ["random_weights"]
 
 
 def test_quality_is_of_one_kind_for_all_rows() -> None:

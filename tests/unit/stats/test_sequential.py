@@ -93,13 +93,15 @@ def test_which_of_two_is_faster_is_asked_only_where_the_answer_names_one(simulat
     assert ask(rows[:3]) == ({"row-0", "a", "b"}, {"a", "b"}), "without it one of the two may lead"
     ended = [replace(row, look=6) if row.id == "best" else row for row in rows]
     assert ask(ended)[0] == {"row-0", "best"}, "who ended still leads"
-    changed = replace(rows[2], drift=Drift(n=32, outputs=(simulation.SAME,), reference="row-0", passed=False))
+    far = replace(simulation.SAME, snr_db=3.0)
+    changed = replace(rows[2], drift=Drift(n=32, outputs=(far,), reference="row-0", passed=False))
     assert ask([rows[0], rows[1], changed])[1] == set(), "who changes the outputs is not taken, however close"
 
 
 def test_who_changes_the_outputs_is_asked_about_where_it_may_be_taken(simulation: ModuleType) -> None:
     """By a metric, of which it may lose as much as the user says."""
-    sway, bad = 0.04 * np.array([1, -1] * 3), Drift(n=32, outputs=(simulation.SAME,), reference="row-0", passed=False)
+    sway, far = 0.04 * np.array([1, -1] * 3), replace(simulation.SAME, snr_db=3.0)
+    bad = Drift(n=32, outputs=(far,), reference="row-0", passed=False)
     logs = {"row-0": 2 + sway / 10, "a": 0 * sway, "b": 0.06 + sway}
     first, *rest = [simulation.make_row(name, np.exp(log) * 1e6) for name, log in logs.items()]
 

@@ -1,7 +1,7 @@
 """Where candidates run: built and checked once, then one fresh process for each round."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
 from enginebench.core.recipes import find_graph_precision, find_start
-from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Result, Validity
+from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Precision, Result, Validity
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
@@ -21,7 +21,7 @@ from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
-from enginebench.stats.alike import judge_outputs, list_invented
+from enginebench.stats.alike import hold_to_limits, is_reduced, judge_outputs, list_invented
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
@@ -103,12 +103,14 @@ def find_refusal(
     reference: Result | None,  # that its outputs were compared with
     *,
     max_drop: float | None = None,  # of the metric; None: the usual
-    limits: Mapping[str, float] | None = None,  # of drift; None: those of the precision, which were applied there
+    limits: Mapping[str, float] | None = None,  # of drift; None: the usual ones
+    requested: Collection[Precision | None] = (),  # precisions of the search, whose reduced ones have the same limits
 ) -> str | None:
     """Why a row may not race; None if it may.
 
     Where the reference has a score, the score decides, as for the recommended row of a run; limits of drift that the
-    user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
+    user named hold beside it, and those of FP32 and TF32 always do. Else the drift decides. Random weights and inputs
+    refuse what is grossly wrong alone.
     """
     if not has_answered(result):
         return result.reason or result.status
@@ -127,10 +129,14 @@ def find_refusal(
                 f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
                 f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
             )
-    return _find_drift(result, limits, by_score=base is not None)
+    rows = [reference, result] if reference is not None else [result]
+    held = hold_to_limits(rows, limits, requested)[-1]
+    return _find_drift(held, limits, requested, by_score=base is not None and is_reduced(result))
 
 
-def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score: bool) -> str | None:
+def _find_drift(
+    result: Result, limits: Mapping[str, float] | None, requested: Collection[Precision | None], *, by_score: bool
+) -> str | None:
     drift = result.drift
     if drift is None:
         return None
@@ -142,7 +148,8 @@ def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score:
         kept = all(keeps_limits(output, limits) for output in drift.outputs)
         held = limits
     else:
-        kept, held = by_score or judge_outputs(result, is_reference=False)[0] != "changed", drift.limits
+        kept = by_score or judge_outputs(result, is_reference=False, requested=requested)[0] != "changed"
+        held = drift.limits
     return None if kept else f"its outputs differ too much: {_describe(drift, held)}"
 
 
@@ -212,12 +219,13 @@ class TimedTrack:
         self._campaign.restore(with_failed=True)
         self._campaign.check()
         results, drop, limits = self._campaign.results, self._request.run.max_metric_drop, self._request.limits
+        requested = self._request.run.list_requested()
         found: dict[str, str | None] = {}
         for name, row in planned.items():
             result = results[row.id]
             # The row that its outputs were compared with: itself, if others were compared with it; none, if nobody did.
             reference = results.get(result.drift.reference or "") if result.drift else None
-            found[name] = find_refusal(result, reference, max_drop=drop, limits=limits)
+            found[name] = find_refusal(result, reference, max_drop=drop, limits=limits, requested=requested)
         return found
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:

@@ -16,7 +16,7 @@ from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.stats.alike import compare_questions, fill_lengths
 from enginebench.stats.diff import Change, DiffDocument, DiffRow, Pair, diff_results, join_documents
-from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
+from enginebench.stats.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
 from enginebench.stats.layer_records import EngineLayer, LayerDelta, split_name
 
@@ -102,10 +102,9 @@ def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, ta
     wanted, answers = map(dict, cut_common(*fill_lengths(wanted, answers, opened)))
     if unlike := compare_questions(base, cand) or list_unlike(wanted, answers):
         return replace(cand, drift=refuse_drift(base.id, unlike))
-    asked = base.requested_precision, cand.requested_precision, task
-    limits, undecided = limits_between(*asked), limits_undecided(*asked)
+    limits = limits_between(base.requested_precision, cand.requested_precision)
     try:
-        drift = measure_drift(wanted, answers, limits, reference_id=base.id, task=task, undecided=undecided)
+        drift = measure_drift(wanted, answers, limits, reference_id=base.id, task=task)
         return replace(cand, drift=drift)
     except ArtifactError as error:
         return replace(cand, drift=refuse_drift(base.id, [str(error)]))

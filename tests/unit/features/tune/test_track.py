@@ -26,7 +26,8 @@ def make_row(
     output = replace(found.outputs[0], mean_abs_diff=0.1, cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99)
     drift = replace(found, outputs=(output,), limits={"centred_cosine": 0.9}, reference="r", unlike=unlike)
     told = {"status": status, "reason": "it broke" if status != "partial" else None, "accuracy": score}
-    return make_result("fake", drift=drift if compared else None, processes=0, identity=name, **told)  # type: ignore[arg-type]
+    made = make_result("fake", drift=drift if compared else None, processes=0, identity=name, **told)  # type: ignore[arg-type]
+    return made if name == "r" else replace(made, requested_precision="int8")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,19 @@ def test_with_labels_the_score_decides() -> None:
     assert find_refusal(make_row(score=0.73), base, max_drop=0.05) is None
     assert find_refusal(make_row(), base) == "it has no top1"
     assert "not finite" in str(find_refusal(make_row(score=0.76, nonfinite=1), base))
+
+
+def test_a_score_does_not_excuse_fp32_whose_outputs_changed() -> None:
+    """40 dB are plenty for INT8; in FP32 they are another network, which happens to score alike."""
+    base, row = make_row("r", score=0.76), make_row(score=0.76)
+    assert find_refusal(row, base) is None
+    assert "snr 40 below 60" in str(find_refusal(replace(row, requested_precision="fp32"), base))
+
+
+def test_a_search_holds_all_reduced_precisions_to_the_coarsest_that_was_asked_for() -> None:
+    row = replace(make_row(cosine=0.95), requested_precision="bf16")
+    assert "centred_cosine 0.95 below 0.99" in str(find_refusal(row, make_row("r"), requested=("fp32", "bf16")))
+    assert find_refusal(row, make_row("r"), requested=("fp32", "bf16", "int8")) is None
 
 
 def test_what_was_held_against_fp32_that_does_not_race_is_judged_by_its_drift() -> None:
