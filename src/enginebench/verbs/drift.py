@@ -20,6 +20,7 @@ from enginebench.models.samples import cut_entries, group_samples, join_samples,
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
+from enginebench.runs.campaign import VARIATION
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
@@ -45,7 +46,7 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
     limit: Annotated[
         Limits | None,
         Opt(
-            "Exit with code 4 beyond these limits: cosine=0.99,top1=0.98 [those of the candidate's precision]",
+            "Exit with code 4 beyond these limits: cosine=0.99,top1=0.98 [those of the shorter precision]",
             metavar="NAME=VALUE",
             multiple=True,
             more="NAME is one of `cosine`, `cosine_min`, `centred_cosine`, `snr`, `top1`, `top5`, `max_abs`, "
@@ -77,8 +78,8 @@ def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOpt
     Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
 
     REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18) or files of stored results. A graph runs in its
-    own precision and must meet its limits. Non-finite outputs always fail. Agreement on random inputs is no
-    measure of accuracy; for that, see `enginebench accuracy`.
+    own precision and must meet its limits; the command ends with exit code 4 if it does not. Non-finite outputs always
+    fail. Agreement on random inputs is no measure of accuracy; for that, see `enginebench accuracy`.
 
     Args:
         reference: the side that is taken as correct; also (ENGINE, model).
@@ -98,7 +99,9 @@ def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOpt
         open_progress(options["progress"]) as reporter,
     ):
         document = _measure(first, second, request, limits, reporter, options)
-    return judge(document) if options["gate"] else document
+    if options["gate"] and document.gate:
+        require_passed(document)
+    return document
 
 
 @door.command(drift, "REF", "CAND", shown=opts.Trusting)
@@ -106,13 +109,13 @@ def command(reference: str, candidate: str, shown: opts.Printed, **options: Unpa
     options["gate"] = False
     document = drift(reference, candidate, **options)
     door.show(document, shown, door.tables(list_drift))
-    judge(document)
+    require_passed(document)
 
 
-def judge(document: DriftDocument) -> DriftDocument:
-    if document.gate and not document.passed:
+def require_passed(document: DriftDocument) -> None:
+    """Raise GateFailed, with what was exceeded, unless the outputs are within the limits."""
+    if not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
-    return document
 
 
 def _measure(
@@ -139,10 +142,13 @@ def _measure(
         check_prepared(given, (ref, cand))
         samples = place / "samples" if out is None or options["skip_output_save"] else out / "samples"
         entered = save_inputs(given.entries, ref.artifact.inputs, samples / "inputs")
+        random: list[Caveat] = []
         with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
             for name, side in (("reference", ref), ("candidate", cand)):
-                file = samples / f"{name}.npz"
-                sides.run_side(side, entered, file, n=entries, step=step, scratch=place / name, reporter=reporter)
+                file, scratch = samples / f"{name}.npz", place / name
+                varies = sides.run_side(side, entered, file, n=entries, step=step, scratch=scratch, reporter=reporter)
+                if varies is not None and varies > VARIATION:
+                    random.append(make_caveat("outputs_vary", row=side.text, share=varies))
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
     usual = judging.limits_between(asked or ref.engine.precision, asked or cand.engine.precision)
     chosen = usual if limits is None else limits
@@ -152,7 +158,7 @@ def _measure(
             raise UsageError(
                 f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
             )
-    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None)
+    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None, random)
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
         per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*answers, task))
@@ -160,7 +166,8 @@ def _measure(
     return document
 
 
-# Enough outputs for reveal a wrong engine, and to hint at a poor one.
+RANDOM = "random outputs: the same inputs give different outputs"
+# Enough outputs to reveal a wrong engine, and to hint at a poor one.
 SAMPLES = 64
 
 
@@ -171,27 +178,41 @@ class Inputs(Struct, frozen=True, kw_only=True, eq=False):
     caveats: tuple[Caveat, ...] = ()
 
 
-def _describe(drift: Drift, opened: Sequence[sides.OpenSide], given: Inputs, seed: int, gate: bool) -> DriftDocument:
+def _describe(
+    drift: Drift,
+    opened: Sequence[sides.OpenSide],
+    given: Inputs,
+    seed: int,
+    gate: bool,
+    random: Sequence[Caveat],  # of each side whose outputs vary by themselves
+) -> DriftDocument:
     whole = drift.n >= (drift.asked or 0)
     missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
+    # A candidate that varies by itself must meet the limits all the same; agreement with a random reference is chance.
+    chance = any(caveat.figures["row"] == opened[0].text for caveat in random)
     reference, candidate = (
         DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)
         for side in opened
     )
-    doubts = (*given.caveats, *judging.doubt_samples(drift), *(c for side in opened for c in side.artifact.caveats))
+    doubts = (
+        *random,
+        *given.caveats,
+        *judging.doubt_samples(drift),
+        *(c for side in opened for c in side.artifact.caveats),
+    )
     return DriftDocument(
         n=drift.n,
         n_asked=drift.asked or drift.n,
         outputs=drift.outputs,
         limits=drift.limits,
-        passed=drift.passed and whole,
+        passed=drift.passed and whole and not chance,
         gate=gate,
         reference=reference,
         candidate=candidate,
         inputs=given.source,
         preprocess_sha256=given.preprocess_sha256,
         seed=seed,
-        exceeded=(*judging.find_exceeded(drift), *missing),
+        exceeded=(*([RANDOM] if random else []), *judging.find_exceeded(drift), *missing),
         caveats=tuple(dict.fromkeys(doubts)),
     )
 

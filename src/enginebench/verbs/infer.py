@@ -131,5 +131,5 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
             artifact=artifact, engine=spec, out_dir=str(scratch), inputs_path=inputs, outputs_path=str(out.absolute())
         )
         with lock_devices((device,), on_wait=reporter.say):
-            outputs = run_child(infer, timeout_s=INFER_TIMEOUT_S)
+            outputs = run_child(infer, timeout_s=INFER_TIMEOUT_S).outputs
     return InferDocument(engine=spec, outputs=outputs, path=str(out))

@@ -104,12 +104,38 @@ def test_what_differs_between_two_runs_of_one_plan_is_named() -> None:
     assert "several streams" in found[2]
 
 
-def test_without_a_limit_it_reports_and_does_not_judge_by_exit_code(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+def test_outputs_beyond_the_usual_limits_are_reported_and_end_with_code_4(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path
+) -> None:
     sides = (f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}")
-    done = cli("drift", *sides, "--out", "d", "--skip-output-save", "--n", "3", code=0)
-    assert "NOT within the limits" in done.stdout
+    done = cli("drift", *sides, "--out", "d", "--skip-output-save", "--n", "3", code=4)
+    assert "NOT within the limits" in done.stdout and "output: snr is" in done.stderr
     assert "the inputs are random" in done.stdout
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["output_diff.json", "per_sample_diff.json"]
+
+
+def save_noise(path: Path, share: float) -> Path:
+    """A graph that adds random numbers between 0 and `share` to its input."""
+    noise = f"n = RandomUniformLike <low = 0.0, high = {share}> (input)"
+    text = f"(float[batch, 8] input) => (float[batch, 8] scores) {{ {noise} scores = Add(input, n) }}"
+    return write_text(path, text, opset=20)
+
+
+def test_random_outputs_are_called_so_and_do_not_pass_for_agreement(cli: Cli, tmp_path: Path) -> None:
+    """INT8 may differ by half of the signal; chance that stays within is no agreement."""
+    np.savez(tmp_path / "in.npz", input=np.random.default_rng(0).uniform(0, 4, (8, 8)).astype(np.float32))
+    noisy, steady = save_noise(tmp_path / "noisy.onnx", 0.3), save_noise(tmp_path / "steady.onnx", 1e-6)
+    ask = ("--inputs", "in.npz", "--precision", "int8", "--json")
+    said = "random outputs: the same inputs give different outputs"
+    both = cli("drift", f"ort@{noisy}", f"ort@{noisy}", *ask, code=4)
+    assert said in both.stderr and json.loads(both.stdout)["exceeded"] == [said]
+    assert [c["figures"]["row"] for c in json.loads(both.stdout)["caveats"] if c["code"] == "outputs_vary"] == [
+        f"ort@{noisy}"
+    ]
+    candidate = cli("drift", f"ort@{steady}", f"ort@{noisy}", *ask, code=0)
+    assert said in json.loads(candidate.stdout)["exceeded"], "an engine that varies by itself is held to the limits"
+    alike = json.loads(cli("drift", f"ort@{steady}", f"ort@{steady}", *ask, code=0).stdout)
+    assert (alike["exceeded"], alike["passed"]) == ([], True), "less than a hundredth is no randomness"
 
 
 def save_graph(path: Path, width: int, batch: int | str = "batch") -> Path:

@@ -80,8 +80,13 @@ class ProbeLayersJob(Job[Availability], frozen=True, kw_only=True, tag="probe_la
         return probe_layers(self)
 
 
-class InferJob(Job[tuple[TensorSpec, ...]], frozen=True, kw_only=True, tag="infer"):
-    """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
+class InferAnswer(Struct, frozen=True, kw_only=True):
+    outputs: tuple[TensorSpec, ...]
+    varies: float | None = None  # largest difference of two outputs for the first inputs, over the largest value
+
+
+class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
+    """Run one engine on the arrays of a file: all at once, or `step` entries at a time and the first of them twice."""
 
     artifact: Artifact
     engine: EngineSpec
@@ -90,7 +95,7 @@ class InferJob(Job[tuple[TensorSpec, ...]], frozen=True, kw_only=True, tag="infe
     outputs_path: str
     step: int | None = None
 
-    def perform(self, note: NoteCall, keep: KeepCall[tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
+    def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
         from enginebench.runs.child.perform.infer import infer_arrays
 
         return infer_arrays(self, note)

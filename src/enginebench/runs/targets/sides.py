@@ -246,7 +246,12 @@ def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
 
 def run_side(
     side: OpenSide, inputs: Path, outputs: Path, *, n: int, step: int, scratch: Path, reporter: Reporter
-) -> None:
+) -> float | None:
+    """Runs a side on the entries of `inputs` and saves its outputs.
+
+    Returns:
+        By how much it answers the same inputs differently, over the largest value; None of a tool, which is not asked.
+    """
     reporter.step(f"{side.describe()}: running")
     job = InferJob(
         artifact=side.artifact,
@@ -257,4 +262,4 @@ def run_side(
         step=step,
     )
     timeout_s = SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step)
-    run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, side.describe()))
+    return run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, side.describe())).varies

@@ -71,6 +71,19 @@ def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
     return engine.fetch()
 
 
+def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
+    """The largest difference of two outputs for the same inputs, as a share of the largest value; words differ by 1."""
+    shares = [0.0]
+    for name, array in first.items():
+        if array.shape != again[name].shape or array.dtype.kind not in "fiub":
+            shares.append(float(not np.array_equal(array, again[name])))
+        else:
+            one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (array, again[name]))
+            largest = np.max(np.abs(one), initial=0.0)
+            shares.append(float(np.max(np.abs(one - other), initial=0.0) / (largest or 1.0)))
+    return max(shares)
+
+
 def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:
     """The engine's outputs for all `feeds`, joined along the first axis."""
     answers = [ask_engine(engine, feed) for feed in feeds]

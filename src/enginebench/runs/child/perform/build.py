@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
@@ -37,6 +36,7 @@ from enginebench.runs.child.perform.answers import (
     ask_tool,
     collect_answers,
     join_rows,
+    measure_variation,
     open_labelled,
     run_entries,
     run_feeds,
@@ -194,19 +194,6 @@ def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | Non
     if isinstance(backend, LeavesCode):
         return backend.hash_code()
     return built.sha256 if built.sha256 != source.sha256 else None
-
-
-def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
-    """The largest difference of two outputs for the same inputs, as a share of the largest value; words differ by 1."""
-    shares = [0.0]
-    for name, array in first.items():
-        if array.shape != again[name].shape or array.dtype.kind not in "fiub":
-            shares.append(float(not np.array_equal(array, again[name])))
-        else:
-            one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (array, again[name]))
-            largest = np.max(np.abs(one), initial=0.0)
-            shares.append(float(np.max(np.abs(one - other), initial=0.0) / (largest or 1.0)))
-    return max(shares)
 
 
 def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:

@@ -1,6 +1,6 @@
 """`infer`: the outputs of an engine for the arrays of a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -8,15 +8,15 @@ from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Array, Feeds, Loadable
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.engines.abilities import Answering
-from enginebench.models.samples import cut_entries, name_only, resolve_given
+from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given
 from enginebench.runs.child.arrays import save_arrays
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
-from enginebench.runs.child.other_jobs import InferJob
-from enginebench.runs.child.perform.answers import ask_engine, join_rows, run_entries
+from enginebench.runs.child.other_jobs import InferAnswer, InferJob
+from enginebench.runs.child.perform.answers import ask_engine, join_rows, measure_variation, run_entries
 
 
-def infer_arrays(job: InferJob, note: NoteCall) -> tuple[TensorSpec, ...]:
+def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     given = resolve_given(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
@@ -24,24 +24,32 @@ def infer_arrays(job: InferJob, note: NoteCall) -> tuple[TensorSpec, ...]:
     calls = [name_only(arrays, artifact.inputs) for arrays in given]
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
-        return artifact.outputs
+        return InferAnswer(outputs=artifact.outputs)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
+    varies = None
     with backend.load(artifact, job.engine) as engine:
         ask = partial(ask_engine, engine)
-        arrays = join_rows(map(ask, calls)) if job.step is None else run_steps(ask, calls, engine.inputs, job.step)
+        if job.step is None:
+            arrays = join_rows(map(ask, calls))
+        else:
+            entries = cut_calls(calls, engine.inputs)
+            arrays = run_entries(ask, entries, engine.inputs, job.step)
+            first = [entries[i] for i in group_samples(entries, job.step, engine.inputs)[0]]
+            feeds = join_samples(first, engine.inputs, job.step)
+            varies = measure_variation(ask(feeds), ask(feeds))
     save_arrays(Path(job.outputs_path), arrays)
-    return tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
+    outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
+    return InferAnswer(outputs=outputs, varies=varies)
+
+
+def cut_calls(calls: Sequence[Feeds], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """The entries of all calls, in their order."""
+    return [entry for arrays in calls for entry in cut_entries(arrays, specs)]
 
 
 def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
     if job.step is None:
         return backend.answer(artifact, job.engine, calls)
-    return run_steps(lambda feeds: backend.answer(artifact, job.engine, [feeds]), calls, artifact.inputs, job.step)
-
-
-def run_steps(
-    ask: Callable[[Feeds], Mapping[str, Array]], calls: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
-) -> dict[str, Array]:
-    """As `run_entries`, for every entry of `calls`."""
-    return run_entries(ask, [entry for arrays in calls for entry in cut_entries(arrays, specs)], specs, step)
+    entries = cut_calls(calls, artifact.inputs)
+    return run_entries(lambda feeds: backend.answer(artifact, job.engine, [feeds]), entries, artifact.inputs, job.step)
