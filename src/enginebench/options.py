@@ -132,7 +132,10 @@ def name_groups(names: Iterable[str]) -> dict[str, str]:
     """Name of an option -> the group of --help that it stands in; none of those that belong to no group."""
     groups: dict[str, tuple[type, tuple[str, ...]]] = {
         "Outputs and accuracy": (Judging, ("limit", "strict_precision", "calibration_method")),
-        "Trials and timing": (Timing, ("baseline", "builds", "timeout", "p99_limit_ms", "load_p99_ms", "time_budget", "wait")),
+        "Trials and timing": (
+            Timing,
+            ("baseline", "builds", "timeout", "p99_limit_ms", "load_p99_ms", "time_budget", "wait"),
+        ),
         "Code that may run": (Trusting, ()),
         "Device, model and inputs": (Shared, ("input_size", "dynamic_axes", "env", "trtexec", "extra")),
         "Printing": (Printed, ("wide", "warnings", "help")),

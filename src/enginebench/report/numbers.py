@@ -8,20 +8,45 @@ from enginebench.core.records import Estimate
 
 TimeUnit = Literal["us", "ms", "s"]
 
+UNITS_PER_MS: dict[TimeUnit, float] = {"us": 1000.0, "ms": 1.0, "s": 0.001}
+_NEXT_UNIT: dict[TimeUnit, TimeUnit] = {"us": "ms", "ms": "s", "s": "s"}
 # From here on a figure is written in the next larger unit: nobody reads 78808 us at a glance. 9999.5 is rounded to it.
 FIVE_DIGITS = 9999.5
-UNITS_PER_MS: dict[TimeUnit, float] = {"us": 1000.0, "ms": 1.0, "s": 0.001}
+# The smallest of several times keeps its unit where the larger one would leave it fewer digits than this.
+LEAST_FIGURE = 0.01
 
 
 def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
-    """Return the unit in which the smallest of these times has a digit before the point, and none has five."""
+    """Return the unit of several times: the smallest has a digit before the point there, and none has five.
+
+    Where no unit does both, that of the smallest: `format_in_unit` gives a figure of five digits a unit of its own.
+    """
     times = [time for time in times_ms if time > 0] or [1.0]
     unit: TimeUnit = "us" if min(times) < 1 else "ms"
-    if unit == "us" and max(times) * UNITS_PER_MS["us"] >= FIVE_DIGITS:
-        unit = "ms"
-    if unit == "ms" and max(times) >= FIVE_DIGITS:
-        unit = "s"
+    larger = _NEXT_UNIT[unit]
+    if max(times) * UNITS_PER_MS[unit] >= FIVE_DIGITS and min(times) * UNITS_PER_MS[larger] >= LEAST_FIGURE:
+        return larger
     return unit
+
+
+def format_in_unit(value: float | None, unit: TimeUnit) -> str:
+    """`value`, which is in `unit`, with three digits; five digits before the point become a larger unit: `78.8 ms`."""
+    if value is None or value < FIVE_DIGITS or unit == "s":
+        return format_digits(value)
+    larger = _NEXT_UNIT[unit]
+    return f"{format_significant(value * UNITS_PER_MS[larger] / UNITS_PER_MS[unit])} {larger}"
+
+
+def format_change(before_ms: float | None, after_ms: float | None) -> str:
+    """`2.31 -> 2.29 ms`: a time before and after, in one unit; `-` for what is not known."""
+    unit = choose_unit(ms for ms in (before_ms, after_ms) if ms)
+    sides = ("-" if not ms else format_significant(ms * UNITS_PER_MS[unit]) for ms in (before_ms, after_ms))
+    return f"{' -> '.join(sides)} {unit}"
+
+
+def format_rate(per_second: float) -> str:
+    """`421`, `68,163`: how many a second."""
+    return format_significant(per_second) if per_second < FIVE_DIGITS else f"{per_second:,.0f}"
 
 
 def format_significant(value: float, digits: int = 3) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.report.numbers import UNITS_PER_MS, TimeUnit, choose_unit, format_digits
+from enginebench.report.numbers import UNITS_PER_MS, TimeUnit, choose_unit, format_in_unit
 
 Value = str | int | float | bool | None
 # Low end, value and high end of a ratio; the ends are None where there is no interval.
@@ -76,9 +76,10 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Table:
-    """The table of these rows, with the columns that have anything to show for them; the fastest chooses the unit."""
+    """The table of these rows, with the columns that have anything to show for them, in the unit of the first times."""
     shown = [column for column in columns if column.when(rows)]
-    times = [column.value(row) for column in shown if column.is_time and column.value for row in rows]
+    first = next((column.value for column in shown if column.is_time and column.value), None)
+    times = [first(row) for row in rows] if first else []
     unit = choose_unit(time for time in times if isinstance(time, float))
     return Table(columns=tuple(_in_unit(one, unit) if one.is_time else one for one in shown), rows=tuple(rows), **more)
 
@@ -89,7 +90,7 @@ def _in_unit(column: Column, unit: TimeUnit) -> Column:
         return ms * UNITS_PER_MS[unit] if isinstance(ms, float) else None
 
     def text(row: Any) -> str:
-        return column.text(row).format(format_digits(value(row)))
+        return column.text(row).format(format_in_unit(value(row), unit))
 
     return replace(column, title=f"{column.title} {unit}", text=text, value=value, is_time=False)
 

@@ -172,7 +172,12 @@ def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
 
 def _format_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, metric: str | None) -> str:
     if agrees:
-        return f"has a p99 of {row.summary.p99.value:.3g} ms, beyond the limit" if row.summary else ""
+        p99_ms = row.summary.p99.value if row.summary else 0.0
+        return (
+            f"has a p99 of {p99_ms:.3g} ms, beyond the limit"
+            if p99_ms < 1000
+            else f"has a p99 of {p99_ms:,.0f} ms, beyond the limit"
+        )
     score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
     if metric and kept and not _is_another_network(row):
         alike = score is not None and score.value.n == kept.value.n

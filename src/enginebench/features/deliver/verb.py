@@ -27,6 +27,7 @@ from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
 from enginebench.features.deliver import writing
 from enginebench.features.deliver.modules import find_module
+from enginebench.features.deliver.readme import format_readme
 from enginebench.features.deliver.servers import add_forms, check_forms
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
@@ -214,7 +215,9 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     write_atomic(stage / "requirements.txt", writing.format_requirements(requirements).encode())
     write_row_check(stage, folder, stored, given=request.inputs is not None)
     bundle = describe_bundle(stored, row, artifact, runtime, requirements)
-    return writing.seal(stage, replace(bundle, module=found.module if found else None))
+    bundle = replace(bundle, module=found.module if found else None)
+    write_atomic(stage / "README.md", format_readme(bundle).encode())
+    return writing.seal(stage, bundle)
 
 
 def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from enginebench.core.names import NOT_KNOWN, show_precision
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
-from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small
+from enginebench.report.numbers import format_digits, format_rate, format_ratio, format_significant, format_small
 from enginebench.report.run.rows import Row, name_items
 from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
@@ -56,7 +56,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
                when=lambda _: found is not None, align="right", spare=3,
                hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed"),
         Column(
-            items, lambda row: format_digits(row.throughput_per_s), attrgetter("throughput_per_s"),
+            items, lambda row: "" if row.throughput_per_s is None else format_rate(row.throughput_per_s),
+            attrgetter("throughput_per_s"),
             align="decimal", wide=not overlap, spare=0 if overlap else 4,
             hint="the batch times the queries per second that ran",
         ),

@@ -10,7 +10,7 @@ from enginebench.core.limits import MOST
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_significant, format_small
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_rate, format_significant, format_small
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, name_items
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline, Rejected
@@ -141,8 +141,7 @@ def _format_figure(row: Row) -> str:
     unit = choose_unit([row.p50_ms.value])
     figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}"
     if row.batch > 1 and row.throughput_per_s:
-        rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else format_digits(row.throughput_per_s)
-        figure += f", {rate} {name_items([row])}/s"
+        figure += f", {format_rate(row.throughput_per_s)} {name_items([row])}/s"
     return f"{figure}, modelled" if row.modelled else figure
 
 

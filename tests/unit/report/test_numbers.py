@@ -1,0 +1,50 @@
+"""Figures as people read them: no time has five digits before the point, whatever stands beside it."""
+
+import re
+
+import pytest
+
+from enginebench.report.numbers import choose_unit, format_change, format_in_unit, format_rate
+from enginebench.report.table import Column, make_table
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "unit"),
+    [
+        ([0.5, 2.0], "us"),
+        ([0.78, 78.8], "ms"),  # 78808 us
+        ([3.0, 50.0], "ms"),
+        ([3.0, 12_000.0], "ms"),  # 0.003 s would be left of the first: the second has its own unit
+        ([300.0, 12_000.0], "s"),
+        ([1104.967], "ms"),
+        ([0.0], "ms"),
+        ([], "ms"),
+    ],
+)
+def test_the_unit_suits_the_smallest_and_the_largest(times_ms: list[float], unit: str) -> None:
+    assert choose_unit(times_ms) == unit
+
+
+def test_a_figure_of_five_digits_has_a_unit_of_its_own() -> None:
+    assert format_in_unit(78_808.0, "us") == "78.8 ms"
+    assert format_in_unit(9_999.0, "us") == "9999" and format_in_unit(9_999.6, "us") == "10.0 ms"
+    assert format_in_unit(None, "us") == ""
+
+
+def test_a_table_is_in_the_unit_of_its_first_times() -> None:
+    columns = [
+        Column(name, lambda row: "{}", lambda row, name=name: row[name], is_time=True) for name in ("p50", "p99")
+    ]
+    rows = [{"p50": 0.002, "p99": 15.0}, {"p50": 0.009, "p99": 0.018}]
+    table = make_table(columns, rows)
+    cells = [[column.text(row) for column in table.columns] for row in rows]
+    assert [column.title for column in table.columns] == ["p50 us", "p99 us"]
+    assert cells == [["2.00", "15.0 ms"], ["9.00", "18.0"]]
+    assert not re.search(r"\d{5}", str(cells))
+
+
+def test_a_change_and_a_rate_are_read_at_a_glance() -> None:
+    assert format_change(6550.0, 6600.0) == "6550 -> 6600 ms"
+    assert format_change(65_500.0, 66_000.0) == "65.5 -> 66.0 s"
+    assert format_change(None, 0.5) == "- -> 500 us"
+    assert [format_rate(rate) for rate in (3.14159, 421.4, 68_163.2)] == ["3.14", "421", "68,163"]
