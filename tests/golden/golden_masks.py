@@ -81,6 +81,7 @@ def mask_tables(text: str) -> str:
 
 def words(line: str) -> str:
     """A line of a table without numbers, units and marks."""
+    line = re.sub(r"(?<=\d) (ms|s)(?=\?| |$)", "", line)  # behind a time that is too long for its column's unit
     line = MARKS.sub("", MEASURED.sub("#", line.replace("..", " ")))
     line = re.sub(r"(?<![\w/])(ns|us|ms|s)(?![\w])", "UNIT", line)
     line = re.sub(r"#[#\-.,()/\s]*(?=\s|$)", "# ", f"{line} ")
