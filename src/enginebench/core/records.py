@@ -388,6 +388,8 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     slices: Slices | None = None
     samples: float | None = None  # a share of the samples
     snr_most_db: float | None = None  # what so many of the samples have at least
+    snr_min_db: float | None = None  # the least of any slice, beyond chance; of boxes, of their corners
+    snr_min_at: str = ""  # which slice that is
     boxes_like: bool = False  # looks like the boxes of a detector, which nobody asked to be matched
 
 

@@ -49,8 +49,8 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
             "Exit with code 4 beyond these limits: cosine=0.99,top1=0.98 [those of the shorter precision]",
             metavar="NAME=VALUE",
             multiple=True,
-            more="NAME is one of `cosine`, `cosine_min`, `centred_cosine`, `snr`, `top1`, `top5`, `max_abs`, "
-            "`mean_abs`, `mean_rel`, `agreement`, `samples`",
+            more="NAME is one of `cosine`, `cosine_min`, `centred_cosine`, `snr`, `snr_min`, `top1`, `top5`, "
+            "`max_abs`, `mean_abs`, `mean_rel`, `agreement`, `samples`",
         ),
     ]
     precision: Annotated[

@@ -520,6 +520,55 @@ def test_decisions_that_agree_do_not_excuse_values(name: str) -> None:
     assert measure_drift(right, exact, limits_between("fp32", "fp32"), task=task).passed, "rounding of FP32 is no lie"
 
 
+def scale_slice(array: np.ndarray, place: object, factor: float) -> np.ndarray:
+    wrong = array.copy()
+    wrong[place] *= factor
+    return wrong
+
+
+SLICES = [
+    ((8, 1000), np.s_[:, 700], "slice 700 of axis 1"),  # a class
+    ((8, 512, 6, 6), np.s_[:, 3], "slice 3 of axis 1"),  # a channel
+    ((2, 4, 300, 8), np.s_[:, :, -1], "slice 299 of axis 2"),  # a row
+    ((4, 128, 64), np.s_[:, 77], "slice 77 of axis 1"),  # a token
+    ((16, 384), np.s_[:, 5], "slice 5 of axis 1"),  # a dimension of an embedding
+]
+
+
+@pytest.mark.parametrize(("shape", "place", "where"), SLICES)
+def test_one_slice_that_is_wrong_does_not_hide_among_many(shape, place, where):
+    right = np.random.default_rng(5).standard_normal(shape)
+    drift, out = measure(right, scale_slice(right, place, 1.01), **default_limits("fp32"))
+    assert out.snr_db > 60 and (out.snr_min_at, drift.passed) == (where, False)
+    (sentence,) = [text for text in find_exceeded(drift) if "axis" in text]
+    assert sentence.startswith(f"y: snr of {where} is 4") and sentence.endswith("the limit is 55")
+    assert measure(right, scale_slice(right, place, 1.01), **default_limits("tf32"))[0].passed
+
+
+@pytest.mark.parametrize(("shape", "place", "where"), SLICES)
+@pytest.mark.parametrize("loudness", [0.2, 1.0, 5.0])
+def test_noise_that_is_everywhere_alike_makes_no_slice_wrong(shape, place, where, loudness):
+    """Also where one slice is quieter, or louder, than the others."""
+    rng = np.random.default_rng(6)
+    right = scale_slice(rng.standard_normal(shape), place, loudness)
+    noise = 10 ** (-65 / 20) * rng.standard_normal(shape)
+    drift, out = measure(right, right + noise, snr=60, snr_min=55)
+    assert drift.passed, find_exceeded(drift)
+    assert 55 < out.snr_min_db < 70
+
+
+def test_boxes_are_held_to_their_sizes_wherever_they_lie():
+    """A tenth of a pixel at 1000 pixels is 80 dB of the coordinates, and a hundredth of a box of 10 pixels."""
+    scene = make_scene()
+    scene["boxes"] = np.concatenate([scene["boxes"][..., :2] + 1000, scene["boxes"][..., :2] + 1010], axis=2)
+    for shift, passes in ((0.1, False), (0.005, True)):
+        drift = measure_drift(scene, scene | {"boxes": scene["boxes"] + shift}, limits_between("fp32", "fp32"))
+        assert drift.outputs[0].snr_db > 75 and drift.passed is passes
+        assert drift.outputs[0].snr_min_db == pytest.approx(
+            20 * np.log10(10 / np.sqrt(2) / shift * np.sqrt(2)), abs=0.1
+        )
+
+
 @pytest.mark.parametrize(("precision", "passes"), [("fp16", False), ("bf16", True), ("int8", True)])
 def test_decisions_of_a_reduced_precision_have_its_numeric_limit_as_their_floor(precision, passes):
     """Scores a twentieth lower decide alike, at 26 dB."""

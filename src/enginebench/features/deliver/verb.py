@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
 
 CHECK_TIMEOUT_S = 1800.0
+# The figures that the check of a bundle computes.
+CHECKED = ("snr", "centred_cosine")
 
 
 class DeliverDocument(Struct, frozen=True, kw_only=True):
@@ -275,7 +277,7 @@ def describe_bundle(
         requirements=requirements,
         instructions=writing.find_instructions(result.engine.precision, machine, spec),
         gpu=row.gpu,
-        limits=default_limits(result.requested_precision),
+        limits={name: limit for name, limit in default_limits(result.requested_precision).items() if name in CHECKED},
         check_seed=result.measure.seed,
         figures=Figures(**{name: getattr(row, name) for name in Figures.__struct_fields__}),
         machine_name=row.gpu or cpu,

@@ -202,7 +202,7 @@ def measure_overlaps(first: Floats, second: Floats) -> Floats:
     return shares
 
 
-def _take_corners(sides: Sequence[Boxes]) -> list[Floats]:
+def take_corners(sides: Sequence[Boxes]) -> list[Floats]:
     """The boxes of both sides as corners, the lower one first, whatever their four numbers are.
 
     No model has its corners mostly the wrong way round: such boxes are read as centre and size.
@@ -231,7 +231,7 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
 
     A box counts as shown from a score of 0.25 on; a partner may lie a little below it (`PARTNER_SCORE`).
     """
-    own, other = _take_corners((reference, candidate))
+    own, other = take_corners((reference, candidate))
     overlaps = map(measure_overlaps, own, other)
     found = [_match_sample(reference, candidate, each, i) for i, each in enumerate(overlaps)]
     pairs = [(i, *pair) for i, (_, sample) in enumerate(found) for pair in sample]
