@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core import records
+from enginebench.core.caveats import make_caveat
 from enginebench.core.names import parse_engine, parse_precision
 from enginebench.report.run.rows import RunDocument, describe_run
 
@@ -66,6 +67,12 @@ def make_scores(value: float | None, n: int = 450, **more: object) -> tuple[reco
     """A row's scores: one, of top-1 unless `more` says otherwise; None: none."""
     fields: dict[str, Any] = {"metric": "top1", "share": True, **more}
     return () if value is None else (records.Score(value=replace(make_estimate(value), n=n), **fields),)
+
+
+def make_implausible(result: records.Result) -> records.Result:
+    """The row as if its engine had skipped its work in every trial."""
+    warning = make_caveat("implausible_time.repeated", first_ms=9.0, again_ms=0.1)
+    return replace(result, measurements=tuple(replace(m, caveats=(warning,)) for m in result.measurements))
 
 
 def make_result(

@@ -169,6 +169,23 @@ TEMPLATES: dict[str, Template] = {
         "the generator was {late_ms:.2g} ms late at p99, more than 1% of {what} ({bound_ms:.3g} ms)",
         "leave it a core of its own: fewer --threads or --streams, or stop what else runs",
     ),
+    "implausible_time.bound": Template(
+        "no correct engine is so fast: {share:.0%} of the calls are shorter than {least_ms:.2g} ms, which is the least "
+        "that this processor needs in {precision} (median {median_ms:.2g} ms)",
+        "the engine does not do the work of the model in each call: enginebench.testing.check_backend looks for where",
+    ),
+    "implausible_time.outputs": Template(
+        "after the timed calls, other inputs gave outputs that are not theirs: off by {share:.2g} of the largest value",
+        "the engine stops computing after some calls; enginebench.testing.check_backend looks for after how many",
+    ),
+    "implausible_time.repeated": Template(
+        "calls on new inputs take at least {first_ms:.2g} ms, repeated calls {again_ms:.2g} ms: work is skipped",
+        "only the time on new inputs is that of the model: measure it with --scope io",
+    ),
+    "implausible_time.bind": Template(
+        "binding the inputs takes {bind_ms:.2g} ms, and a timed call {run_ms:.2g} ms: the work is done ahead",
+        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with --scope io",
+    ),
     "kept_fp32": Template(
         "nodes that stay in FP32, as {reason}: {count} ({names})",
         "the file's metadata, enginebench.kept_fp32, lists all of them",

@@ -19,7 +19,8 @@ Scope = Literal["compute", "io", "pipelined"]
 Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]
 Status = Literal["ok", "partial", "failed", "skipped"]
-Validity = Literal["valid", "suspect", "invalid"]
+# `implausible`: no correct engine takes so little time, or the work was not done in each timed call.
+Validity = Literal["valid", "suspect", "invalid", "implausible"]
 # Of a ratio; `not_given`: other programs slowed one side alone, so that no figure of it means anything.
 RatioValidity = Literal["good", "medium", "low", "not_given"]
 # Of a configuration against the reference, by the limits of its precision.
@@ -57,6 +58,7 @@ CaveatCode = Literal[
     "foreign_cpu",
     "foreign_gpu",
     "generator_late",  # requests were released after they were due
+    "implausible_time",  # shorter than any correct engine can be, or without the work of the model in each call
     "kept_fp32",  # nodes that a precision transform left in FP32
     "log_disagrees",
     "lost_variance",  # parts of an output are constant in the candidate, and vary in the reference
@@ -552,6 +554,18 @@ class Build(Struct, frozen=True, kw_only=True):
     max_abs_diff: float | None = None  # of its outputs to those of the first build; None: not compared
 
 
+class LeastWork(Struct, frozen=True, kw_only=True):
+    """What one call must do whatever the engine: `models/onnx/work.py` counts it.
+
+    Multiply-accumulates by zero weights are not counted, so that these are no whole numbers.
+    """
+
+    conv_macs: float  # as the plain definition of a convolution counts them
+    gemm_macs: float
+    read_bytes: float  # inputs that are needed whole
+    written_bytes: float  # outputs that are computed
+
+
 RESULT_SCHEMA = "enginebench.result/2"
 
 
@@ -586,3 +600,4 @@ class Result(Struct, frozen=True, kw_only=True):
     builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
     look: int | None = None  # processes after which its verdicts were settled; None: it has as many as were asked for
     bound: Bound | None = None  # by the ceilings that this machine had stored when the row was measured
+    work: LeastWork | None = None  # of one call; None: not counted

@@ -286,6 +286,11 @@ def list_refused() -> list[Availability]:
     ]
 
 
+def is_simulated(name: str) -> bool:
+    """Whether the engine is `fake`, whose times are those that its options ask for."""
+    return name == FAKE.name
+
+
 def has_engine(name: str) -> bool:
     return name in ENTRIES or _find_plugin(name) is not None
 

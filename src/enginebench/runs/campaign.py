@@ -31,10 +31,10 @@ from enginebench.core.errors import (
 from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
-from enginebench.core.records import Artifact, Caveat, Machine, Precision, Result, Status, Task
+from enginebench.core.records import Artifact, Caveat, LeastWork, Machine, Precision, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
-from enginebench.engines.registry import takes
+from enginebench.engines.registry import is_simulated, takes
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.models.task import find_own_data
 from enginebench.report.numbers import format_significant
@@ -50,7 +50,7 @@ from enginebench.runs.builds import (
 )
 from enginebench.runs.child.arrays import count_values, holds_arrays, limit_calls, load_answers, reduce_answers
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
-from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
+from enginebench.runs.child.jobs import LeastWorkJob, MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
 from enginebench.runs.child.places import OPTION, find_place, list_versions
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.folder import RunFolder, RunRequest
@@ -62,6 +62,7 @@ from enginebench.stats.alike import compare_questions, fill_lengths
 from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
+from enginebench.stats.least_time import warn_implausible
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, Rules, list_asked
 from enginebench.stats.standing import find_setting
@@ -119,6 +120,7 @@ class Campaign:
         self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
         self._medians: dict[str, list[float]] = {}  # of the trials in this process, in ns
         self._timed_s: list[float] = []  # what each trial in this process took, with its start
+        self._works: dict[tuple[str, int, str], LeastWork | None] = {}  # of a graph, batch and shapes; None: unknown
         self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
@@ -130,7 +132,7 @@ class Campaign:
     def adopt(self, row: PlannedRow, prepared: Result) -> None:
         """Takes a row that was built and checked under another id, so that it can be measured anew."""
         self.add([row])
-        for find in (self._folder.outputs_path, self._folder.answers_path):
+        for find in (self._folder.outputs_path, self._folder.answers_path, self._folder.recheck_path):
             if (kept := find(prepared.id)).exists():
                 write_atomic(find(row.id), kept.read_bytes())
         self._save(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
@@ -335,6 +337,8 @@ class Campaign:
         wanted = [outputs] if known.drift or not known.measurements else []  # else of a tool that returns no answers
         if known.scores or (self._judged and self._judged.metrics and not known.measurements):
             wanted.append(answers)
+        if wanted and known.status == "partial":  # its trials are still to come
+            wanted.append(self._folder.recheck_path(known.id))
         return not all(holds_arrays(path) for path in wanted)
 
     def _describe_prepare(self, row: PlannedRow) -> PrepareJob:
@@ -352,6 +356,7 @@ class Campaign:
             answers_path=str(self._folder.answers_path(row.id).absolute()),
             inputs=self._inputs,
             graph=row.graph,
+            recheck_path=str(self._folder.recheck_path(row.id).absolute()),
         )
 
     def _choose_place(self, row: PlannedRow, build: int = 0) -> str:
@@ -600,6 +605,7 @@ class Campaign:
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
             prove=proves_when_timed(row) and lacks_proof(result),
             inputs=self._inputs,
+            recheck_path=self._find_recheck(result),
         )
         try:
             # A child that ended before it was asked for anything says nothing about the row.
@@ -621,7 +627,38 @@ class Campaign:
             status=status,
             shapes=answer.shapes or {s.name: concrete_shape(s, row.engine.batch) for s in result.artifacts[-1].inputs},
         )
-        return judge_proof(measured, answer.proof) if answer.proof else measured
+        measured = judge_proof(measured, answer.proof) if answer.proof else measured
+        return warn_implausible(replace(measured, work=measured.work or self._count_work(measured)))
+
+    def _find_recheck(self, result: Result) -> str:
+        """The file of the outputs that a trial must give again; "" where they differ from call to call anyway."""
+        path = self._folder.recheck_path(result.id)
+        varies = any(c.code == "outputs_vary" and c.figures.get("row") == result.id for c in result.caveats)
+        return str(path.absolute()) if path.exists() and not varies else ""
+
+    def _count_work(self, result: Result) -> LeastWork | None:
+        """The work of one call, by the graph that the row or another one of the same model was made of; None: unknown.
+
+        An engine that waits as it is told does no work.
+        """
+        row = self._rows[result.id]
+        chains = [row.chain, *(r.chain for r in self._rows.values() if r.asked_as == row.asked_as)]
+        graph = next((a for chain in chains for a in chain if a.kind == "onnx"), None)
+        if graph is None or is_simulated(result.engine.backend):
+            return None
+        shapes = result.shapes
+        if shapes.keys() != {spec.name for spec in graph.inputs} and len(shapes) == len(graph.inputs):
+            # A module's inputs have names of their own, in the order of the graph's.
+            shapes = {spec.name: shape for spec, shape in zip(graph.inputs, shapes.values(), strict=True)}
+        key = graph.path, result.engine.batch, repr(sorted(shapes.items()))
+        if key not in self._works:
+            job = LeastWorkJob(path=graph.path, shapes=shapes, batch=result.engine.batch)
+            try:
+                self._works[key] = run_child(job, timeout_s=self._timeout_s())
+            except EngineBenchError as error:
+                self._works[key] = None
+                self._reporter.say(f"the least time of {result.model} is not known: {error}")
+        return self._works[key]
 
     def _format_progress(self, row: PlannedRow, repetition: int) -> Iterator[str]:
         """`trial 4 of 10`, `2.29 ms so far (7.2x)`: beside the first row of its setting, `at most 40 s left`."""

@@ -261,6 +261,10 @@ class RunFolder:
         """The file of what the metrics need of a row's outputs for the labelled samples."""
         return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
 
+    def recheck_path(self, row_id: str) -> Path:
+        """The file of the outputs that a row's engine is asked for again after each trial."""
+        return self.artifacts / "outputs" / f"{row_id}.recheck.npz"
+
     def build_path(self, row_id: str, build: int) -> Path:
         """The folder of one of several builds of a row, 0 the first; nothing in it is shared with another."""
         return self.artifacts / "builds" / row_id / str(build + 1)

@@ -23,6 +23,7 @@ from enginebench.stats.standing import (
     is_plain_fp32,
     weigh,
 )
+from enginebench.stats.validity import UNUSABLE
 
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
 QUALITY_DIGITS = 4
@@ -261,7 +262,7 @@ def _place(row: Standing, metric: str | None) -> Place | None:
     is_truth = row.is_reference and agreement.outputs_agree is None
     likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.agreement
     quality = find_quality(_find_score(row, metric), likeness, by_metric=metric is not None, is_truth=is_truth)
-    unsound = row.result.status != "ok" or agreement.nonfinite or row.modelled or row.validity == "invalid"
+    unsound = row.result.status != "ok" or agreement.nonfinite or row.modelled or row.validity in UNUSABLE
     if unsound or row.summary is None or quality is None:
         return None
     return (*row.setting, row.clock), row.summary.p50.value, round_quality(quality)

@@ -24,7 +24,16 @@ from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
 from enginebench.stats.summary import Summary, summarize
-from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, Trust, hides_work, judge, judge_ratio, widen_ratio
+from enginebench.stats.validity import (
+    SPEED_RATIO,
+    WIDE_RATIO,
+    Trust,
+    hides_work,
+    is_implausible,
+    judge,
+    judge_ratio,
+    widen_ratio,
+)
 
 # Two sides of one speed are ordered the same way in as many pairs once in 2^7 runs.
 MIN_SIGNS = 8
@@ -84,12 +93,12 @@ def find_setting(result: Result) -> tuple[object, ...]:
 def find_baseline(result: Result, results: Iterable[Result], engine: str = "pytorch") -> Result | None:
     """The row that `result` is compared to: `engine` in FP32 with the same batch, scope and cache, else the first.
 
-    Only rows with samples that did not fail count; of an engine that was named no other is taken in place. Options of
-    the engine do not count: plain `pytorch` comes before `pytorch:x=y`. A row that was relabelled FP32 is none: its
-    graph is still in the shorter precision.
+    Only rows with samples that did not fail count, and none whose times are implausible; of an engine that was named no
+    other is taken in place. Options of the engine do not count: plain `pytorch` comes before `pytorch:x=y`. A row that
+    was relabelled FP32 is none: its graph is still in the shorter precision.
     """
     alike = (r for r in results if find_setting(r) == find_setting(result))
-    group = [r for r in alike if _list_measured(r) and r.status != "failed"]
+    group = [r for r in alike if _can_lead(r)]
     named = _find_named(filter(is_plain_fp32, group), engine)
     left = group if engine in ("pytorch", "") else filter(None, [_find_named(group, engine)])
     return named or next(iter(left), None)
@@ -112,7 +121,7 @@ class Today(Struct, frozen=True, kw_only=True):
 
 def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
     """What the user runs today, or the baseline that was named, or else the first that was measured."""
-    measured = [r for r in group if _list_measured(r) and r.status != "failed"]
+    measured = [r for r in group if _can_lead(r)]
     owned = engine == "pytorch"
     kinds = {r.artifacts[0].kind for r in group if r.artifacts}  # the form that the model came in
     today = TODAY if kinds == {"torch"} else TODAY_OF_GRAPH if kinds == {"onnx"} else TODAY + TODAY_OF_GRAPH
@@ -120,13 +129,22 @@ def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
         alike = [r for r in measured if precision in (None, r.requested_precision)]
         if row := _find_named(alike, name, exactly=owned):
             return Today(result=row, owned=owned)
-        lost = (r for r in group if r.status == "failed" or (r.status == "skipped" and not owned))
+        lost = (r for r in group if r not in measured and (r.status != "skipped" or not owned))
         gone = next((r for r in lost if format_engine(r.engine) == name), None)
         if gone and precision is None:
-            return Today(
-                result=None, lost=f"{name_result(gone)} {'failed' if gone.status == 'failed' else 'did not run'}"
-            )
+            return Today(result=None, lost=f"{name_result(gone)} {_explain_lost(gone)}")
     return Today(result=measured[0] if measured else None)
+
+
+def _can_lead(result: Result) -> bool:
+    """Whether others may be held against its times."""
+    return result.status != "failed" and bool(measured := _list_measured(result)) and not is_implausible(measured)
+
+
+def _explain_lost(result: Result) -> str:
+    if result.status == "failed":
+        return "failed"
+    return "has an implausible time" if _list_measured(result) else "did not run"
 
 
 def _find_named(rows: Iterable[Result], engine: str, *, exactly: bool = False) -> Result | None:

@@ -50,6 +50,9 @@ QUIET_SHARE = 0.1
 NARROW_RATIO = 1.25
 WIDE_RATIO = 2.0
 
+# Times that no answer and no chart of the best is taken from.
+UNUSABLE: tuple[Validity, ...] = ("invalid", "implausible")
+
 # What is said of samples with a mark.
 _MARKS: dict[Mark, str] = {
     "foreign_cpu": "foreign_cpu",
@@ -63,6 +66,7 @@ _MARKS: dict[Mark, str] = {
 def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     """(valid, suspect or invalid; the doubts), from the samples alone.
 
+    `implausible`: no correct engine takes so little time, or the work was not done in each call that was timed.
     `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core;
     or more than half of the processes left the work to what is not timed. `suspect`: more than a fifth marked, warm-up
     not settled in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one
@@ -74,6 +78,7 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     drifting = list(_find_drift(kept))
     doubtful = _share_unsettled(kept) > SUSPECT_SHARE or drifting
     own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
+    own = "implausible" if is_implausible(kept) else own
     caveats = [*doubt_marks(kept), *_doubt_trials(kept), *doubt_enqueue(kept), *drifting]
     return find_worst([judge_marks(kept), own]), caveats
 
@@ -81,7 +86,21 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
 def hides_work(measurements: Sequence[Measurement]) -> bool:
     """Whether most trials left a part of the work to what is not timed: their times are not those of the model."""
     hidden = sum(any(caveat.code == "work_outside_run" for caveat in m.caveats) for m in measurements)
-    return hidden > INVALID_SHARE * len(measurements)
+    return hidden > INVALID_SHARE * len(measurements) or is_implausible(measurements)
+
+
+def is_implausible(measurements: Sequence[Measurement]) -> bool:
+    """Whether times are not those of a correct engine: by the outputs of one trial, or by the times of most."""
+    found = [[c.template for c in m.caveats if c.code == "implausible_time"] for m in measurements]
+    wrong = any("implausible_time.outputs" in templates for templates in found)
+    return wrong or sum(map(bool, found)) > INVALID_SHARE * len(measurements)
+
+
+def explain_implausible(measurements: Sequence[Measurement]) -> str:
+    """What was seen where `is_implausible`; empty where nothing was."""
+    if not is_implausible(measurements):
+        return ""
+    return next(c.message for m in measurements for c in m.caveats if c.code == "implausible_time")
 
 
 class Trust(Struct, frozen=True):
@@ -105,6 +124,8 @@ def judge_ratio(
     then no interval holds the ratio that the user would see.
     """
     for side, name in zip((base, cand), names, strict=True):
+        if is_implausible(side):
+            return Trust("not_given", f"the times of {name} are implausible")
         if hides_work(side):
             return Trust("not_given", f"the times of {name} are those of a part of its work")
     trials = [measure_trials(side) for side in (base, cand)]

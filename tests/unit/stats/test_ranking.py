@@ -13,7 +13,8 @@ from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import default_limits
 from enginebench.stats.metrics.scores import loses_too_much
 from enginebench.stats.ranking import Rules, find_quality, rank_results
-from samples import make_drift, make_result
+from enginebench.stats.standing import compare_rows
+from samples import make_drift, make_implausible, make_result
 
 SOURCE = Path(enginebench.__file__).parent
 AGREE = make_drift(1e-6)
@@ -129,3 +130,21 @@ def test_unlike_clocks_are_ordered_by_the_one_that_all_have() -> None:
     (headline,) = rank_results(rows).headlines
     assert headline.id == "tensorrt-fp32-b1" and headline.tied_with == ("trtexec-fp32-b1",)
     assert headline.choice == ("was faster in every trial by the device clock of all",)
+
+
+def test_an_implausible_time_is_never_named_and_nobody_is_held_against_it() -> None:
+    cheat = make_implausible(make_result("ort:x=1", median_ms=0.1, drift=AGREE, seed=3, identity="cheat"))
+    rows = [cheat, make_result(median_ms=20, drift=AGREE), make_result("openvino", drift=AGREE, seed=2)]
+    for baseline, base in (("pytorch", "pytorch-fp32-b1"), ("ort:x=1", None)):
+        ranking = rank_results(rows, Rules(baseline_engine=baseline))
+        (headline,) = ranking.headlines
+        assert ranking.fastest and ranking.recommended
+        assert {headline.id, ranking.fastest.id, ranking.recommended.id} == {"openvino-fp32-b1"}
+        assert headline.baseline == base and headline.rejected is None
+        first, *others = ranking.standings
+        assert (first.validity, first.pareto, first.speedup) == ("implausible", False, None)
+        assert {row.baseline for row in others} == {base}
+    assert headline.ratio_reason == "ort:x=1 fp32 has an implausible time"
+    assert rank_results([cheat]).fastest is None
+    found = compare_rows(rows[1], cheat)
+    assert (found.verdict, found.ratio) == ("not_comparable", None) and "are implausible" in found.ratio_reason

@@ -90,6 +90,20 @@ def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> 
     assert judge([lazy] * hidden + [make()] * (10 - hidden))[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("template", "trials", "expected"),
+    [
+        ("implausible_time.repeated", 5, "valid"),  # somebody may disturb half of them
+        ("implausible_time.repeated", 6, "implausible"),
+        ("implausible_time.outputs", 1, "implausible"),  # no disturbance changes outputs
+    ],
+)
+def test_times_without_the_work_are_implausible(template: str, trials: int, expected: str) -> None:
+    figures = {"first_ms": 1.0, "again_ms": 0.1} if "repeated" in template else {"share": 0.5}
+    short = make(caveats=(make_caveat(template, **figures),))
+    assert judge([short] * trials + [make()] * (10 - trials))[0] == expected
+
+
 def make_row(side: Sequence[Measurement]) -> Result:
     return replace(make_result(), measurements=tuple(side), drift=None)
 

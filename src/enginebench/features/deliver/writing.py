@@ -19,6 +19,7 @@ from enginebench.core.judging import is_plain
 from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
 from enginebench.core.store import BUNDLE, encode, explain_writing, hash_file, hash_files, write_atomic
 from enginebench.runs.bundles import Bundle, check_name
+from enginebench.stats.validity import explain_implausible
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
@@ -83,6 +84,8 @@ def explain_refusal(result: Result) -> str | None:
     engine = result.engine
     if result.measure.scope == "pipelined":
         return f"{result.id} cannot be delivered: a bundle times one batch after another, scope pipelined overlaps them"
+    if why := explain_implausible(result.measurements):
+        return f"{result.id} cannot be delivered: its times are implausible: {why}"
     if engine.backend in REFUSED:
         return f"{engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
     if engine.backend not in (CPU if engine.device == "cpu" else GPU):

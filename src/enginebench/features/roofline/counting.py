@@ -4,28 +4,16 @@ import ast
 import math
 from collections.abc import Iterator, Mapping
 
-from enginebench.core.errors import ArtifactError, explaining, importing
-from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
+from onnx import ModelProto, NodeProto
+
+from enginebench.core.tensors import TensorWork
+from enginebench.features.roofline.jobs import GraphWork, NodeWork
+from enginebench.models.onnx.tensors import MOVES, fix_inputs, infer_tensors
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
-with importing("{}", 'pip install "enginebench[ort]"'):
-    import onnx
-from onnx import ModelProto, NodeProto, TensorProto
-
-# Whose result can be a view of what goes in, or be written in place by whoever makes that: not a byte need be touched.
-MOVES = frozenset(
-    (
-        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Transpose", "Slice", "Split", "Concat"),
-        *("Expand", "Shape", "Size", "Constant", "ConstantOfShape", "Range", "Cast", "CastLike", "DepthToSpace"),
-        *("SpaceToDepth", "Tile", "Pad"),
-    )
-)
 # Quantizing and its inverse are done by whoever makes the values, or takes them.
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 _SCOPES = "pkg.torch.onnx.name_scopes"
-# Bits of types that are not whole bytes.
-_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-_FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 
 
 def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
@@ -46,51 +34,6 @@ def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1
         outputs=tuple(value.name for value in model.graph.output),
         unknown=unknown,
     )
-
-
-def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> ModelProto:
-    """A copy whose inputs have these shapes, without what is known of others, and without large weights."""
-    fixed = ModelProto()
-    fixed.CopyFrom(model)
-    del fixed.graph.value_info[:]
-    constants = {tensor.name for tensor in model.graph.initializer}
-    for value in fixed.graph.input:
-        tensor = value.type.tensor_type
-        if value.name in constants or not tensor.HasField("shape"):
-            continue
-        given = shapes.get(value.name, ())
-        for index, axis in enumerate(tensor.shape.dim):
-            usual = axis.dim_value or (1 if index else batch)
-            axis.dim_value = given[index] if index < len(given) else usual
-    for value in fixed.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    return fixed
-
-
-def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
-    """Every tensor whose type and shape are known, with its shape."""
-    with explaining(ArtifactError, "shapes of the graph cannot be inferred", tell=lambda e: str(e)[:300]):
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)  # one beyond 2 GB cannot be copied
-    found: dict[str, tuple[TensorWork, Shape]] = {}
-    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
-        kind = value.type.tensor_type
-        if kind.HasField("shape") and all(axis.HasField("dim_value") for axis in kind.shape.dim):
-            shape = tuple(axis.dim_value for axis in kind.shape.dim)
-            found[value.name] = (_describe_tensor(kind.elem_type, shape), shape)
-    for tensor in inferred.graph.initializer:
-        shape = tuple(tensor.dims)
-        found[tensor.name] = (_describe_tensor(tensor.data_type, shape), shape)
-    return found
-
-
-def _describe_tensor(kind: int, shape: Shape) -> TensorWork:
-    bits = _BITS.get(TensorProto.DataType.Name(kind))
-    try:
-        each = bits / 8 if bits else float(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
-    except (KeyError, ValueError, TypeError):
-        each = 0.0
-    each = 2.0 if kind == TensorProto.BFLOAT16 else each
-    return TensorWork(values=math.prod(shape), bytes_each=each, floating=kind in _FLOATS)
 
 
 def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:

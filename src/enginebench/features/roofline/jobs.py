@@ -7,23 +7,11 @@ from msgspec import Struct
 
 from enginebench.core.ceilings import Ceiling
 from enginebench.core.records import Precision
+from enginebench.core.tensors import TensorWork
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 # Which ceiling a node's multiply-accumulates are held against.
 Unit = Literal["conv", "gemm"]
-
-
-class TensorWork(Struct, frozen=True, kw_only=True):
-    """One tensor: how many values, in how many bytes each."""
-
-    values: int
-    bytes_each: float
-    floating: bool = True  # an engine may keep it in a shorter type
-
-    def count_bytes(self, widest: float | None = None) -> float:
-        """Bytes of the tensor where no value takes more than `widest`; whole numbers stay as they are."""
-        each = self.bytes_each if widest is None or not self.floating else min(widest, self.bytes_each)
-        return self.values * each
 
 
 class NodeWork(Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class GroupFolder(RunFolder):
         stamped = tuple(m if m.machine else replace(m, machine=self._machine) for m in result.measurements)
         if stamped:
             found = list_files(self.root, result.artifacts)
-            outputs = (self.outputs_path(result.id), self.answers_path(result.id))
+            outputs = (self.outputs_path(result.id), self.answers_path(result.id), self.recheck_path(result.id))
             self._send(found | {path.absolute() for path in outputs if path.is_file()})
         super().write_result(replace(result, measurements=stamped))
         self._put(f"rows/{result.id}.json")

@@ -27,7 +27,7 @@ from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import trust_ratio
-from enginebench.stats.validity import judge
+from enginebench.stats.validity import explain_implausible, judge
 
 
 class Rows:
@@ -289,6 +289,8 @@ def measure_trial(result: Result, round_number: int) -> Trial:
     timed = next((m for m in result.measurements if m.repetition == round_number), None)
     if timed is None:
         return Trial(reason=result.reason or result.status)
+    if why := explain_implausible([timed]):
+        return Trial(reason=f"its times are implausible: {why}")
     if timed.clock == "host":
         return Trial(cost=median(timed.latency_ns) / result.engine.batch)
     return Trial(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")

@@ -11,12 +11,12 @@ from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_rate, format_significant, format_small
-from enginebench.report.run.rows import Row, RunDocument, find_best_p99, name_items
+from enginebench.report.run.rows import Row, RunDocument, find_best_p99, group_rows, name_items
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline, Rejected
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
-_TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low"}
+_TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low", "implausible": "low"}
 # Of a warning that all configurations share, what TRUST says of it; the last three are in OUTPUTS.
 _SHARED = {
     "foreign_cpu": "other programs used the CPU",
@@ -67,7 +67,7 @@ def format_head(document: RunDocument) -> list[HeadLine]:
     headlines = document.headlines
     if not headlines:
         why = "the search named no winner" if document.recommended_by == "search" else "nothing was measured"
-        none = HeadLine("USE", (f"none: {why}", *format_missing(document)))
+        none = HeadLine("USE", (f"none: {why}", *_format_implausible(document.rows), *format_missing(document)))
         return [none, HeadLine("OUTPUTS", ("not judged",)), HeadLine("TRUST", ("no times",))]
     rows = {row.id: row for row in document.rows}
     # Of each headline, the parts in which they differ.
@@ -116,6 +116,8 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
         yield f"{_format_rejected(headline.rejected, names)}{cure}"
     elif headline.outputs == "changed":
         yield "no configuration keeps the outputs of the reference"
+    alike = [one for group in group_rows(document.rows) if row in group for one in group]
+    yield from _format_implausible(alike, names)
     best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
     if best and best.p99_ms and row.p99_ms:
         why = f"; largest difference: {reason}" if reason else ""
@@ -182,6 +184,15 @@ def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict
     else:
         difference = "no significant difference"
     return f"{listed} {verb} as fast ({difference}); {names[row.id]} {choice}"
+
+
+def _format_implausible(rows: Sequence[Row], names: dict[str, str] | None = None) -> Iterator[str]:
+    """Each configuration whose times are implausible, and why."""
+    names = name_rows(rows) if names is None else names
+    for row in rows:
+        why = [caveat.message for caveat in row.caveats if caveat.code == "implausible_time"]
+        if row.validity == "implausible" and why:
+            yield f"{names[row.id]} is not ranked, its times are implausible: {why[0]}"
 
 
 def format_versus(one: float, other: float) -> str:

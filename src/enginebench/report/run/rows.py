@@ -227,7 +227,8 @@ def name_items(rows: Iterable[Row]) -> str:
 def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
     """The configuration of the same setting and clock whose p99 is clearly lower, and the lowest; none of one trial."""
     setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "clock", "status")
-    known = [r for r in rows if r.outputs != "changed" and setting(r) == setting(row) and r.processes > 1]
+    usable = (r for r in rows if r.outputs != "changed" and r.validity != "implausible")
+    known = [r for r in usable if setting(r) == setting(row) and r.processes > 1]
     known = [r for r in known if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
     best = min(known, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)
     mine, theirs = row.p99_ms, best.p99_ms

@@ -25,6 +25,7 @@ from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.builds import BuildEffect
+from enginebench.stats.validity import UNUSABLE
 
 _SETTING = ("batch", "bucket", "scope", "cache")
 # Parts of a page that are charts, with what else stands in them, in their order.
@@ -355,7 +356,7 @@ def _name_precision(row: Row) -> str:
 
 def find_largest(series: Sequence[Row], p99_limit_ms: float) -> Row | None:
     """The largest batch that keeps to the limit, of those that can be relied on."""
-    whole = [row for row in series if row.status == "ok" and row.validity != "invalid"]
+    whole = [row for row in series if row.status == "ok" and row.validity not in UNUSABLE]
     return next((row for row in reversed(whole) if row.p99_ms and row.p99_ms.value <= p99_limit_ms), None)
 
 

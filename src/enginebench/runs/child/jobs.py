@@ -6,6 +6,7 @@ is its record and its work: no list of jobs is kept anywhere.
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -21,6 +22,7 @@ from enginebench.core.records import (
     EngineSpec,
     Facts,
     LayerTime,
+    LeastWork,
     Measurement,
     MeasureSpec,
     ModelSource,
@@ -151,6 +153,7 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     answers_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
     graph: str | None = None  # of a finished plan, to hold its answers against
+    recheck_path: str = ""  # for the outputs that are asked for again after each trial; "": nobody will
 
     def perform(self, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
         from enginebench.runs.child.perform.build import prepare_engine
@@ -202,11 +205,26 @@ class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
     pin: bool = True
     prove: bool = False
     inputs: str | None = None  # folder of the user's inputs
+    recheck_path: str = ""  # outputs of the check, which are asked for again after the timed calls; "": they are not
 
     def perform(self, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
         from enginebench.runs.child.perform.measure import measure_repetition
 
         return measure_repetition(self, note, keep)
+
+
+class LeastWorkJob(Job[LeastWork], frozen=True, kw_only=True, tag="least-work"):
+    """Count the work of one call of a graph that no engine can leave out."""
+
+    path: str
+    shapes: dict[str, tuple[int, ...]]
+    batch: int
+
+    def perform(self, note: NoteCall, keep: KeepCall[LeastWork]) -> LeastWork:
+        from enginebench.models.onnx.source import load_graph
+        from enginebench.models.onnx.work import count_least_work
+
+        return count_least_work(load_graph(Path(self.path)), self.shapes, self.batch)
 
 
 class BuildAnswer(Provable, frozen=True, kw_only=True):

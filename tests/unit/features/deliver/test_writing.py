@@ -22,6 +22,7 @@ from enginebench.features.deliver.writing import (
 )
 from enginebench.runs.folder import read_results
 from enginebench.runs.reporting import describe_stored
+from samples import make_implausible
 from stored_run import write_final
 
 
@@ -47,6 +48,7 @@ def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:
     result = read_results(write_final(tmp_path / "t", None))[1][0]
     pipelined = replace(result, measure=replace(result.measure, scope="pipelined"))
     assert "scope pipelined overlaps them" in (explain_refusal(pipelined) or "") and not explain_refusal(result)
+    assert "its times are implausible: calls on new inputs" in (explain_refusal(make_implausible(result)) or "")
     died = replace(result, status="failed", reason="the child died")
     assert explain_refusal(replace(result, status="partial")) == f"{result.id} is partial, not ok"
     assert explain_refusal(died) == f"{result.id} is failed (the child died), not ok"

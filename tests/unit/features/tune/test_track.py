@@ -15,7 +15,7 @@ from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.sources import Sources
 from reporters import Silent
-from samples import make_drift, make_result
+from samples import make_drift, make_implausible, make_result
 
 
 def make_row(
@@ -162,3 +162,10 @@ def test_a_graph_of_a_proposer_stands_in_for_that_of_its_precision(made: list[An
     row = found.plan(replace(SETTING, graph="half of it"), MeasureSpec())
     assert row.source is not None and row.source.sha256 == "mixed" and not made
     assert row.id != found.plan(SETTING, MeasureSpec()).id
+
+
+def test_a_trial_with_an_implausible_time_has_no_cost() -> None:
+    row = make_result("ort", processes=1)
+    assert track.measure_trial(row, 0).cost is not None
+    trial = track.measure_trial(make_implausible(row), 0)
+    assert trial.cost is None and trial.reason.startswith("its times are implausible: calls on new inputs")

@@ -14,7 +14,7 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
-from samples import make_drift, make_estimate, make_machine, make_result
+from samples import make_drift, make_estimate, make_implausible, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 GROSS = make_drift(9.0, passed=False, centred=0.1)
@@ -248,3 +248,11 @@ def test_every_format_prints_the_same_lines() -> None:
         for piece in line.lines:
             assert re.sub(r"\s+", " ", piece) in terminal and escape(piece) in markdown
             assert f">{piece}</dd>" in page and piece in notebook
+
+
+def test_an_implausible_configuration_stands_below_the_named_one_with_its_reason() -> None:
+    cheat = make_implausible(make_result("openvino", median_ms=0.1, drift=AGREE, seed=2))
+    named = head(PYTORCH, ort(), cheat)["USE"]
+    assert named.startswith("ort fp32   10.0 ms")
+    assert "openvino fp32 is not ranked, its times are implausible: calls on new inputs take at least 9 ms" in named
+    assert "openvino fp32 is not ranked" in head(cheat)["USE"]

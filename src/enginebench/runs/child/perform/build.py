@@ -41,6 +41,7 @@ from enginebench.runs.child.perform.answers import (
     run_entries,
     run_feeds,
 )
+from enginebench.runs.child.perform.recheck import sample_rechecked, save_expected
 from enginebench.runs.child.perform.sources import take_file
 from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
 
@@ -160,6 +161,9 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             sure = complete(time.perf_counter() - start)
             note("checking outputs")
             varies = measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
+            if job.recheck_path:
+                again = sample_rechecked(artifact, job.model, job.engine, job.seed, job.inputs)
+                save_expected(Path(job.recheck_path), [ask_engine(engine, feed) for feed in again])
             unlabelled = job.labelled is not None and job.labelled.unlabelled is not None
             found = answer_pictures(engine, job) if unlabelled else _check_outputs(engine, job, feeds)
             save_answers(Path(job.outputs_path), *found)
@@ -185,6 +189,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             asked = ask_tool(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
             answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
             save_arrays(Path(job.answers_path), answers)
+        if job.recheck_path:  # a tool that times itself is asked for outputs here alone
+            save_expected(Path(job.recheck_path), [])
     keep(sure)
     return replace(sure, proof=attempt_proof(lambda: prove_plan(backend, artifact, job.engine, note)))
 

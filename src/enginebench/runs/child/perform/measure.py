@@ -1,15 +1,17 @@
 """The child's part of a measurement: one repetition of one row, pinned, watched and timed."""
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Feeds, Loadable, SelfTimed
-from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
 from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
@@ -27,11 +29,12 @@ LEFT_SHARE = 0.5
 def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
     """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
     from enginebench.measure.caches import rotate_feeds, rotating_count
+    from enginebench.measure.honesty import find_skipped_work
     from enginebench.measure.loop import measure_left
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
-    from enginebench.models.task import sample_feeds
+    from enginebench.runs.child.perform.recheck import load_expected, recheck_outputs, sample_rechecked
 
     started = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
@@ -63,25 +66,35 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
     with ExitStack() as stack:
         engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
         loaded = time.perf_counter()
-        first = sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
-        feeds: Sequence[Feeds] = first
+        samples = sample_rechecked(job.artifact, job.model, job.engine, job.measure.seed, job.inputs)
+        feeds: Sequence[Feeds] = samples[:1]
         if job.measure.scope != "compute":
-            size = sum(array.nbytes for array in first[0].values())
-            feeds = rotate_feeds(first[0], rotating_count(size, job.last_level_cache_bytes))
+            size = sum(array.nbytes for array in samples[0].values())
+            feeds = rotate_feeds(samples[0], rotating_count(size, job.last_level_cache_bytes))
         engine.bind(feeds[0])
         bound = time.perf_counter()
         engine.run()
         first_run = time.perf_counter()
         note("timing")
         measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu, others=others)
-        left = measure_left(engine) if job.measure.scope == "compute" else 0.0  # scope io times the fetch as well
-        doubts = [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
+        peak_memory = peak_memory_bytes()
+        warnings: list[Caveat] = []
+        if job.recheck_path:  # first: an engine that skips its work after some calls must not be woken
+            expected = load_expected(Path(job.recheck_path))
+            warnings += recheck_outputs(engine, samples, expected, job.engine.precision)
+        if job.measure.scope == "compute":  # scope io times binding new inputs, and the fetch, in each call
+            engine.bind(samples[0])
+            engine.run()
+            left = measure_left(engine)
+            warnings += [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
+            timed_ns = statistics.median(measured.latency_ns)
+            warnings += find_skipped_work(engine, samples[0], timed_ns, waits=job.engine.device != "cpu")
         measured = replace(
             measured,
-            caveats=(*measured.caveats, *doubts),
+            caveats=(*measured.caveats, *warnings),
             load_s=round(loaded - start, 9),  # the clock tells no less than a nanosecond
             first_run_s=round(first_run - bound, 9),
-            peak_memory_bytes=peak_memory_bytes(),
+            peak_memory_bytes=peak_memory,
         )
         measured = add_least(measured, job.engine, engine)
         shapes = {name: array.shape for name, array in feeds[0].items()}

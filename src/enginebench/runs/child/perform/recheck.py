@@ -1,0 +1,103 @@
+"""Outputs of an engine after its timed calls, held against its own outputs for the same inputs when it was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from enginebench.core.caveats import make_caveat
+from enginebench.core.protocols import Array, Engine, Feeds
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Precision
+from enginebench.runs.child.arrays import load_arrays, save_arrays
+from enginebench.runs.child.perform.answers import ask_engine
+
+# Samples that are asked again: the one that is timed, and another.
+SAMPLES = 2
+# Differences, as a share of the largest value, that two processes of one engine do not reach. They may choose other
+# kernels: order of sums leaves a hundredth of this open in FP32 (as for `runs/campaign.py: VARIATION`). Short formats
+# round at 2^-8 (BF16) and 2^-7 (8 bits), and a deep network adds that up to some hundredths.
+LIMITS: Mapping[Precision | None, float] = {"fp32": 1e-2, "tf32": 1e-2, "fp16": 0.1, "bf16": 0.1}
+SHORT_LIMIT = 0.25
+# Outputs that are no floats differ in a share of their values.
+DECISIONS_LIMIT = 0.25
+
+
+def sample_rechecked(
+    artifact: Artifact, model: str, engine: EngineSpec, seed: int, samples: str | None
+) -> list[dict[str, Array]]:
+    """Return the inputs that are asked again, the timed ones first; the same in the check and in each trial.
+
+    Of a user who gave inputs for one call alone the other ones are those, with their values turned round.
+    """
+    from enginebench.models.task import sample_feeds
+
+    feeds = sample_feeds(artifact.inputs, model, engine.batch, seed, SAMPLES, samples)
+    if len(feeds) < SAMPLES or not _are_alike(feeds[0], feeds[1]):
+        feeds = [feeds[0], {name: np.roll(array, 1) for name, array in feeds[0].items()}]
+    return feeds
+
+
+def _are_alike(one: Feeds, other: Feeds) -> bool:
+    return all(array.shape == other[name].shape for name, array in one.items())
+
+
+def save_expected(path: Path, outputs: Sequence[Mapping[str, Array]]) -> None:
+    """Store the outputs for the inputs of `sample_rechecked`, in their order."""
+    save_arrays(path, {f"{place}/{name}": array for place, one in enumerate(outputs) for name, array in one.items()})
+
+
+def load_expected(path: Path) -> list[dict[str, Array]]:
+    """Return what `save_expected` stored. Raises ParseError where the file is damaged or gone."""
+    expected: list[dict[str, Array]] = [{} for _ in range(SAMPLES)]
+    for key, array in load_arrays(path).items():
+        place, _, name = key.partition("/")
+        expected[int(place == "1")][name] = array
+    return expected
+
+
+def recheck_outputs(
+    engine: Engine, feeds: Sequence[Feeds], expected: Sequence[Mapping[str, Array]], precision: Precision | None
+) -> list[Caveat]:
+    """Return a warning if the engine, after its timed calls, gives outputs that are not those of its inputs.
+
+    Three calls, each on other inputs than the one before: an engine that computes in every second call is found in one
+    of them.
+    """
+    worst = 0.0
+    for place in (1, 0, 1):
+        found = ask_engine(engine, feeds[place])
+        worst = max(worst, measure_strangeness(found, expected[place], expected[1 - place], precision))
+    return [make_caveat("implausible_time.outputs", share=worst)] if worst else []
+
+
+def measure_strangeness(
+    found: Mapping[str, Array], own: Mapping[str, Array], other: Mapping[str, Array], precision: Precision | None
+) -> float:
+    """Return how far outputs are from their `own`, as a share of the largest value; 0 where they can be those.
+
+    They are not if they are twice as near to the `other` ones, those of the inputs before, or too far from their own.
+    The length of an output may depend on a rounding, so that another shape alone shows nothing.
+    """
+    worst = 0.0
+    for name, array in own.items():
+        if name not in found:
+            return 1.0
+        distance = _measure_distance(array, found[name])
+        limit = LIMITS.get(precision, SHORT_LIMIT) if array.dtype.kind == "f" else DECISIONS_LIMIT
+        stale = 2 * _measure_distance(other[name], found[name]) < distance if name in other else False
+        if stale or (distance > limit and array.shape == found[name].shape):
+            worst = max(worst, distance)
+    return worst
+
+
+def _measure_distance(expected: Array, found: Array) -> float:
+    """Return the largest difference of floats as a share of the largest value; of others the share that differs."""
+    if expected.shape != found.shape:
+        return 1.0
+    if expected.dtype.kind != "f":
+        return float(np.mean(expected != found)) if expected.size else 0.0
+    one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (expected, found))
+    largest = float(np.max(np.abs(one), initial=0.0))
+    return float(np.max(np.abs(one - other), initial=0.0)) / (largest or 1.0)

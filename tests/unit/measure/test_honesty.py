@@ -1,0 +1,96 @@
+"""Engines that skip their work, under a clock that they alone move; and honest ones that only look like it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.engines.fake import FakeClock
+from enginebench.measure.honesty import find_skipped_work
+
+MS = 1_000_000
+FEEDS: Mapping[str, np.ndarray[Any, Any]] = {"x": np.arange(16, dtype=np.float32)}
+Cost = Callable[["Engine"], int]
+
+
+class Engine:
+    """Each call takes what `cost` makes of the calls so far, of the inputs, and of what was seen before."""
+
+    inputs = outputs = ()
+
+    def __init__(self, cost: Cost, bind_ns: int = 10_000) -> None:
+        self.clock = FakeClock(tick_ns=100)
+        self._cost, self._bind_ns = cost, bind_ns
+        self.calls = self.calls_bound = 0
+        self.content = b""
+        self.seen: set[bytes] = set()
+        self.disturbed = True  # by a bind, or a fetch
+
+    def bind(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self.content, self.calls_bound, self.disturbed = feeds["x"].tobytes(), 0, True
+        self.clock.advance(self._bind_ns)
+
+    def run(self) -> None:
+        self.calls += 1
+        self.calls_bound += 1
+        self.clock.advance(self._cost(self))
+        self.seen.add(self.content)
+        self.disturbed = False
+
+    def fetch(self) -> dict[str, np.ndarray[Any, Any]]:
+        self.disturbed = True
+        return {}
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def find(cost: Cost, timed_ns: int, bind_ns: int = 10_000) -> list[str]:
+    """The warnings on an engine that was timed on FEEDS before."""
+    engine = Engine(cost, bind_ns)
+    engine.bind(FEEDS)
+    for _ in range(300):
+        engine.run()
+    warnings = find_skipped_work(engine, FEEDS, timed_ns, clock=engine.clock)
+    assert engine.content == FEEDS["x"].tobytes(), "the inputs that were timed are bound again"
+    return [warning.template for warning in warnings]
+
+
+@pytest.mark.parametrize(
+    ("cost", "timed_ns"),
+    [
+        (lambda e: MS if e.calls_bound == 1 else 1000, 1000),
+        (lambda e: MS if e.calls_bound <= 5 else 1000, 1000),
+        (lambda e: MS if e.calls_bound <= 200 else 1000, 1000),
+        (lambda e: 1000 if e.content in e.seen else MS, 1000),
+        (lambda e: MS if e.calls_bound % 2 else 1000, 1000),
+    ],
+    ids=["first of a bind", "first five", "first two hundred", "cached by content", "every second"],
+)
+def test_work_that_is_not_done_in_each_call_is_found(cost: Cost, timed_ns: int) -> None:
+    assert find(cost, timed_ns) == ["implausible_time.repeated"]
+
+
+@pytest.mark.parametrize(
+    ("cost", "timed_ns"),
+    [
+        (lambda e: MS, MS),
+        (lambda e: 3 * MS if e.disturbed else MS, MS),  # cold caches, threads that have gone to sleep
+        (lambda e: MS if e.content == FEEDS["x"].tobytes() else 5 * MS, MS),  # other inputs are more work
+        (lambda e: 5 * MS if e.calls % 97 == 0 else MS, MS),  # somebody disturbs some calls
+        (lambda e: 100, 100),  # next to nothing to do
+    ],
+    ids=["plain", "slow after a disturbance", "depends on the inputs", "disturbed", "tiny"],
+)
+def test_an_honest_engine_is_not_suspected(cost: Cost, timed_ns: int) -> None:
+    assert find(cost, timed_ns) == []
+
+
+@pytest.mark.parametrize(("bind_ns", "found"), [(10_000, []), (MS, ["implausible_time.bind"])])
+def test_a_bind_that_takes_far_longer_than_copying_is_the_work(bind_ns: int, found: list[str]) -> None:
+    assert find(lambda e: MS // 10, MS // 10, bind_ns) == found
