@@ -217,7 +217,9 @@ Wait: TypeAlias = Annotated[
     ),
 ]
 Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", 900.0, ge=1)]
-Batch: TypeAlias = Annotated[int | None, Opt("Batch size. [that of --input-shape, else 1]", ge=1)]
+Batch: TypeAlias = Annotated[
+    int | None, Opt("Batch size. [that of --input-shape, else of the example inputs, else 1]", ge=1)
+]
 Axes: TypeAlias = Annotated[
     str | Sequence[str] | Mapping[str, Sequence[int]],
     Opt(

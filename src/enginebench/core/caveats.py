@@ -279,6 +279,9 @@ TEMPLATES: dict[str, Template] = {
         "the plan's outputs differ from those of {reference}: {found}",
         "compare them on real inputs (enginebench drift); where ranges were given or taken, calibrate on real inputs",
     ),
+    "outputs_not_compared.further": Template(
+        "{row} refuses {inputs}, which the reference takes: {why}", "check whether your inputs can be such ones"
+    ),
     "outputs_not_compared.graph": Template(
         "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"
     ),

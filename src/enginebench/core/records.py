@@ -172,7 +172,7 @@ class FileHash(Struct, frozen=True, kw_only=True):
 class InputsCheck(Struct, frozen=True, kw_only=True):
     """Largest differences between PyTorch and the exported graph over one set of inputs."""
 
-    inputs: str  # given: the user's; or a set of `models/check_inputs.py`
+    inputs: str  # given: the user's; or a set of `core/input_sets.py`
     n: int  # calls
     max_abs_diff: float
     max_rel_diff: float
@@ -407,6 +407,8 @@ class Drift(Struct, frozen=True, kw_only=True):
     reference: str = ""  # id of the row (or SIDE) that was taken as the truth
     elsewhere: bool = False  # that row was checked in a search, and is not in its final
     unlike: tuple[str, ...] = ()  # why nothing could be held against the reference; then `passed` is False
+    inputs: str = ""  # of `further`: which set of `core/input_sets.py`
+    further: "tuple[Drift, ...]" = ()  # the same on other inputs, each by limits of its own; `passed` counts them
 
 
 class Estimate(Struct, frozen=True, kw_only=True):

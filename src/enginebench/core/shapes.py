@@ -36,6 +36,12 @@ def find_own_batch(module: Artifact) -> int | None:
     return next((shapes.smallest[0] for shapes in module.allowed.values()), None) if module.kind == "torch" else None
 
 
+def find_built_batch(module: Artifact) -> int:
+    """The batch of the inputs that a PyTorch model was described with; 1 of one that takes no batch."""
+    first = next((spec.shape[0] for spec in module.inputs[:1] if spec.shape), 1)
+    return first if isinstance(first, int) else 1
+
+
 def free_batch(artifact: Artifact) -> Artifact:
     """The artifact; a PyTorch one takes any batch, whatever it was built with, unless it fixes one."""
     built = next((spec.shape[0] for spec in artifact.inputs[:1] if spec.shape), "")

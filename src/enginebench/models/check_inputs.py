@@ -14,32 +14,19 @@ from typing import TypeAlias
 import numpy as np
 
 from enginebench.core.feeds import random_feeds
+from enginebench.core.input_sets import EXAMPLES, INTEGERS, LARGE, MASKS, NUDGED
 from enginebench.core.protocols import Array
 from enginebench.core.records import TEXT, TensorSpec
 from enginebench.core.shapes import find_batch_axes
 from enginebench.models.samples import cut_entries, list_problems, read_samples
 
-# The example inputs of the user's module; beside a run's artifacts they have a folder of this name.
-EXAMPLES = "examples"
-# The user's own, of --inputs or --data.
-GIVEN = "given"
-# examples: of the user's factory or module; masks: padding in every mask, integers at the ends of their known
-# range, states that are not zero; integers: those of no known range, negative ones too; large: floats that are large,
-# negative, positive or zero; nudged: those of `large`, changed by a few rounding steps.
-SET_NAMES: dict[str, str] = {
-    GIVEN: "your inputs",
-    "examples": "the example inputs",
-    "masks": "padded masks and integers at the ends of their range",
-    "integers": "negative and large integers",
-    "large": "large, negative and zero inputs",
-}
 Entries: TypeAlias = list[dict[str, Array]]
 
 # The values of an input whose usual ones are all 1, as a mask's are; or all 0, as a state's.
 ONES: tuple[float, float] = (1.0, 1.0)
 ZEROS: tuple[float, float] = (0.0, 0.0)
-# Entries of a set: twice each of the six kinds of floats below, and of the four of masks three times.
-ENTRIES = 12
+# Entries of a set: one of each of the six kinds of floats below. More would cost what the usual inputs do.
+ENTRIES = 6
 # Standard deviations of large floats, beside 1 of the usual ones: a picture that nobody normalized reaches 255.
 SCALES = (10.0, 100.0, 1000.0)
 # Fewer values than this are settings (thresholds, scales, lengths), which change what a model does, not data.
@@ -52,14 +39,17 @@ STATE_DEVIATION = 0.5
 NUDGE = 2.0**-22
 
 
-def make_check_sets(specs: Sequence[TensorSpec], seed: int) -> dict[str, Entries]:
-    """The made-up sets that differ from the usual inputs of a model, each of single entries; seeded."""
-    large = _make_set(specs, seed, _enlarge)
+def make_check_sets(specs: Sequence[TensorSpec], seed: int, batch: int = 1) -> dict[str, Entries]:
+    """The made-up sets that differ from the usual inputs of a model, each of single entries; seeded.
+
+    Of equal seeds and batches they are the same for a graph as for the module that it was exported from.
+    """
+    large = _make_set(specs, seed, batch, _enlarge)
     sets = {
-        "masks": _make_set(specs, seed, _pad),
-        "integers": _make_set(specs, seed, _widen),
-        "large": large,
-        "nudged": [{name: _nudge(array, seed + i) for name, array in entry.items()} for i, entry in enumerate(large)],
+        MASKS: _make_set(specs, seed, batch, _pad),
+        INTEGERS: _make_set(specs, seed, batch, _widen),
+        LARGE: large,
+        NUDGED: [{name: _nudge(array, seed + i) for name, array in entry.items()} for i, entry in enumerate(large)],
     }
     return {name: entries for name, entries in sets.items() if entries}
 
@@ -75,11 +65,11 @@ def read_examples(place: Path, specs: Sequence[TensorSpec]) -> Entries:
 _Change: TypeAlias = "Callable[[TensorSpec, Array, int, np.random.Generator], Array | None]"
 
 
-def _make_set(specs: Sequence[TensorSpec], seed: int, change: _Change) -> Entries:
+def _make_set(specs: Sequence[TensorSpec], seed: int, batch: int, change: _Change) -> Entries:
     """Usual entries with what `change` makes of their inputs; none where it changes nothing."""
     usual: Entries = []
     while len(usual) < ENTRIES:
-        usual += cut_entries(random_feeds(specs, 1, seed + len(usual)), specs)
+        usual += cut_entries(random_feeds(specs, batch, seed + len(usual)), specs)
     entries: Entries = []
     changed = False
     for place, entry in enumerate(usual[:ENTRIES]):

@@ -1,11 +1,12 @@
 """What `drift` says: its document, and the same in a few lines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from enginebench.core.caveats import format_caveat
-from enginebench.core.records import Caveat, EngineSpec, OutputDrift
+from enginebench.core.input_sets import SET_NAMES
+from enginebench.core.records import Caveat, Drift, EngineSpec, OutputDrift
 from enginebench.core.text import count_of
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.stats.drift import LIMITS, SampleDrift
@@ -43,6 +44,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     exceeded: tuple[str, ...] = ()  # sentences: which limit of which output was not kept
     caveats: tuple[Caveat, ...] = ()
     undecided: dict[str, float] = {}  # always empty: until 0.9 outputs without decisions had limits of their own
+    further: tuple[Drift, ...] = ()  # the same on made-up inputs that reach further
 
 
 class SamplesDocument(Struct, frozen=True, kw_only=True):
@@ -63,7 +65,12 @@ def list_drift(document: DriftDocument) -> list[Section]:
         for label, values in shown.items()
     ]
     table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
-    texts = [format_conclusion(document), *document.exceeded, *map(format_caveat, document.caveats)]
+    texts = [
+        format_conclusion(document),
+        *document.exceeded,
+        *format_further(document.further),
+        *map(format_caveat, document.caveats),
+    ]
     title = f"{sides}, {count_of(document.n, 'samples')}{asked}"
     return [Section(title=title, parts=(*make_notes(texts), table))]
 
@@ -85,6 +92,12 @@ def format_conclusion(document: DriftDocument) -> str:
         return f"NOT passed: {document.n} of {document.n_asked} samples were compared ({limits or 'no limits'})."
     whose = "yours" if document.gate else "the usual ones of the shorter precision"
     return f"{'Within' if document.passed else 'NOT within'} the limits ({limits or 'none'}; {whose})."
+
+
+def format_further(further: Sequence[Drift]) -> list[str]:
+    """One sentence on the sets whose outputs are within the limits; the others have theirs among what was exceeded."""
+    kept = [f"{SET_NAMES[one.inputs]} ({one.n})" for one in further if one.passed]
+    return [f"Within the limits on further inputs, too: {'; '.join(kept)}."] if kept else []
 
 
 def _list_limits(limits: Mapping[str, float]) -> str:

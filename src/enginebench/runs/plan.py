@@ -34,6 +34,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import (
     find_batch_axes,
+    find_built_batch,
     find_own_batch,
     find_plan_batch,
     format_shapes,
@@ -207,7 +208,8 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
 
 
 def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
-    """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's model fixes.
+    """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's model fixes, else
+    that of the examples which it came with.
 
     Shapes only where there are several; each with the batch that stands in it, or with those of --batch.
     """
@@ -215,6 +217,9 @@ def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[d
     fixed = None
     if given is not None and request.any_batch:
         fixed = find_plan_batch(given) or (find_fixed_batch(given) if given.inputs else None)
+    module = next((a for a in sources if a.kind == "torch"), None)
+    if fixed is None and module is not None and request.any_batch:
+        fixed = find_built_batch(module)
     batches = request.batches if fixed is None else (fixed,)
     if not request.buckets:
         return [({}, batch) for batch in batches]

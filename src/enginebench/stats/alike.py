@@ -135,7 +135,8 @@ def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
     short = {*formats} - {"fp32"}
     noise = MOSTLY_NOISE_IN_FEW_BITS if short & {*FEW_BITS} else MOSTLY_NOISE
     loosest = default_limits(None) | ({"centred_cosine": noise} if short else {})
-    return not all(keeps_limits(output, loosest) for output in drift.outputs)
+    further = any(is_gross(one, formats) for one in drift.further if not one.passed)
+    return further or not all(keeps_limits(output, loosest) for output in drift.outputs)
 
 
 def check_comparisons(results: Sequence[Result]) -> list[Result]:

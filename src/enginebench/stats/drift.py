@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 from enginebench.stats.metrics.boxes import (
@@ -191,6 +192,7 @@ def apply_limits(drift: Drift, limits: Mapping[str, float]) -> Drift:
         held = {"cosine" if name == "centred_cosine" else name: limit for name, limit in held.items()}
     kept = all(keeps_limits(o, held) and not _lacks_partners(o, held) for o in drift.outputs)
     compared = drift.n > 0 and any(holds_values(o) for o in drift.outputs)
+    kept = kept and all(further.passed for further in drift.further)  # which has limits of its own
     return replace(drift, limits=held, undecided={}, passed=compared and kept)
 
 
@@ -704,6 +706,8 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
             sentences.append(f"{output.name}: {shared} boxes have a partner; {others}")
     if not any(holds_values(o) for o in drift.outputs):
         sentences.append("the outputs hold no values, so that nothing was compared")
+    for further in drift.further if not sentences else ():  # what usual inputs show needs no others
+        sentences += [f"on {SET_NAMES[further.inputs]}: {sentence}" for sentence in find_exceeded(further)]
     return tuple(sentences)
 
 

@@ -10,24 +10,27 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
+from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import parse_precision
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
+from enginebench.models.check_inputs import Entries, make_check_sets, read_examples
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import cut_entries, group_samples, join_samples, resolve_given, write_samples
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
 from enginebench.runs.campaign import VARIATION
-from enginebench.runs.child.arrays import load_arrays, save_arrays
+from enginebench.runs.child.arrays import load_arrays, load_sets, save_arrays
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
+from enginebench.stats.further import add_further, doubt_refused, measure_further
 from enginebench.verbs.given import open_progress, read_limits, share, take_side, to_path
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
@@ -137,28 +140,40 @@ def _measure(
         _check_profile_index(request, (ref, cand))
         sides.check_sides(ref, cand)
         step = sides.choose_step((ref, cand), request)
-        given = make_inputs(ref, request.source.inputs, n, request.source.seed)
+        given = make_inputs(ref, request.source.inputs, n, request.source.seed, place / "reference")
         entries = len(given.entries)
         check_prepared(given, (ref, cand))
         samples = place / "samples" if out is None or options["skip_output_save"] else out / "samples"
         entered = save_inputs(given.entries, ref.artifact.inputs, samples / "inputs")
+        further = {name: place / name for name in given.further}
+        for name, folder in further.items():
+            write_samples(given.further[name], ref.artifact.inputs, folder)
         random: list[Caveat] = []
+        refused: dict[str, dict[str, str]] = {}
         with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
             for name, side in (("reference", ref), ("candidate", cand)):
                 file, scratch = samples / f"{name}.npz", place / name
-                varies = sides.run_side(side, entered, file, n=entries, step=step, scratch=scratch, reporter=reporter)
-                if varies is not None and varies > VARIATION:
-                    random.append(make_caveat("outputs_vary", row=side.text, share=varies))
+                answer = sides.run_side(
+                    side, entered, file, further=further, n=entries, step=step, scratch=scratch, reporter=reporter
+                )
+                refused[name] = answer.refused
+                if answer.varies is not None and answer.varies > VARIATION:
+                    random.append(make_caveat("outputs_vary", row=side.text, share=answer.varies))
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
+        reached = [load_sets(place / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")]
     usual = judging.limits_between(asked or ref.engine.precision, asked or cand.engine.precision)
     chosen = usual if limits is None else limits
     drift = judging.measure_drift(*answers, chosen, reference_id=reference, asked=n or entries, task=task)
+    if not random:
+        pair = asked or ref.engine.precision, asked or cand.engine.precision
+        drift = add_further(drift, measure_further(reached[0], reached[1], pair, limits=limits, task=task))
+    doubts = doubt_refused(refused["reference"], refused["candidate"], cand.text)
     for name in limits or {}:  # one that applies to no output would pass everything
         if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
             raise UsageError(
                 f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
             )
-    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None, random)
+    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None, [*random, *doubts])
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
         per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*answers, task))
@@ -176,6 +191,8 @@ class Inputs(Struct, frozen=True, kw_only=True, eq=False):
     source: str
     preprocess_sha256: str | None = None
     caveats: tuple[Caveat, ...] = ()
+    # Of made-up inputs alone: sets that reach further, which are compared one by one.
+    further: dict[str, Entries] = {}
 
 
 def _describe(
@@ -184,12 +201,12 @@ def _describe(
     given: Inputs,
     seed: int,
     gate: bool,
-    random: Sequence[Caveat],  # of each side whose outputs vary by themselves
+    random: Sequence[Caveat],  # of each side whose outputs vary by themselves, or that refused inputs
 ) -> DriftDocument:
     whole = drift.n >= (drift.asked or 0)
     missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
     # A candidate that varies by itself must meet the limits all the same; agreement with a random reference is chance.
-    chance = any(caveat.figures["row"] == opened[0].text for caveat in random)
+    chance = any(caveat.figures.get("row") == opened[0].text for caveat in random)
     reference, candidate = (
         DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)
         for side in opened
@@ -212,15 +229,22 @@ def _describe(
         inputs=given.source,
         preprocess_sha256=given.preprocess_sha256,
         seed=seed,
-        exceeded=(*([RANDOM] if random else []), *judging.find_exceeded(drift), *missing),
+        exceeded=(
+            *([RANDOM] if any(caveat.code == "outputs_vary" for caveat in random) else []),
+            *judging.find_exceeded(drift),
+            *missing,
+        ),
         caveats=tuple(dict.fromkeys(doubts)),
+        further=drift.further,
     )
 
 
-def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int) -> Inputs:
+def make_inputs(
+    side: sides.OpenSide, text: str | None, n: int | None, seed: int, made_in: Path | None = None
+) -> Inputs:
     """The user's entries (`text` is --inputs), else held-out digits for the digits models, else what is made up.
 
-    `n` of None: 64, or all that the user gave.
+    `n` of None: 64, or all that the user gave. The example inputs of the user's module lie in `made_in`.
     """
     from enginebench.models.precision.calibration_data import read_origin
     from enginebench.models.task import find_own_data, hash_preprocess, load_digits, sample_feeds
@@ -241,7 +265,9 @@ def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int
     if own is not None:
         source = "digits, held out" if own == "digits" else own
         return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model, inputs=specs))
-    return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),))
+    examples = read_examples(made_in, specs) if made_in is not None else []
+    further = {**({EXAMPLES: examples} if examples else {}), **make_check_sets(specs, seed)}
+    return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),), further=further)
 
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
+from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
-from enginebench.models.check_inputs import SET_NAMES
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
@@ -37,7 +37,7 @@ class ExportOptions(Modules, Shared, total=False):
     input_size: InputSize
     batch: Annotated[
         int | None,
-        Opt("Fixed batch size. [1, or the only one that the model takes]", ge=1, more="Ignored with `--dynamic-batch`"),
+        Opt("Fixed batch size. [that of the example inputs, else 1]", ge=1, more="Ignored with `--dynamic-batch`"),
     ]
     dynamic_batch: Annotated[bool, Opt("Make the batch axis dynamic.", False, more="Compared at batch 2, 5 and 1")]
     dynamic_axes: Axes

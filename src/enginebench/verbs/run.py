@@ -37,7 +37,8 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
     engines: opts.Engines
     precisions: opts.Precisions
     batch: Annotated[
-        int | str | Sequence[int] | None, Opt("Batch sizes, separated by commas. [that of --input-shape, else 1]")
+        int | str | Sequence[int] | None,
+        Opt("Batch sizes, separated by commas. [that of --input-shape, else of the example inputs, else 1]"),
     ]
     quick: Annotated[
         bool,

@@ -15,7 +15,8 @@ from torch import nn
 from enginebench.core import errors
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.records import Artifact, Availability, ModelSource
-from enginebench.core.shapes import concrete_shape
+from enginebench.core.shapes import concrete_shape, find_built_batch
+from enginebench.models.check_inputs import read_examples
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.task import hash_preprocess
 from enginebench.models.torch import source as torch_source
@@ -525,6 +526,38 @@ def test_a_free_batch_stays_free_and_a_state_of_one_entry_fixes_it(tmp_path: Pat
     assert picture.allowed == {}
     artifact = make_torch_artifact("user_batches:state", tmp_path, batch=4)
     assert {name: shapes.largest for name, shapes in artifact.allowed.items()} == {"input": (1, 5, 8)}
+
+
+BY_EXAMPLE = """
+import torch
+from torch import nn
+
+class Looked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+    def forward(self, ids, others): return self.table(ids).mean(1) @ others.T
+
+def eight(): return nn.Sequential(nn.Flatten(), nn.Linear(12, 4)).eval(), torch.randn(8, 3, 4)
+def beside(): return Looked().eval(), (torch.randint(3, 20, (4, 12)), torch.randn(10, 8))
+def steps(): return nn.LSTM(16, 8).eval(), (torch.randn(7, 3, 16),)
+"""
+
+
+def test_the_examples_of_a_factory_give_the_batch_where_nobody_asked_for_one(write_user_module, tmp_path: Path) -> None:
+    write_user_module("by_example", BY_EXAMPLE)
+    eight, beside, steps = (
+        make_torch_artifact(f"by_example:{n}", tmp_path / n, batch=None) for n in ("eight", "beside", "steps")
+    )
+    assert (
+        eight.inputs[0].shape == (8, 3, 4) and make_torch_artifact("by_example:eight", tmp_path).inputs[0].shape[0] == 1
+    )
+    assert [spec.shape for spec in beside.inputs] == [(4, 12), (10, 8)]
+    assert beside.inputs[0].widest == (0, 49), "the whole table, whatever the example looks up"
+    assert steps.inputs[0].shape == ("input_0", 3, 16), "steps are no batch"
+    assert [find_built_batch(a) for a in (eight, beside, steps)] == [8, 4, 1]
+    (entry,) = read_examples(tmp_path / "steps", steps.inputs)
+    assert len(read_examples(tmp_path / "eight", eight.inputs)) == 8 and entry["input"].shape == (7, 3, 16)
 
 
 def test_an_export_has_the_only_batch_and_the_users_entries_run_at_it(tmp_path: Path) -> None:

@@ -61,6 +61,13 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(pr
     assert [row.skip for row in rows] == [None, reason, reason]
 
 
+def test_rows_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> None:
+    of_eight = replace(MODULE, inputs=tuple(replace(spec, shape=(8, *spec.shape[1:])) for spec in MODULE.inputs))
+    request = RunRequest(model="toy", engines=ENGINES)
+    for asked, batch in ((replace(request, any_batch=True), 8), (replace(request, batches=(2,)), 2), (request, 1)):
+        assert {row.engine.batch for row in plan_rows(asked, [of_eight, GRAPH], probe=there)} == {batch}
+
+
 @pytest.mark.parametrize(
     ("module", "graph", "rows"),
     [

@@ -40,7 +40,10 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
     start_s = time.monotonic()
     libraries = job.artifact.operator_libraries
     given = load_whole_graph(Path(job.artifact.path))
-    prepared, quantized = prepare_graph(given, libraries), load_whole_graph(Path(job.quantized.path))
+    prepared, quantized = (
+        prepare_graph(given, libraries, job.artifact.inputs),
+        load_whole_graph(Path(job.quantized.path)),
+    )
     # The first of the entries that the ranges were taken from: what is held out stays so.
     if job.inputs is not None:
         data = use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)

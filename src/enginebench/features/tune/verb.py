@@ -56,7 +56,10 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
     limit: opts.Limit
     data: opts.Data
     p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
-    batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
+    batch: Annotated[
+        int | None,
+        Opt("Batch size of the goal latency. [that of --input-shape, else of the example inputs, else 1]", ge=1),
+    ]
     processes: Annotated[
         int, Opt("Trials (fresh processes) of each finalist, at least; a verdict needs 6.", 10, ge=1, le=1000)
     ]
@@ -158,11 +161,12 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError(f"--processes {processes}: the final gives a verdict, which needs {MIN_REPETITIONS}")
     if limits and "samples" in limits:
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
-    if goal != "latency" and batch not in (None, 1):
+    if goal != "latency" and options["batch"] not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
     shared = given.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
-    batches = None if batch is None else (batch,)
+    # The other goals choose it, whatever the example inputs have.
+    batches = (1,) if goal != "latency" else None if batch is None else (batch,)
     precisions = given.read_precisions(options["precisions"] or "fp32")
     run = shared.make_request(
         model,

@@ -120,6 +120,8 @@ class Observer:
         options = onnxruntime.SessionOptions()
         register_operators(options, libraries)
         options.intra_op_num_threads = threads
+        # Ranges are those of the tensors that stand in the graph: a fused node may compute others.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         # The arena keeps the largest step for ever, and doubles while it grows.
         options.enable_cpu_mem_arena = False
         # Between two runs NumPy has the CPU for itself. Threads that spin there took a third of all CPU time:
@@ -202,7 +204,7 @@ def calibrate(
     _check_request(artifact, method, percentile, batch)
     model = load_whole_graph(Path(artifact.path))
     weights = hash_weights(model)
-    prepared = prepare_graph(model, artifact.operator_libraries)
+    prepared = prepare_graph(model, artifact.operator_libraries, artifact.inputs)
     del model
     watched = find_activations(prepared)
     if not watched:

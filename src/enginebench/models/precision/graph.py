@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from enginebench.core.errors import ArtifactError, explaining, importing
+from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Feeds
+from enginebench.core.records import TensorSpec
 from enginebench.core.store import write_atomic
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
 from enginebench.models.onnx import source
+from enginebench.models.onnx.reference import keeps_outputs
 from enginebench.models.onnx.source import (
     LARGEST_PROTOBUF_BYTES,
     QUANTIZED_OPS,
@@ -54,19 +57,23 @@ def load_whole_graph(path: Path) -> ModelProto:
     return model
 
 
-def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProto:
+def prepare_graph(model: ModelProto, libraries: Sequence[str] = (), inputs: Sequence[TensorSpec] = ()) -> ModelProto:
     """The same function in a form to be calibrated and rewritten: BatchNorm folded, constants folded, types inferred.
 
-    Calibration and rewriting both start from it, so that the names of tensors agree.
+    Calibration and rewriting both start from it, so that the names of tensors agree. ONNX Runtime's optimizer folds;
+    where it changes the outputs of the graph, nothing is folded.
 
     Args:
         libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
+        inputs: of the graph, for made-up ones on which both forms are compared.
     """
     failing = explaining(ArtifactError, "the graph cannot be prepared")
     with failing, tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
         given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
         given.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
         quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
+        if inputs and not libraries and not keeps_outputs(given, made, random_feeds(inputs, 1, seed=0)):
+            quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=True)
         prepared = onnx.load(made)
     # Every domain that has a node, once, ONNX's own first. ONNX Runtime adds its own, which other parsers refuse; it
     # does not take one that is listed twice (by skl2onnx), and NNCF takes the first one's version for that of ONNX.

@@ -112,7 +112,7 @@ def quantize(
     needs = find_needs(to, recipe)
     if needs == "data" and data is not None and calibration is None:
         check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # the ranges come from them
-    prepared = prepare_graph(model, artifact.operator_libraries)
+    prepared = prepare_graph(model, artifact.operator_libraries, artifact.inputs)
     left_out = resolve_exclusion(exclude, model, prepared)
     if not any(map(find_floats, walk_graphs(prepared.graph))):
         raise UsageError(

@@ -29,6 +29,7 @@ from enginebench.core.errors import (
     list_causes,
 )
 from enginebench.core.feeds import random_feeds
+from enginebench.core.input_sets import EXAMPLES, GIVEN, MASKS, SET_NAMES
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, ExportCheck, InputsCheck, TensorSpec
@@ -42,7 +43,7 @@ with importing("{}, which export needs,", 'pip install "enginebench[torch]"'):
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from enginebench.models.check_inputs import EXAMPLES, GIVEN, SET_NAMES, make_check_sets
+from enginebench.models.check_inputs import make_check_sets
 from enginebench.models.onnx.reference import EVALUATOR, GraphReference, open_session
 from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
 from enginebench.models.precision.graph import load_whole_graph, read_versions, write_graph
@@ -350,7 +351,7 @@ def _check_graph(path: Path, opset: int | None, model: str) -> None:
 class _Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One comparison of module and graph; `where` says on what, as errors name it."""
 
-    inputs: str  # "" of seeded ones; else `given`, or a set of `models/check_inputs.py`
+    inputs: str  # "" of seeded ones; else `given`, or a set of `core/input_sets.py`
     where: str
     feeds: dict[str, Array]
 
@@ -498,7 +499,7 @@ def _open_optimized(path: Path) -> Any:
 
 def _measure_optimizer(session: Any, call: _Call, answers: Sequence[Any]) -> float | None:
     """By what share of the largest value the optimized graph differs, where that is no rounding; else None."""
-    if call.extreme and call.inputs != "masks":
+    if call.extreme and call.inputs != MASKS:
         return None  # large values make an exponential infinite in one order of sums, and not in the other
     try:
         found = session.run(None, dict(call.feeds))

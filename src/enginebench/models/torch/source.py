@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, importing
 from enginebench.core.feeds import random_feeds
+from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import slug
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, TensorSpec, Weights
@@ -25,7 +26,6 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
 from torch import nn
 
 from enginebench.core.text import count_of, list_some
-from enginebench.models.check_inputs import EXAMPLES
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import ONLY, list_problems, write_samples
 from enginebench.models.task import hash_preprocess
@@ -78,7 +78,7 @@ def make_torch_artifact(
     weights: str = "default",
     seed: int = 0,
     input_size: int | None = None,
-    batch: int = 1,
+    batch: int | None = 1,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     given: Mapping[str, Array] | None = None,
 ) -> Artifact:
@@ -88,14 +88,14 @@ def make_torch_artifact(
         model: as on the command line, or the text of an object that was offered.
         weights: "default" (trained, pretrained, or the factory's own), "random", or the path of a state dict.
         seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
-        batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
+        batch: length of axis 0 of the inputs; that of the module's own examples if None, or where it takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
         given: the user's inputs for one call, in place of the model's own examples.
 
     The example inputs of a factory or a module are kept in `out_dir`, too.
     """
     ref = _resolve_for_torch(model)
-    if batch < 1 or (input_size is not None and input_size < 1):
+    if (batch is not None and batch < 1) or (input_size is not None and input_size < 1):
         raise UsageError(f"batch {batch} and input size {input_size} must be at least 1")
     whole = ref.kind in ("object", "pt2")  # a file that holds a module, weights and all: it is copied
     path = out_dir / f"{slug(model)}.{'pt2' if ref.kind == 'pt2' else 'pt'}"
@@ -242,13 +242,19 @@ def _choose_examples(
     examples: tuple[torch.Tensor, ...],
     own: tuple[torch.Tensor, ...],
     shapes: Mapping[str, tuple[int, ...]],
-    batch: int,
+    batch: int | None,
     model: str,
 ) -> tuple[tuple[torch.Tensor, ...], _First]:
     """(the examples in the shapes and the batch asked for, else in those that the module takes; their first axis).
 
-    `own` are the module's own examples, where the user's inputs have taken their place.
+    `own` are the module's own examples, where the user's inputs have taken their place. A batch of None is theirs.
     """
+    if batch is None:
+        chosen, first = _choose_examples(module, examples, own, shapes, 1, model)
+        length = own[0].shape[0] if own and own[0].ndim else 1
+        if first != "open" or shapes or length == 1:
+            return chosen, first
+        return examples if examples[0].shape[0] == length else set_batch(examples, length), first
     if not examples and not shapes:
         raise UsageError(
             f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224 "

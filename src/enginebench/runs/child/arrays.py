@@ -50,6 +50,20 @@ def load_arrays(path: Path) -> dict[str, Array]:
         raise ParseError(path, "", found, ARRAYS, "Write it with numpy.savez") from error
 
 
+def save_sets(path: Path, sets: Mapping[str, Mapping[str, Array]]) -> None:
+    """Stores the outputs for several sets of inputs."""
+    save_arrays(path, {f"{name}/{output}": array for name, arrays in sets.items() for output, array in arrays.items()})
+
+
+def load_sets(path: Path) -> dict[str, dict[str, Array]]:
+    """Set of inputs -> its outputs; none where the file is not there."""
+    sets: dict[str, dict[str, Array]] = {}
+    for key, array in load_arrays(path).items() if path.is_file() else ():
+        name, _, output = key.partition("/")
+        sets.setdefault(name, {})[output] = array
+    return sets
+
+
 def limit_calls(calls: int, values: int, most: int = CHECKED_VALUES) -> int:
     """How many of the calls to compare, or to keep, where each answers with so many values."""
     return min(calls, max(FEWEST_CALLS, most // max(1, values)))

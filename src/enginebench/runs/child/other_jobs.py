@@ -82,6 +82,7 @@ class ProbeLayersJob(Job[Availability], frozen=True, kw_only=True, tag="probe_la
 
 class InferAnswer(Struct, frozen=True, kw_only=True):
     outputs: tuple[TensorSpec, ...]
+    refused: dict[str, str] = {}  # of `further`: why there are no outputs
     varies: float | None = None  # largest difference of two outputs for the first inputs, over the largest value
 
 
@@ -94,6 +95,8 @@ class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
     inputs_path: str
     outputs_path: str
     step: int | None = None
+    further: dict[str, str] = {}  # set of inputs -> folder of its entries, on which it is run, too
+    further_path: str = ""  # for their outputs
 
     def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
         from enginebench.runs.child.perform.infer import infer_arrays

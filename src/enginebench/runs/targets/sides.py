@@ -1,5 +1,6 @@
 """The sides of a comparison as the user names them, an engine on a target or a stored row, and how they are opened."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import accepts, find_device, find_entry, has_engine, read_engine, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
-from enginebench.runs.child.other_jobs import InferJob
+from enginebench.runs.child.other_jobs import InferAnswer, InferJob
 from enginebench.runs.child.places import require_available
 from enginebench.runs.folder import RunFolder, Stored, check_outside
 from enginebench.runs.plan import add_shapes, find_fixed_batch
@@ -28,6 +29,8 @@ from enginebench.stats.alike import compare_preparation, compare_specs
 from enginebench.stats.effective import judge_precision
 
 SIDE_TIMEOUT_S = 1800.0
+# What a side answers to further sets of inputs.
+FURTHER_OUTPUTS = "further.npz"
 # Extra time for each step: a tool that restarts for each answer loads its plan as often.
 STEP_TIMEOUT_S = 60.0
 # Entries per call if a graph takes any number: enough to keep an engine busy, few enough for 1 GB.
@@ -245,12 +248,20 @@ def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
 
 
 def run_side(
-    side: OpenSide, inputs: Path, outputs: Path, *, n: int, step: int, scratch: Path, reporter: Reporter
-) -> float | None:
-    """Runs a side on the entries of `inputs` and saves its outputs.
+    side: OpenSide,
+    inputs: Path,
+    outputs: Path,
+    *,
+    further: Mapping[str, Path],
+    n: int,
+    step: int,
+    scratch: Path,
+    reporter: Reporter,
+) -> InferAnswer:
+    """Runs a side on the entries of `inputs` and saves its outputs; those for the sets `further` in the scratch folder.
 
-    Returns:
-        By how much it answers the same inputs differently, over the largest value; None of a tool, which is not asked.
+    Args:
+        further: set of inputs -> the folder of its entries.
     """
     reporter.step(f"{side.describe()}: running")
     job = InferJob(
@@ -260,6 +271,8 @@ def run_side(
         inputs_path=str(inputs.absolute()),
         outputs_path=str(outputs.absolute()),
         step=step,
+        further={name: str(folder.absolute()) for name, folder in further.items()},
+        further_path=str((scratch / FURTHER_OUTPUTS).absolute()),
     )
     timeout_s = SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step)
-    return run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, side.describe())).varies
+    return run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, side.describe()))

@@ -93,6 +93,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: 
         source=request.source,
         out_dir=str(place.absolute()),
         batch=request.batches[0],
+        any_batch=request.any_batch,
         onnx="onnx" in kinds,
         dynamic_axes=request.dynamic_axes or list_differing_axes(request.buckets),
         needs_onnx="torch" not in kinds,

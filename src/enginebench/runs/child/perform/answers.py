@@ -17,6 +17,7 @@ from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.protocols import Array, Engine, Feeds, Loadable
 from enginebench.core.records import Artifact, Caveat, EngineSpec, TensorSpec
 from enginebench.core.shapes import find_open_outputs
+from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering
 from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, resolve_given
@@ -62,6 +63,23 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
                 arrays[i] = np.pad(array, [(0, 0), *gaps], constant_values=array.dtype.type())
         joined[name] = np.concatenate(arrays)
     return joined
+
+
+def answer_sets(
+    ask: Callable[[Feeds], Mapping[str, Array]],
+    sets: Mapping[str, Sequence[Feeds]],
+    specs: Sequence[TensorSpec],
+    step: int,
+) -> tuple[dict[str, dict[str, Array]], dict[str, str]]:
+    """(the outputs for the entries of each set; why the others were refused): made-up inputs may be none of a model."""
+    outputs: dict[str, dict[str, Array]] = {}
+    refused: dict[str, str] = {}
+    for name, entries in sets.items():
+        try:
+            outputs[name] = run_entries(ask, entries, specs, step)
+        except Exception as error:  # a class of its own for every engine
+            refused[name] = first_line(error)
+    return outputs, refused
 
 
 def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:

@@ -8,12 +8,12 @@ from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Array, Feeds, Loadable
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.engines.abilities import Answering
-from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given
-from enginebench.runs.child.arrays import save_arrays
+from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, read_samples, resolve_given
+from enginebench.runs.child.arrays import save_arrays, save_sets
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
 from enginebench.runs.child.other_jobs import InferAnswer, InferJob
-from enginebench.runs.child.perform.answers import ask_engine, join_rows, measure_variation, run_entries
+from enginebench.runs.child.perform.answers import answer_sets, ask_engine, join_rows, measure_variation, run_entries
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
@@ -24,10 +24,10 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     calls = [name_only(arrays, artifact.inputs) for arrays in given]
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
-        return InferAnswer(outputs=artifact.outputs)
+        return InferAnswer(outputs=artifact.outputs)  # it starts anew for each call: usual inputs have to do
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
-    varies = None
+    varies, refused = None, dict[str, str]()
     with backend.load(artifact, job.engine) as engine:
         ask = partial(ask_engine, engine)
         if job.step is None:
@@ -38,9 +38,13 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
             first = [entries[i] for i in group_samples(entries, job.step, engine.inputs)[0]]
             feeds = join_samples(first, engine.inputs, job.step)
             varies = measure_variation(ask(feeds), ask(feeds))
+            sets = {name: read_samples(folder) for name, folder in job.further.items()}
+            answers, refused = answer_sets(ask, sets, engine.inputs, job.step)
+            if sets:
+                save_sets(Path(job.further_path), answers)
     save_arrays(Path(job.outputs_path), arrays)
     outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
-    return InferAnswer(outputs=outputs, varies=varies)
+    return InferAnswer(outputs=outputs, varies=varies, refused=refused)
 
 
 def cut_calls(calls: Sequence[Feeds], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:

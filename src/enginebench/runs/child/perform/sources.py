@@ -21,15 +21,16 @@ from enginebench.core.errors import (
     ModelError,
     UsageError,
 )
+from enginebench.core.input_sets import EXAMPLES, GIVEN
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import KEPT, read_note, write_note
 from enginebench.core.protocols import Feeds
 from enginebench.core.recipes import FEW_BITS, find_needs
 from enginebench.core.records import Artifact, Normalize, TensorSpec
-from enginebench.core.shapes import find_own_batch, match_axes
+from enginebench.core.shapes import find_built_batch, find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, derive, hash_files
 from enginebench.engines.registry import find_entry
-from enginebench.models.check_inputs import EXAMPLES, GIVEN, read_examples
+from enginebench.models.check_inputs import read_examples
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.samples import (
     SAMPLES,
@@ -160,7 +161,7 @@ def _make_from_torch(
         weights=source.weights,
         seed=source.seed,
         input_size=source.input_size,
-        batch=job.batch,
+        batch=None if job.any_batch else job.batch,
         input_shapes=source.input_shapes,
         given={n: a.astype("float32") if known and known.input in ("", n) else a for n, a in first.items()},
     )
@@ -192,7 +193,7 @@ def _export_graph(
     own = find_own_batch(made)
     if job.onnx_out and own not in (None, job.batch) and not job.any_batch:
         raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
-    batch = own or job.batch
+    batch = own or (find_built_batch(made) if job.any_batch else job.batch)
     out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
     wishes = dict[str, Any](
         batch=batch, dynamic_axes=job.dynamic_axes, opset=job.opset, seed=job.source.seed, own_inputs=own_inputs
