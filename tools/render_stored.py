@@ -22,11 +22,12 @@ import msgspec
 from rich.console import Console
 
 from enginebench.report.markdown import format_sections
+from enginebench.report.run.deploy import Deployment
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_report, list_sections
 from enginebench.report.terminal import print_sections
 from enginebench.runs.folder import read_results
-from enginebench.runs.reporting import describe_stored
+from enginebench.runs.reporting import describe_stored, plan_deployment
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "data" / "stored"
@@ -49,25 +50,28 @@ def render_archive(archive: Path) -> str:
     with TemporaryDirectory() as folder, tarfile.open(archive) as stored:
         stored.extractall(folder, filter="data")
         (root,) = Path(folder).iterdir()
-        document = describe_stored(*read_results(root))
+        record, results = read_results(root)
+        document = describe_stored(record, results)
+        planned = plan_deployment(root, record, results)
+    deployment = msgspec.structs.replace(planned, folder="DIR", out="ship") if planned else None
     parts = {
-        "terminal": render_terminal(document),
-        "markdown": render_markdown(document),
+        "terminal": render_terminal(document, deployment),
+        "markdown": render_markdown(document, deployment),
         "json": [f"{row.id} {hash_row(row)}" for row in document.rows],
     }
     return "\n".join(line.rstrip() for title, lines in parts.items() for line in (f"== {title}", *lines, ""))
 
 
-def render_terminal(document: RunDocument) -> list[str]:
+def render_terminal(document: RunDocument, deployment: Deployment | None) -> list[str]:
     """What `report` prints at 80 columns below the answer."""
     text = StringIO()
-    print_sections(list_sections(document)[1:], Console(width=80, color_system=None, file=text))
+    print_sections(list_sections(document, deployment=deployment)[1:], Console(width=80, color_system=None, file=text))
     return text.getvalue().splitlines()
 
 
-def render_markdown(document: RunDocument) -> list[str]:
+def render_markdown(document: RunDocument, deployment: Deployment | None) -> list[str]:
     """The page without its warnings."""
-    sections = [section for section in list_report(document) if section.name != "warnings"]
+    sections = [section for section in list_report(document, deployment=deployment) if section.name != "warnings"]
     return format_sections(sections).splitlines()
 
 

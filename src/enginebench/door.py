@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from enginebench import __version__
+from enginebench.core.commands import COMMAND, OPTIONS, VERB
 from enginebench.core.errors import ArtifactError, DependencyError, EngineBenchError, UsageError, explaining
 from enginebench.core.features import Verb, list_verbs
 from enginebench.core.text import clean_lines
@@ -254,7 +255,7 @@ def command(
         shown: record of what the command line alone has.
         first: names of the options that most people need, in the order of --help.
     """
-    from enginebench.options import COMMAND, Printed, list_options, name_groups, read_record, sort_options
+    from enginebench.options import Printed, list_options, name_groups, read_record, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
         own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
@@ -269,8 +270,12 @@ def command(
             kept = usual | {key: given.pop(key) for key in printed if key in given}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
-            with starting(made.name):
-                body(**given, **hidden, **absent, shown=kept)
+            before = VERB.set(made.name if made.name in OPTIONS else VERB.get())
+            try:
+                with starting(made.name):
+                    body(**given, **hidden, **absent, shown=kept)
+            finally:
+                VERB.reset(before)
 
         declared = [option for option in sort_options(known).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()

@@ -12,7 +12,6 @@ import math
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as get_hints
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import OPTIONS, VERB
 from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
@@ -30,9 +30,6 @@ from enginebench.runs.request import name_default_engines
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
-
-# The command line of this program, which runs keep; empty in a program of Python.
-COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Texts: TypeAlias = str | Iterable[str]
@@ -174,7 +171,11 @@ def verb(record: type) -> Callable[[F], F]:
                     raise UsageError(f"{name}: the text is empty; expected a text, or None")
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
             bound.arguments["options"] = fill(record, bound.arguments["options"])
-            return function(*bound.args, **bound.kwargs)
+            before = VERB.set(function.__name__ if function.__name__ in OPTIONS else VERB.get())
+            try:
+                return function(*bound.args, **bound.kwargs)
+            finally:
+                VERB.reset(before)
 
         shown = [
             inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=o.default, annotation=o.hint)

@@ -1,5 +1,6 @@
 """Makes documents and files from a stored run."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.report.run.charts import draw_run
 from enginebench.report.run.columns import list_fields
+from enginebench.report.run.deploy import Deployment
 from enginebench.report.run.head import format_versus
 from enginebench.report.run.rows import Row, RunDocument, describe_run, find_best_p99
 from enginebench.report.run.sections import list_report
@@ -24,7 +26,7 @@ from enginebench.report.run.series import label_rows
 from enginebench.report.run.series import list_stages as list_run_stages
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
-from enginebench.runs.folder import RunRecord, check_inside
+from enginebench.runs.folder import RunRecord, check_inside, hide_home
 from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
 
@@ -36,6 +38,8 @@ FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
 # What differs by less than this part of the difference in p99 is no reason for it.
 TELLING = 0.1
+# What the folder of a bundle is called, unless something there is called so.
+SHIP = "ship"
 # These need the extra `report`; without it the others are written, and a note says how to install it.
 DRAWN = ("html", "png")
 
@@ -140,15 +144,15 @@ def write_reports(
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
 
+    deployment = plan_deployment(root, record, results) if record else None
+
     def render(name: str) -> bytes:
         if name == "json":
             return encode(document, indent=2)
         if name == "csv":
             return format_csv(list_fields(), document.rows).encode()
         command, started = (record.command, record.started_utc) if record else ((), "")
-        explain = find("offers", "explain_refusal")
-        refusals = {result.id: explain(result) for result in results} if explain else {}
-        sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
+        sections = list_report(document, charts=charts, command=command, started_utc=started, deployment=deployment)
         sections += list_stages(*stages)
         if name == "md":
             return format_sections(sections, pictures=[path.name for path in pictures]).encode()
@@ -158,6 +162,20 @@ def write_reports(
     for name, path in zip(texts, paths, strict=True):
         write_atomic(path, render(name))
     return Written(paths=(*paths, *pictures), notes=notes)
+
+
+def plan_deployment(root: Path, record: RunRecord, results: Sequence[Result]) -> Deployment | None:
+    """What can be delivered of a run, as `deliver` says; None where that feature is not there.
+
+    Folders are named as seen from the working folder of this process, which is where its commands will be typed.
+    """
+    plan = find("offers", "plan_delivery")
+    if plan is None:
+        return None
+    deliveries = {result.id: plan(root, record.request, result) for result in results}
+    names = itertools.chain([SHIP], (f"{SHIP}-{i}" for i in itertools.count(2)))
+    out = next(name for name in names if not Path(name).exists())  # `deliver` writes into no folder that is there
+    return Deployment(folder=hide_home(str(root)), out=out, deliveries=deliveries)
 
 
 def check_formats(names: Sequence[str]) -> list[str]:

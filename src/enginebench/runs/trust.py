@@ -9,8 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.core.commands import OPTIONS, VERB, Choice, quote_word
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact, EngineSpec, Result
 from enginebench.core.store import hash_file
 from enginebench.engines.registry import find_entry
 from enginebench.models.zoo import resolve_model
@@ -56,7 +57,8 @@ def require_named(name: str, found: str | None, what: str, where: Path | str, op
     if found is None:
         raise UsageError(
             f"{where} names {name!r}, {what}. A stored file runs no code and opens nothing outside of its folder that "
-            f"the command does not name. If you trust it, add {option}{name} (in a program: enginebench.allow_code)"
+            f"the command does not name. If you trust it, add {option}{quote_word(name)} (in a program: "
+            "enginebench.allow_code)"
         )
     return found
 
@@ -77,23 +79,54 @@ def holds_refused(artifact: Artifact) -> bool:
     return artifact.kind == "aoti" and f"{NATIVE_CODE} {artifact.sha256}" not in _named and NATIVE_CODE not in _named
 
 
+def find_start(result: Result) -> int | None:
+    """The place among its artifacts of the one that a stored configuration starts from again; None if none is kept."""
+    entry = find_entry(result.engine.backend)
+    kinds = (*entry.accepts, *entry.reopens)
+    places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
+    places = [i for i in places if not holds_refused(result.artifacts[i])] or places  # else it is built again
+    return places[-1] if places else None
+
+
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
     """An artifact that may be opened: its libraries are those that this program names, its native code is allowed."""
-    model = artifact.model
     if holds_refused(artifact):
         raise UsageError(
             f"{where} holds a package of AOTInductor ({Path(artifact.path).name}), native code that would run as you. "
             f"If you trust it, add --allow-native-code (in a program: enginebench.allow_code({NATIVE_CODE!r})); "
             "or name the model that it was built from"
         )
-    if artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2":
-        what = "an exported program, whose expressions Python evaluates"
-        name = model if artifact.recipe is None else Path(artifact.path).name  # one that a run made of MODEL
-        named = require_named(name, find_allowed(name), what, where)
-        if (artifact.recipe is None or Path(named).is_file()) and hash_file(Path(named)) != artifact.sha256:
+    if code := _find_code(artifact):
+        name, what = code
+        named = require_named(name, find_allowed(name) if _is_program(artifact) else _named.get(name), what, where)
+        own = artifact.recipe is None or Path(named).is_file()
+        if _is_program(artifact) and own and hash_file(Path(named)) != artifact.sha256:
             raise ArtifactError(f"{where}: its exported program is not that of {named}, so it is not opened")
-    elif artifact.kind == "torch" and ":" in model and resolve_model(model).kind == "factory":
-        require_named(model, _named.get(model), "Python code that makes the model", where)
-    what, option = "a library of custom operators", "--ort-extension "
+    what = "a library of custom operators"
+    option = "--ort-extension " if "--ort-extension" in OPTIONS.get(VERB.get(), ()) else "--allow-code "
     libraries = (require_named(name, find_allowed(name), what, where, option) for name in artifact.operator_libraries)
     return replace(artifact, operator_libraries=tuple(libraries))
+
+
+def _is_program(artifact: Artifact) -> bool:
+    """Whether an artifact is an exported program (torch.export)."""
+    return artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2"
+
+
+def _find_code(artifact: Artifact) -> tuple[str, str] | None:
+    """(name, what it is) of the Python code that opening an artifact runs; None where there is none."""
+    if _is_program(artifact):
+        name = artifact.model if artifact.recipe is None else Path(artifact.path).name  # one that a run made of MODEL
+        return name, "an exported program, whose expressions Python evaluates"
+    if artifact.kind == "torch" and ":" in artifact.model and resolve_model(artifact.model).kind == "factory":
+        return artifact.model, "Python code that makes the model"
+    return None
+
+
+def list_needed(artifact: Artifact, engine: EngineSpec) -> list[Choice]:
+    """The options with which a command allows all code that a stored configuration names; [] if it names none."""
+    needed: list[Choice] = [("--allow-native-code", None)] if artifact.kind == "aoti" else []
+    code = _find_code(artifact)
+    names = [*([code[0]] if code else []), *artifact.operator_libraries]
+    names += _list_outside(engine.backend, engine.options)
+    return [*needed, *(("--allow-code", name) for name in dict.fromkeys(names))]

@@ -15,7 +15,7 @@ from enginebench.core.store import encode
 from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
-from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
+from enginebench.runs.reporting import Written, check_formats, describe_stored, plan_deployment, write_reports
 from enginebench.verbs.given import list_texts
 
 
@@ -62,7 +62,10 @@ def write_report(
 def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOptions]) -> None:
     written, document, list_parts = report_any(path, formats, options)
     if list_parts is list_sections:
-        list_parts = partial(list_parts, folder=Path(path), wide=shown["wide"], warnings=shown["warnings"])
+        deployment = plan_deployment(Path(path), *read_results(Path(path)))
+        list_parts = partial(
+            list_sections, folder=Path(path), wide=shown["wide"], warnings=shown["warnings"], deployment=deployment
+        )
     if shown["as_json"]:
         click.echo(encode(document).decode())
     elif list_parts is not None:

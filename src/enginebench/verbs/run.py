@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
+from enginebench.core.commands import COMMAND
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.names import format_options
 from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
-from enginebench.options import COMMAND, Opt, PathLike, pick, verb
+from enginebench.options import Opt, PathLike, pick, verb
 from enginebench.runs import request as requests
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
 from enginebench.runs.progress import Reporter
@@ -151,6 +152,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
     from enginebench.report.run.sections import list_sections
     from enginebench.runs.classes import format_top_classes
     from enginebench.runs.main_job import run_model
+    from enginebench.runs.reporting import plan_deployment
     from enginebench.verbs.runs import Run
 
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
@@ -162,7 +164,10 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
         )
     done = Run(root, record, tuple(results))
     document = done.document
-    list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
+    deployment = plan_deployment(root, record, results)
+    list_parts = partial(
+        list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"], deployment=deployment
+    )
     try:
         written = done.write_report(("html", "md", "csv", "png"))
     finally:  # also where the disk is full
@@ -243,7 +248,7 @@ def print_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], No
 
     from enginebench.report.run.sections import list_sections
     from enginebench.report.terminal import print_sections
-    from enginebench.runs.reporting import describe_stored
+    from enginebench.runs.reporting import describe_stored, plan_deployment
 
     seen: list[tuple[RunRecord, list[Result]]] = []
     try:
@@ -251,7 +256,9 @@ def print_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], No
     except (KeyboardInterrupt, EngineBenchError):
         record, results = seen[-1] if seen else (None, [])
         if record is not None and any(result.measurements for result in results):
-            print_sections(list_sections(describe_stored(record, results), folder=root), Console(highlight=False))
+            deployment = plan_deployment(root, record, results)
+            parts = list_sections(describe_stored(record, results), folder=root, deployment=deployment)
+            print_sections(parts, Console(highlight=False))
             command = format_resume("run", record.request, root)
             click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
         raise

@@ -15,13 +15,14 @@ from enginebench.core.records import Result
 from enginebench.options import PathLike
 from enginebench.report.page import format_fragment
 from enginebench.report.run.columns import list_fields
+from enginebench.report.run.deploy import Deployment
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
 from enginebench.runs.campaign import judge_outcome, judge_precisions
 from enginebench.runs.folder import RunRecord
-from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, write_reports
+from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, plan_deployment, write_reports
 from enginebench.stats.ranking import Ref
 from enginebench.verbs import given
 
@@ -110,10 +111,15 @@ class Run:
         return self
 
     def __repr__(self) -> str:
-        return format_text(list_sections(self.document, folder=self.folder))
+        return format_text(list_sections(self.document, folder=self.folder, deployment=self._deployment))
 
     def _repr_html_(self) -> str:
-        return format_fragment(list_sections(self.document, folder=self.folder, warnings=True))
+        deployment = self._deployment
+        return format_fragment(list_sections(self.document, folder=self.folder, warnings=True, deployment=deployment))
+
+    @cached_property
+    def _deployment(self) -> Deployment | None:
+        return plan_deployment(self.folder, self.record, self.results)
 
 
 def make_frame(document: RunDocument) -> pandas.DataFrame:

@@ -46,7 +46,7 @@ def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: P
 def test_a_report_imports_nothing_that_measures(tmp_path: Path) -> None:
     code = (
         "import sys, enginebench.verbs.report\nfrom enginebench.core.features import find\n"
-        "for name in ('join_layers', 'explain_refusal'): find('offers', name)\n"
+        "for name in ('join_layers', 'plan_delivery'): find('offers', name)\n"
         "print([m for m in sys.modules if m in ('enginebench.runs.campaign', 'enginebench.runs.child.isolate')])"
     )
     done = run_code(code, tmp_path)

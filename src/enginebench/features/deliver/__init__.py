@@ -8,7 +8,7 @@ FEATURE = Feature(
     offers={
         "check_free": "writing:check_free",
         "deliver_also": "verb:deliver_also",
-        "explain_refusal": "writing:explain_refusal",
+        "plan_delivery": "planning:plan_delivery",
     },
     documents={"enginebench.deliver/1": "verb:DeliverDocument"},
 )

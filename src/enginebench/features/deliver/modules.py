@@ -25,7 +25,8 @@ class FoundModule(Struct, frozen=True, kw_only=True):
     packages: dict[str, str] = {}
 
 
-def find_module(artifact: Artifact) -> FoundModule:
+def check_module(artifact: Artifact) -> ModelRef:
+    """The MODEL of a module that a bundle can make; ArtifactError if it cannot. Nothing is imported."""
     ref = resolve_model(artifact.model)
     if ref.kind == "object":
         raise ArtifactError(
@@ -42,6 +43,14 @@ def find_module(artifact: Artifact) -> FoundModule:
             f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the run. "
             "Deliver an ONNX engine, or make the state an input and an output"
         )
+    if ref.kind == "factory":
+        find_source(ref)
+    return ref
+
+
+def find_module(artifact: Artifact) -> FoundModule:
+    """How a bundle makes the module of an artifact; ArtifactError as of `check_module`."""
+    ref = check_module(artifact)
     if ref.kind == "timm":
         from enginebench.models.torch.architectures import import_timm
 
@@ -51,7 +60,7 @@ def find_module(artifact: Artifact) -> FoundModule:
         module = Module(kind="timm", name=ref.name, arguments={"img_size": int(size)} if fixed else {})
         return FoundModule(module=module, packages=_list_versions("timm", "torchvision"))
     if ref.kind != "builtin":
-        return _find_factory(ref)
+        return find_source(ref)
     card = BUILTIN[ref.name]
     if card.source is None:
         return FoundModule(module=Module(kind="torchvision", name=card.name), packages=_list_versions("torchvision"))
@@ -65,7 +74,8 @@ def _list_versions(*names: str) -> dict[str, str]:
     return {name: version(name) for name in names}
 
 
-def _find_factory(ref: ModelRef) -> FoundModule:
+def find_source(ref: ModelRef) -> FoundModule:
+    """The one file that makes a factory's module, and the packages that it imports."""
     name, _, attribute = ref.name.partition(":")
     look_here()  # as `run` found it
     found = find_spec(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 import enginebench
 from enginebench import door
 from enginebench.core.caveats import format_caveat
+from enginebench.core.commands import join_words
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Artifact, Result, TensorSpec
@@ -27,6 +27,7 @@ from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
 from enginebench.features.deliver import writing
 from enginebench.features.deliver.modules import find_module
+from enginebench.features.deliver.planning import find_refusal
 from enginebench.features.deliver.readme import format_readme
 from enginebench.features.deliver.servers import add_forms, check_forms
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
@@ -129,7 +130,7 @@ def format_delivery(document: DeliverDocument) -> Iterator[str]:
     checked = "its outputs are as measured" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
     yield from (f"  {clean_text(note)}" for note in document.notes)
-    yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
+    yield f"Try it: {join_words(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
 
 
 def deliver_row(
@@ -144,6 +145,9 @@ def deliver_row(
     record, results = read_results(root)
     document = describe_stored(record, results)
     result, described = choose_row(document, results, row)
+    if refusal := find_refusal(root, record.request, result):
+        advice = "Name another configuration with --row"
+        raise type(refusal)(f"{result.id} cannot be delivered: {str(refusal).rstrip('.')}. {advice}")
     stored = open_stored(RunFolder(root).row_path(result.id))
     if stored.result.artifacts[-1].kind == "aoti":  # its check runs it
         trust_artifact(stored.result.artifacts[-1], root)
@@ -172,7 +176,7 @@ def deliver_row(
 
 
 def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
-    """The row with this id, or the recommended one; it can be delivered."""
+    """The row with this id, or the recommended one."""
     short = shorten_ids(document.rows)
     wanted = document.recommended.id if row is None and document.recommended is not None else row
     if wanted is None and document.recommended_by == "search":
@@ -180,7 +184,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     if wanted is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "
-            f"one with `enginebench deliver RUN --row ID`: {', '.join(short.values())}"
+            f"one with --row: {', '.join(short.values())}"
         )
     fits = find_rows(wanted, results)
     if len(fits) > 1:
@@ -190,8 +194,6 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=3) or short.values())
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
     found = next(result for result in results if result.id == fits[0])
-    if reason := writing.explain_refusal(found):
-        raise UsageError(f"{reason}. Name another configuration with --row")
     return found, next(line for line in document.rows if line.id == found.id)
 
 

@@ -80,36 +80,30 @@ GPU = {
 
 
 def explain_refusal(result: Result) -> str | None:
-    """Why a row cannot be delivered; None if it can."""
+    """Why a configuration cannot be delivered, by its record alone; None if nothing in it speaks against that."""
     engine = result.engine
     if result.measure.scope == "pipelined":
-        return f"{result.id} cannot be delivered: a bundle times one batch after another, scope pipelined overlaps them"
+        return "a bundle times one batch after another, scope pipelined overlaps them"
     if why := explain_implausible(result.measurements):
-        return f"{result.id} cannot be delivered: its times are implausible: {why}"
+        return f"its times are implausible: {why}"
     if engine.backend in REFUSED:
-        return f"{engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
+        return REFUSED[engine.backend]
     if engine.backend not in (CPU if engine.device == "cpu" else GPU):
-        return f"{engine.backend} on {engine.device} cannot be delivered: there is no bundle program for it"
+        return f"there is no bundle program for {engine.backend} on {engine.device}"
     if engine.backend == "pytorch-compile" and engine.recipe is not None:
-        return (
-            f"{result.id} cannot be delivered: torchao quantized its module, which a bundle does not do; deliver one "
-            "of ort or openvino"
-        )
+        return "torchao quantized its module, which a bundle does not do; deliver one of ort or openvino"
     if any(caveat.code == "rewritten_graph" for artifact in result.artifacts for caveat in artifact.caveats):
         return (
-            f"{result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
-            "shapes, which a bundle does not do; deliver one of ort"
+            f"{engine.backend} reads its graph only rewritten for each set of shapes, which a bundle does not do; "
+            "deliver one of ort"
         )
     text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
     if text and engine.backend != "ort":
-        return (
-            f"{result.id} cannot be delivered: {', '.join(text)} holds text, which only a bundle of ort takes "
-            "and gives; deliver one of ort"
-        )
+        return f"{', '.join(text)} holds text, which only a bundle of ort takes and gives; deliver one of ort"
     if result.status != "ok":
-        return f"{result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}, not ok"
+        return f"it is {result.status}{f' ({result.reason})' if result.reason else ''}, not ok"
     if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
-        return f"{result.id} has non-finite outputs"
+        return "it has non-finite outputs"
     return None
 
 

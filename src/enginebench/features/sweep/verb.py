@@ -10,6 +10,7 @@ import click
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench.core.commands import COMMAND
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.document import SweepDocument
@@ -20,7 +21,7 @@ from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, write_document
-from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
+from enginebench.options import Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import PROBE_TIMEOUT_S

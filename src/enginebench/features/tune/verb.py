@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
+from enginebench.core.commands import COMMAND
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
@@ -19,7 +20,7 @@ from enginebench.features.tune.records import SearchRequest, TuneDocument, read_
 from enginebench.features.tune.sections import list_tune
 from enginebench.features.tune.session import tune_model
 from enginebench.features.tune.space import Goal
-from enginebench.options import COMMAND, Opt, PathLike, verb
+from enginebench.options import Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
 from enginebench.runs.plan import check_places
 from enginebench.runs.request import LEFT_OUT_ON_GPUS, name_default_engines

@@ -1,11 +1,11 @@
 """A run as sections: its answer, a table for each batch and shape, what to do next; then all that is known of it."""
 
-import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorten_ids
+from enginebench.core.commands import format_command, join_words
+from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision
 from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import format_input_shapes
 from enginebench.core.text import count_of
@@ -19,6 +19,7 @@ from enginebench.report.run.columns import (
     take_end,
     take_span,
 )
+from enginebench.report.run.deploy import Deployment, list_deliveries, list_deploy
 from enginebench.report.run.head import format_head, format_name, name_rows
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
@@ -37,13 +38,24 @@ TITLES = {
 
 
 def list_sections(
-    document: RunDocument, *, folder: Path | None = None, wide: bool = False, warnings: bool = False
+    document: RunDocument,
+    *,
+    folder: Path | None = None,
+    wide: bool = False,
+    warnings: bool = False,
+    deployment: Deployment | None = None,
 ) -> list[Section]:
-    """What a terminal shows: the answer, the tables, and the next two commands."""
+    """What a terminal shows: the answer, the tables, and the next commands.
+
+    `deployment`: what can be delivered; None where that was not asked, and then nothing is said of it.
+    """
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
     found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
-    commands = tuple(_list_commands(document, folder, warnings))
-    found += [Section(parts=(Notes(lines=commands, kind="command"),))] if commands else []
+    deploy = list(list_deploy(document, deployment)) if deployment else []
+    found += [Section(parts=(note,)) for note in deploy if note.kind != "command"]
+    commands = [line for note in deploy if note.kind == "command" for line in note.lines]
+    commands += _list_commands(document, folder, warnings)
+    found += [Section(parts=(Notes(lines=tuple(commands), kind="command"),))] if commands else []
     return [head, *list_tables(document, wide=wide), *list_others(document), *found]
 
 
@@ -53,16 +65,15 @@ def list_report(
     charts: Sequence[Chart] = (),
     command: Sequence[str] = (),
     started_utc: str = "",
-    refusals: Mapping[str, str | None] | None = None,
+    deployment: Deployment | None = None,
 ) -> list[Section]:
     """All that a page and a markdown file show: also the warnings, the charts, the machine.
 
-    `refusals`: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
+    `deployment`: what can be delivered; None for a report that does not say.
     """
     facts = " · ".join(filter(None, [*list_facts(document), format_time(started_utc)]))
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
-    deploy = tuple(line for line in _list_commands(document, Path(), True) if line[0] == "Deploy it")
-    top += [Notes(lines=deploy, kind="command")] if deploy else []
+    top += list_deploy(document, deployment) if deployment else []
     names = name_settings(document.rows)
     columns = (
         Column("configuration", lambda row: names[row.id]),
@@ -79,11 +90,10 @@ def list_report(
     warnings = list_warnings(document)
     sections += [Section(title="Warnings", name="warnings", parts=(warnings,))] if warnings.lines else []
     sections += _list_chapters(document, charts)
-    if refusals:
-        deliveries = _list_deliveries(document, refusals)
-        sections.append(Section(title="Deploy a configuration", name="delivery", parts=deliveries))
+    if deployment:
+        sections.append(list_deliveries(document, deployment))
     machine = [part for part in (describe_machine(document),) if part]
-    again = [Notes(lines=(("To repeat it", shlex.join(command)),), kind="command")] if command else []
+    again = [Notes(lines=(("To repeat it", join_words(command)),), kind="command")] if command else []
     if machine or again:
         sections.append(Section(title="Machine and how to repeat it", name="machine", parts=(*machine, *again)))
     return [section for section in sections if section.parts]
@@ -214,13 +224,9 @@ def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
 
 def _list_commands(document: RunDocument, folder: Path | None, printed: bool) -> Iterator[tuple[str, str]]:
     place = str(folder or "DIR")
-    known = {row.id for row in document.rows if row.status == "ok" and not row.nonfinite}  # which `deliver` takes
-    if document.recommended is not None and document.recommended.id in known:
-        short = shorten_ids(document.rows)[document.recommended.id]
-        yield "Deploy it", shlex.join(["enginebench", "deliver", place, "--row", short, "--out", "ship"])
     count = 0 if printed else count_warnings(document)
     if count:
-        yield f"Warnings ({count})", shlex.join(["enginebench", "report", place, "--warnings"])
+        yield f"Warnings ({count})", format_command("report", place, options=[("--warnings", None)])
     page = Path(place, "report.html")
     if folder is None or page.is_file():  # not before the end of a run, nor without what draws its charts
         yield "Page", str(page)
@@ -247,17 +253,6 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     ]
     columns = list_texts(("configuration", "requested", "labelled", "fraction of time"))
     return [make_table(columns, lines, file="precision", title="Requested precision, and what ran")] if lines else []
-
-
-def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) -> tuple[Table | Notes, ...]:
-    """The command that deploys each row, to be run in the run's folder; or why there is none."""
-    names, short = name_settings(document.rows), shorten_ids(document.rows)
-    known = [(row.id, short[row.id]) for row in document.rows if row.id in refusals and row.p50_ms]
-    commands = {name: ("enginebench", "deliver", ".", "--row", own, "--out", f"../{own}") for name, own in known}
-    lines = [(names[name], refusals[name] or shlex.join(command)) for name, command in commands.items()]
-    text = "Each configuration can be a folder that runs without EngineBench."
-    columns = list_texts(("configuration", "command, run in this folder"))
-    return (*make_notes([text]), make_table(columns, lines, file="delivery", title="Commands"))
 
 
 def describe_machine(document: RunDocument) -> Notes | None:

@@ -9,6 +9,7 @@ import pytest
 
 from enginebench.core.records import Result
 from enginebench.report.run.charts import draw_run
+from enginebench.report.run.deploy import Delivery, Deployment
 from enginebench.report.run.rows import RunDocument, describe_run
 from reports import write_page
 from samples import make_machine
@@ -50,9 +51,11 @@ def make_document(results: list[Result]) -> RunDocument:
 
 def make_page(results: list[Result]) -> str:
     document = make_document(results)
-    refusals = {row.id: None if row.status == "ok" else "it has no figures" for row in document.rows}
+    refused = {row.id: None if row.status == "ok" else "it has no figures" for row in document.rows}
+    deliveries = {row_id: Delivery(refusal=reason) for row_id, reason in refused.items()}
+    deployment = Deployment(folder="a folder", deliveries=deliveries)
     charts, when = draw_run(document, results), "2026-11-01T10:00"
-    return write_page(document, charts, BUNDLE, command=COMMAND, started_utc=when, refusals=refusals)
+    return write_page(document, charts, BUNDLE, command=COMMAND, started_utc=when, deployment=deployment)
 
 
 def read(page: str) -> Outline:

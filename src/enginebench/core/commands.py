@@ -1,0 +1,96 @@
+"""Commands as outputs print them: each is made of a verb and options that the verb has, and runs when it is typed."""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import TypeAlias
+
+# An option and its value; None of a flag.
+Choice: TypeAlias = tuple[str, str | None]
+
+# The command line of this program, which runs keep; empty in a program of Python.
+COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
+# The verb, or the function of that name, that is at work: what it advises are options of its own.
+VERB: ContextVar[str] = ContextVar("VERB", default="run")
+
+_MODEL_INPUTS = ("--inputs", "--input-shape", "--weights", "--ort-extension")
+# Verb -> the options that outputs name for it. A test holds every verb and option against the parser.
+OPTIONS: dict[str, frozenset[str]] = {
+    "accuracy": frozenset({"--data", "--targets", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
+    "baseline save": frozenset(),
+    "bench": frozenset({"--against", "--engine", "--dry-run", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
+    "bisect": frozenset(_MODEL_INPUTS),
+    "build": frozenset(
+        {"--engine", "--precision", "--weak-typing", "--calib", "--calib-cache", "--dry-run", "--no-wait"}
+    ),
+    "calibrate": frozenset({"--data", "--keep-batches", "--out", *_MODEL_INPUTS}),
+    "deliver": frozenset({"--row", "--out", "--allow-code", "--allow-native-code"}),
+    "diff": frozenset({"--data", "--inputs", "--targets"}),
+    "drift": frozenset({"--no-wait", "--allow-code", *_MODEL_INPUTS}),
+    "env list": frozenset(),
+    "env make": frozenset(),
+    "export": frozenset(_MODEL_INPUTS),
+    "fpga synth": frozenset(),
+    "fpga verilog": frozenset(),
+    "infer": frozenset({"--no-wait", *_MODEL_INPUTS}),
+    "load": frozenset({"--find-capacity", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}),
+    "profile": frozenset({"--no-wait", *_MODEL_INPUTS}),
+    "quantize": frozenset({"--to", "--calib", "--calib-cache", "--inputs", "--ort-extension"}),
+    "report": frozenset({"--warnings"}),
+    "roofline": frozenset({"--quick", "--no-wait"}),
+    "run": frozenset(
+        {"--data", "--targets", "--metric", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
+    ),
+    "stages": frozenset({"--no-wait", *_MODEL_INPUTS}),
+    "sweep": frozenset({"--resume", "--out"}),
+    "tune": frozenset(
+        {"--data", "--targets", "--metric", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
+    ),
+}
+# What gives the inputs that a warning misses, the most usual first.
+REAL_INPUTS: tuple[tuple[str, str], ...] = (("--inputs", "F.npz"), ("--data", "DIR"))
+_HOME = re.compile(r"~/(.+)", re.DOTALL)
+
+
+def quote_word(word: str) -> str:
+    """The word as a shell reads it; `~/` in front stays the home folder, as stored commands have it."""
+    if match := _HOME.fullmatch(word):
+        return f"~/{shlex.quote(match[1])}"
+    return shlex.quote(word)
+
+
+def join_words(words: Iterable[str]) -> str:
+    """A command line of these words, quoted where a shell needs it."""
+    return " ".join(map(quote_word, words))
+
+
+def format_choices(verb: str, options: Sequence[Choice]) -> str:
+    """Options with their values, as they are typed; ValueError if the verb lacks one."""
+    unknown = [name for name, _ in options if name not in OPTIONS[verb]]
+    if unknown:
+        raise ValueError(f"{verb} has no {', '.join(unknown)}, or core/commands.py does not list it")
+    return join_words(word for name, value in options for word in ((name,) if value is None else (name, value)))
+
+
+def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -> str:
+    """A command of EngineBench that can be pasted into a shell.
+
+    Args:
+        verb: as in `OPTIONS`; of a verb with verbs of its own both words.
+        arguments: of the verb, in their order.
+        options: that the verb has; ValueError otherwise.
+    """
+    shown = format_choices(verb, options)
+    return " ".join(filter(None, (f"enginebench {verb}", join_words(arguments), shown)))
+
+
+def advise_inputs(verb: str) -> str:
+    """`give --inputs F.npz, or --data DIR`, of what this verb has."""
+    known = [format_choices(verb, [choice]) for choice in REAL_INPUTS if choice[0] in OPTIONS.get(verb, ())]
+    return f"give {', or '.join(known)}"
+
+
+def name_flag(option: str, argument: str) -> str:
+    """The option of the command line, or in a program of Python the argument of the function."""
+    return option if COMMAND.get() else argument

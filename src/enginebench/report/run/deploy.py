@@ -1,0 +1,99 @@
+"""The commands that deploy configurations of a run, as far as `deliver` takes them, and why it does not take others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from enginebench.core.commands import Choice, format_command
+from enginebench.core.names import shorten_ids
+from enginebench.report.run.remarks import name_settings
+from enginebench.report.run.rows import Row, RunDocument, group_rows
+from enginebench.report.table import Notes, Section, Table, list_texts, make_notes, make_table
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """Whether `deliver` takes a configuration: why not, else the options with which it does."""
+
+    refusal: str | None = None
+    options: tuple[Choice, ...] = ()  # that allow the code which the configuration names
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    """What is known of delivering a run: its folder as the reader names it, a free folder for a bundle, every row."""
+
+    folder: str
+    out: str = "ship"
+    deliveries: Mapping[str, Delivery]  # by the id of the configuration
+
+
+def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes]:
+    """The command for the recommended configuration; where that is refused, why, and the command for the best other."""
+    wanted = next((row for row in document.rows if document.recommended and row.id == document.recommended.id), None)
+    first = deployment.deliveries.get(wanted.id) if wanted else None
+    if wanted is None or first is None:
+        return
+    chosen, names = wanted, name_settings(document.rows)
+    if reason := _find_common_refusal(document, deployment):
+        yield from make_notes([("Deploy it", f"no configuration can be delivered: {reason}")], "list")
+        return
+    if first.refusal:
+        others = [row for row in _list_instead(document, wanted) if _takes(deployment, row)]
+        reason = f"{names[wanted.id]} cannot be delivered: {first.refusal}"
+        best = f"The best that can: {names[others[0].id]}" if others else "Nor can any other that may be taken"
+        yield from make_notes([("Deploy it", f"{reason.rstrip('.')}. {best}")], "list")
+        if not others:
+            return
+        chosen = others[0]
+    command = format_delivery_command(document.rows, chosen, deployment, deployment.out)
+    yield Notes(lines=(("Deploy it", command),), kind="command")
+
+
+def _find_common_refusal(document: RunDocument, deployment: Deployment) -> str:
+    """Why no configuration that was measured can be delivered, if it is the same of all; else ""."""
+    measured = [deployment.deliveries.get(row.id, Delivery()) for row in document.rows if row.p50_ms is not None]
+    reasons = {delivery.refusal or "" for delivery in measured}
+    return reasons.pop() if len(reasons) == 1 else ""
+
+
+def _takes(deployment: Deployment, row: Row) -> bool:
+    delivery = deployment.deliveries.get(row.id)
+    return delivery is not None and delivery.refusal is None
+
+
+def _list_instead(document: RunDocument, wanted: Row) -> list[Row]:
+    """The other configurations of the same batch and shape that may be taken, fastest first."""
+    limit_ms = document.p99_limit_ms
+    group = next(group for group in group_rows(document.rows) if wanted in group)
+    return [
+        row
+        for row in group
+        if row is not wanted
+        and row.p50_ms is not None
+        and row.outputs != "changed"
+        and row.modelled == wanted.modelled
+        and (limit_ms is None or (row.p99_ms is not None and row.p99_ms.value <= limit_ms))
+    ]
+
+
+def format_delivery_command(rows: Sequence[Row], row: Row, deployment: Deployment, out: str) -> str:
+    """The command that delivers `row` to the folder `out`."""
+    options = [("--row", shorten_ids(rows)[row.id]), *deployment.deliveries[row.id].options, ("--out", out)]
+    return format_command("deliver", deployment.folder, options=options)
+
+
+def list_deliveries(document: RunDocument, deployment: Deployment) -> Section:
+    """The command that delivers each configuration, or why there is none."""
+    names, short = name_settings(document.rows), shorten_ids(document.rows)
+    measured = [row for row in document.rows if row.p50_ms is not None and row.id in deployment.deliveries]
+    if reason := _find_common_refusal(document, deployment):
+        notes = make_notes([f"No configuration can be delivered: {reason}."])
+        return Section(title="Deploy a configuration", name="delivery", parts=tuple(notes))
+    lines = []
+    for row in measured:
+        refusal = deployment.deliveries[row.id].refusal
+        command = format_delivery_command(document.rows, row, deployment, short[row.id])
+        lines.append((names[row.id], f"cannot be delivered: {refusal}" if refusal else command))
+    text = "Each configuration can be a folder that runs without EngineBench."
+    columns = list_texts(("configuration", "command, where this page was written"))
+    table: Table = make_table(columns, lines, file="delivery", title="Commands")
+    return Section(title="Deploy a configuration", name="delivery", parts=(*make_notes([text]), table))

@@ -1,0 +1,53 @@
+"""Commands that outputs print: quoted for a shell, of options that the verb has."""
+
+import shlex
+
+import click
+import pytest
+
+from enginebench.core.commands import COMMAND, OPTIONS, advise_inputs, format_command, join_words, name_flag
+from enginebench.door import program
+
+
+def find_verb(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words after `enginebench` call, and the rest of them."""
+    context = click.Context(program)
+    command = program.get_command(context, words[0])
+    assert command is not None, words
+    if isinstance(command, click.Group):
+        return command.commands[words[1]], words[2:]
+    return command, words[1:]
+
+
+@pytest.mark.parametrize("verb", sorted(OPTIONS))
+def test_every_verb_has_the_options_that_are_named_for_it(verb: str) -> None:
+    command, rest = find_verb(verb.split())
+    names = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    assert OPTIONS[verb] <= names and not rest
+
+
+@pytest.mark.parametrize("text", ["a b", "mel ä", "it's", 'two "words"', "$HOME", "a\nb", "-x", "", "*"])
+def test_a_shell_reads_the_words_that_were_meant(text: str) -> None:
+    printed = format_command("deliver", text, options=[("--row", text), ("--allow-native-code", None)])
+    assert shlex.split(printed) == ["enginebench", "deliver", text, "--row", text, "--allow-native-code"]
+
+
+def test_the_home_folder_stays_what_a_shell_expands() -> None:
+    assert join_words(["run", "~/my models/a.onnx", "~", "a~/b"]) == "run ~/'my models/a.onnx' '~' 'a~/b'"
+
+
+def test_an_option_that_the_verb_lacks_is_a_fault_of_ours() -> None:
+    with pytest.raises(ValueError, match="drift has no --data"):
+        format_command("drift", "a", "b", options=[("--data", "DIR")])
+
+
+def test_inputs_are_advised_by_options_of_the_verb() -> None:
+    assert advise_inputs("run") == "give --inputs F.npz, or --data DIR"
+    assert advise_inputs("drift") == advise_inputs("bench") == "give --inputs F.npz"
+
+
+def test_python_hears_of_an_argument_and_the_command_line_of_an_option() -> None:
+    assert name_flag("--no-wait", "wait=False") == "wait=False"
+    token = COMMAND.set(("enginebench", "run"))
+    assert name_flag("--no-wait", "wait=False") == "--no-wait"
+    COMMAND.reset(token)
