@@ -5,12 +5,15 @@ the parent that started it, wrote a moment ago: the list of them passes from par
 never through a run's folder, which may come from a stranger.
 """
 
+import ast
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,9 @@ from enginebench.core.errors import EngineBenchError, ModelError
 from enginebench.core.text import name_type
 
 VARIABLE = "ENGINEBENCH_OBJECTS"
+# What in a module's source can give it names that do not stand there, and in a package's, modules.
+_DYNAMIC = frozenset({"__getattr__", "globals", "locals", "vars", "exec", "eval", "setattr"})
+_DYNAMIC_PACKAGE = re.compile(rb"__path__|sys\s*\.\s*modules|__import__|import_hook|meta_path")
 
 
 class WrittenObject(Struct, frozen=True, kw_only=True):
@@ -111,6 +117,79 @@ def import_named(text: str, kind: type[EngineBenchError], told: str, expected: s
     if not callable(found):
         raise kind(f"{told}: {attribute} is {name_type(found)}; expected {expected}")
     return found
+
+
+def find_named(text: str, kind: type[EngineBenchError], told: str) -> None:
+    """Check that `package.module:function` is there, in the source alone: nothing of the user's is imported or run.
+
+    What a source makes while it is imported (a star import, `globals()`, a library in C) cannot be seen in it, and is
+    left to `import_named`.
+
+    Raises:
+        kind: as `import_named` raises it, for a module that is not found or not Python, or a name that is not in it.
+    """
+    name, _, attribute = text.partition(":")
+    look_here()
+    try:
+        source = _find_source(name)
+        known = None if source is None else _list_names(ast.parse(source.read_bytes(), filename=str(source)))
+    except (ImportError, SyntaxError, ValueError) as error:  # ValueError: a zero byte
+        hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}" * name.endswith(".py")
+        if not hint and isinstance(error, ImportError):
+            hint = ". Start in the folder that holds it, or set PYTHONPATH"
+        raise kind(f"{told}: cannot import {name}: {explain(error)}{hint}") from error
+    first = attribute.partition(".")[0]
+    if source is None or known is None or first in known or (source.parent / first).exists():
+        return
+    if source.with_name(f"{first}.py").exists():  # a module of the package
+        return
+    near = get_close_matches(first, [n for n in known if not n.startswith("_")], n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise kind(f"{told}: {name} has no {attribute!r}{hint}")
+
+
+def _find_source(name: str) -> Path | None:
+    """The source of a module, found as an import would, without importing the packages around it.
+
+    None where it has no source that can be read; ModuleNotFoundError if there is no such module.
+    """
+    spec: ModuleSpec | None = None
+    places: Sequence[str] | None = None
+    whole = ""
+    for part in name.split("."):
+        parent, whole = spec, f"{whole}.{part}" if whole else part
+        if parent is not None and places is None:
+            raise ModuleNotFoundError(f"No module named {whole!r}; {parent.name!r} is not a package", name=whole)
+        finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next((found for finder in finders if (found := finder.find_spec(whole, places)) is not None), None)
+        if spec is None:
+            if parent is not None and _makes_modules(parent.origin):
+                return None
+            raise ModuleNotFoundError(f"No module named {whole!r}", name=whole)
+        places = spec.submodule_search_locations
+    origin = Path(spec.origin) if spec is not None and spec.origin and spec.has_location else None
+    return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
+
+
+def _makes_modules(origin: str | None) -> bool:
+    """Whether a package may hold modules that are no files of its folder."""
+    return origin is None or not Path(origin).is_file() or bool(_DYNAMIC_PACKAGE.search(Path(origin).read_bytes()))
+
+
+def _list_names(tree: ast.Module) -> set[str] | None:
+    """The names that a module may have once it is imported; None if its source does not tell."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.Global):
+            names.update(node.names)
+    # Names inside functions are among them, too: nothing that may be there is refused.
+    return None if names & _DYNAMIC or "*" in names else names
 
 
 def _list_allowed() -> tuple[WrittenObject, ...]:

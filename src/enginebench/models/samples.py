@@ -1,10 +1,11 @@
 """The user's inputs: read once from wherever they lie, kept one entry a file, and joined to what an engine is fed."""
 
 import hashlib
+import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,6 +26,24 @@ SAMPLES = "samples"
 ONLY = ""
 
 
+def list_given(text: str) -> list[Path]:
+    """The files that `--inputs` names; none for `package.module:function`. Raises UsageError if it names nothing."""
+    path = Path(text)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy") and not p.name.startswith("."))
+        if not files:
+            raise UsageError(f"--inputs {text}: the folder holds no .npz file; expected one for each sample")
+        return files
+    if path.suffix.lower() in (".npz", ".npy"):
+        return [path]
+    module, _, attribute = text.partition(":")
+    if not module or not attribute:
+        raise UsageError(
+            f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
+        )
+    return []
+
+
 def resolve_given(text: str) -> list[dict[str, Array]]:
     """What `--inputs` names: one dictionary for each call of the model, arrays by input name.
 
@@ -32,19 +51,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         text: an .npz or .npy file, a folder of them, or `package.module:function`, which returns a dictionary of arrays
             or several of them.
     """
-    path = Path(text)
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy") and not p.name.startswith("."))
-        if not files:
-            raise UsageError(f"--inputs {text}: the folder holds no .npz file; expected one for each sample")
+    if files := list_given(text):
         return [read_file(file) for file in files]
-    if path.suffix.lower() in (".npz", ".npy"):
-        return [read_file(path)]
-    module, _, attribute = text.partition(":")
-    if not module or not attribute:
-        raise UsageError(
-            f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
-        )
     found = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
     with explaining(ModelError, f"--inputs {text}", Exception, SystemExit, tell=explain):
         made: Any = found()
@@ -72,6 +80,39 @@ def read_file(path: Path) -> dict[str, Array]:
             return {name: stored[name] for name in stored.files if not name.startswith("__")}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise explain_unread(path, error, "one array for each input, as numpy.savez writes them") from error
+
+
+def read_heads(path: Path) -> dict[str, Array]:
+    """As `read_file`, of the headers alone: arrays of one value, repeated in the shape that each has."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no regular file")
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                return {ONLY: _read_head(file, path.stat().st_size)}
+            with zipfile.ZipFile(file) as archive:
+                heads = {}
+                for member in archive.infolist():
+                    name = member.filename.removesuffix(".npy")
+                    if not name.startswith("__"):
+                        with archive.open(member) as entry:
+                            heads[name] = _read_head(entry, member.file_size)
+                return heads
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, NotImplementedError) as error:
+        raise explain_unread(path, error, "one array for each input, as numpy.savez writes them") from error
+
+
+def _read_head(file: IO[bytes], size: int) -> Array:
+    """The header of an array of a file of `size` bytes, as an array without values of its own."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded")
+    if file.tell() + math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"{size} bytes, too few for an array of shape {shape}")
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
@@ -109,6 +150,20 @@ def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[
 
 def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
+    count, axes = count_entries(arrays, specs), find_batch_axes(specs)
+    arrays = name_only(arrays, specs)
+    if count is None:
+        return [dict(arrays)]
+    entries: list[dict[str, Array]] = [{} for _ in range(count)]
+    for name, array in arrays.items():
+        axis = axes[name]
+        for i, entry in enumerate(entries):
+            entry[name] = array if axis is None else np.take(array, [i], axis=axis)
+    return entries
+
+
+def count_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> int | None:
+    """How many entries one call holds; None where no input has a batch axis. Raises FeedError unless the arrays fit."""
     arrays, axes = name_only(arrays, specs), find_batch_axes(specs)
     if problems := list_problems(arrays, specs, axes):
         expected = ", ".join(f"{s.name}: {s.dtype}[{format_shape(s.shape)}]" for s in specs)
@@ -118,14 +173,7 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
     if len(counts) > 1:
         told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
         raise FeedError(f"the inputs have different numbers of entries ({told}); give each as many")
-    if not counts:
-        return [dict(arrays)]
-    entries: list[dict[str, Array]] = [{} for _ in range(counts.pop())]
-    for name, array in arrays.items():
-        axis = axes[name]
-        for i, entry in enumerate(entries):
-            entry[name] = array if axis is None else np.take(array, [i], axis=axis)
-    return entries
+    return counts.pop() if counts else None
 
 
 def list_problems(

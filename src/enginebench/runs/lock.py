@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import socket
 import stat
@@ -13,12 +14,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from enginebench.core.commands import name_flag
 from enginebench.core.cuda_devices import find_bus_id
 from enginebench.core.errors import DeviceBusy, MeasurementError, UsageError
 from enginebench.core.store import explain_access, explain_writing
+from enginebench.core.text import count_of
 from enginebench.measure.nvml import read_index
+from enginebench.runs.holders import describe_holder, is_stopped, list_marks, mark_self, show_mark
 
 POLL_S = 0.5
+# A run that waits says so again after so many looks: every 10 s, so that nobody takes it for one that hangs.
+LOOKS_A_MESSAGE = 20
 # In a run's folder, while a run is at work there.
 FOLDER_LOCK = ".enginebench.lock"
 
@@ -45,23 +51,40 @@ def lock_device(
     users and checkouts see each other.
 
     Args:
-        on_wait: called once with a message if it has to wait.
+        on_wait: called with a message if it has to wait, and again every 10 s.
+
+    Raises:
+        DeviceBusy: another run holds it, and `wait` is False.
     """
     place = find_bus_id(read_index(device)) if device.startswith("cuda") else None
     name = (place or device).replace(":", "").lower()
     path = Path(tempfile.gettempdir()) / f"enginebench-{name}.lock"
-    told = False
-    while (held := _take(path)) is None:
-        if not wait:
-            raise DeviceBusy(
-                f"another run is measuring on {device} (lock {path}); wait for it, or run without --no-wait"
-            )
-        if not told:
-            on_wait(f"another run is measuring on {device}; waiting for it to end")
-            told = True
-        time.sleep(POLL_S)
-    with held:
+    held = _wait(path, device, on_wait) if wait else _take(path)
+    if held is None:
+        flag = name_flag("--no-wait", "wait=False")
+        raise DeviceBusy(f"another run is measuring on {device}{describe_holder(path)}. Wait for it: leave out {flag}")
+    with held, show_mark("holds", path, time.time_ns()):
         yield
+
+
+def _wait(path: Path, device: str, on_wait: Callable[[str], None]) -> ExitStack:
+    """The lock, once those that hold it and those that waited before have had it."""
+    own = mark_self(time.time_ns())
+    with show_mark("waits", path, own.since_ns):
+        for look in itertools.count():
+            earlier = sum(mark < own and not is_stopped(mark) for mark in list_marks("waits", path))
+            held = None if earlier else _take(path)
+            if held is not None:
+                return held
+            if look % LOOKS_A_MESSAGE == 0:
+                waited = f"waiting for {look * POLL_S:.0f} s: " if look else ""
+                verb = "waits" if earlier == 1 else "wait"
+                before = f"; {count_of(earlier, 'runs')} {verb} before this one" if earlier else ""
+                flag = name_flag("--no-wait", "wait=False")
+                end = "" if look else f". Waiting for it to end; {flag} would not wait"
+                on_wait(f"{waited}another run is measuring on {device}{describe_holder(path)}{before}{end}")
+            time.sleep(POLL_S)
+    raise AssertionError("unreachable")
 
 
 @contextmanager

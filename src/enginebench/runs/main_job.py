@@ -25,6 +25,7 @@ from enginebench.runs.folder import (
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import (
     Limit,
     Sources,
@@ -60,13 +61,14 @@ def run_model(
     check_request(request)
     known = take_up(folder, request) if resume else None
     wanted = known.request if known else request
-    judged = choose_judged(wanted)
     if known is None:
         folder.check_free()
+        check_ahead([wanted])
     record = known or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_folder(folder.root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         start = time.monotonic() - (record.took_s or 0.0)
+        judged = choose_judged(wanted)
         if known is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
         if not record.rows:

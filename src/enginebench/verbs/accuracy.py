@@ -10,7 +10,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.models.precision.calibration_data import find_label_fault
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
-from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
+from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, Wait, verb
 from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
@@ -19,6 +19,7 @@ from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets import sides
+from enginebench.runs.targets.ahead import check_labels_ahead, check_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats.diff import format_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
@@ -47,6 +48,7 @@ class AccuracyOptions(Modules, Judging, Shared, total=False):
         ),
     ]
     input_size: InputSize
+    wait: Wait
     gate: Annotated[bool, Opt("Raise GateFailed where more was lost than max_metric_drop.", True, program=True)]
 
 
@@ -120,8 +122,7 @@ def measure_side_accuracy(
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
     check_labelled(data, targets)
-    for text in filter(None, (side, reference)):
-        sides.check_side(text, request.device)
+    check_sides_ahead([text for text in (side, reference) if text], request)
     labelled = Labelled(
         data=data if data in (None, "digits") else str(Path(data).absolute()),
         n=n or ALL_SAMPLES,
@@ -130,8 +131,10 @@ def measure_side_accuracy(
         targets=targets,
         task=task,
     )
-    opened = open_metrics(labelled)
-    with open_scratch() as place:
+    check_labels_ahead(labelled.data, targets, labelled.metrics, labelled.n, request.source.seed)
+    devices = [sides.find_side_device(text, request.device) for text in (side, reference) if text]
+    with open_scratch() as place, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
+        opened = open_metrics(labelled)
         made: sides.MadeSources = {}
         own, other, asked = sides.open_side(side, request, place / "side", reporter, made), None, None
         if reference is not None:
@@ -223,5 +226,4 @@ def _answer(
         seed=request.source.seed,
         inputs=request.source.inputs,
     )
-    with lock_devices((side.engine.device,), on_wait=reporter.say):
-        return run_child(job, timeout_s=ACCURACY_TIMEOUT_S, on_note=tell_steps(reporter, side.describe()))
+    return run_child(job, timeout_s=ACCURACY_TIMEOUT_S, on_note=tell_steps(reporter, side.describe()))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
+from enginebench.core.commands import COMMAND
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Caveat, Result
@@ -26,7 +27,7 @@ from enginebench.core.store import bring_files, copy_file, encode, hash_file, is
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
-from enginebench.options import COMMAND, Opt, PathLike, pick, verb
+from enginebench.options import Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
 from enginebench.runs.campaign import Campaign
@@ -37,6 +38,7 @@ from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_r
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_judged, gather_sources
@@ -311,9 +313,10 @@ def bench_sides(
     folder = RunFolder(root)
     folder.check_free()
     record = begin_record(request, describe_machine(), verb="bench", command=command)
-    judged = choose_judged(request) if request.metrics or request.targets else None
+    check_ahead(asked if against is None or against.stored is None else [request])
     devices = [device for one in asked for device in list_devices(one)]
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
+        judged = choose_judged(request) if request.metrics or request.targets else None
         folder.create(record)
         rows = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
         if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:

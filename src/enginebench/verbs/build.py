@@ -39,6 +39,7 @@ from enginebench.options import (
     Printed,
     Progress,
     Trtexec,
+    Wait,
     verb,
 )
 from enginebench.runs.child.isolate import run_child
@@ -48,6 +49,7 @@ from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import join_argv, merge_options, read_normalize, use_trtexec
+from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
@@ -142,6 +144,7 @@ class BuildOptions(Progress, total=False):
     input_dtype: InputDtype
     normalize: Normalize
     timeout: Annotated[float, Opt("Seconds that the build may take.", 7200.0, ge=1)]
+    wait: Wait
 
 
 class BuildPrinted(DryRunning, Printed, total=False):
@@ -355,14 +358,14 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
     check_options(spec)
     require_available(spec)
-    with open_scratch() as scratch:
+    check_source_ahead(ModelSource(model=model))
+    with open_scratch() as scratch, lock_devices((device,), wait=asked["wait"], on_wait=reporter.say):
         artifact = make_source(model, scratch, asked, reporter, onnx=False)
         if artifact.kind != "torch":
             raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
-        with lock_devices((device,), on_wait=reporter.say):
-            job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
-            answer = run_child(job, timeout_s=asked["timeout"], on_note=tell_steps(reporter, model))
+        job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
+        answer = run_child(job, timeout_s=asked["timeout"], on_note=tell_steps(reporter, model))
         return describe_build(answer, out, precision, device)
 
 
@@ -401,7 +404,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     reporter.step(f"{onnx.name}: building with {spec.backend}")
     # A builder that times kernels: a run beside it would spoil its choice, and it would spoil the run's times.
     busy = (spec.device,) if find_entry(spec.backend).tunes else ()
-    with open_folder(name_folder(out)) as folder, lock_devices(busy, on_wait=reporter.say):
+    with open_folder(name_folder(out)) as folder, lock_devices(busy, wait=options["wait"], on_wait=reporter.say):
         spec = store_calibration(spec, artifact, folder)
         job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))
         answer = run_child(job, timeout_s=options["timeout"], on_note=tell_steps(reporter, onnx.name))

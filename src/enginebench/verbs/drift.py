@@ -27,6 +27,7 @@ from enginebench.runs.child.arrays import load_arrays, load_sets, save_arrays
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets import sides
+from enginebench.runs.targets.ahead import check_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
@@ -71,6 +72,7 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
     skip_output_save: Annotated[bool, Opt("Do not write samples/ into --out.", False)]
     out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="new folder")]
     task: opts.TaskOption
+    wait: opts.Wait
     gate: Annotated[bool, Opt("Raise GateFailed where a limit of your own is not kept.", True, program=True)]
 
 
@@ -131,9 +133,9 @@ def _measure(
 ) -> DriftDocument:
     n, task, out = options["n"], options["task"], to_path(options["out"])
     asked = parse_precision(options["precision"])[0] if options["precision"] else None
-    for text in (reference, candidate):
-        sides.check_side(text, request.device)
-    with open_scratch() as place:
+    check_sides_ahead((reference, candidate), request)
+    devices = [sides.find_side_device(text, request.device) for text in (reference, candidate)]
+    with open_scratch() as place, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         made: sides.MadeSources = {}
         ref = sides.open_side(reference, request, place / "reference", reporter, made)
         cand = sides.open_side(candidate, request, place / "candidate", reporter, made)
@@ -150,15 +152,14 @@ def _measure(
             write_samples(given.further[name], ref.artifact.inputs, folder)
         random: list[Caveat] = []
         refused: dict[str, dict[str, str]] = {}
-        with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
-            for name, side in (("reference", ref), ("candidate", cand)):
-                file, scratch = samples / f"{name}.npz", place / name
-                answer = sides.run_side(
-                    side, entered, file, further=further, n=entries, step=step, scratch=scratch, reporter=reporter
-                )
-                refused[name] = answer.refused
-                if answer.varies is not None and answer.varies > VARIATION:
-                    random.append(make_caveat("outputs_vary", row=side.text, share=answer.varies))
+        for name, side in (("reference", ref), ("candidate", cand)):
+            file, scratch = samples / f"{name}.npz", place / name
+            answer = sides.run_side(
+                side, entered, file, further=further, n=entries, step=step, scratch=scratch, reporter=reporter
+            )
+            refused[name] = answer.refused
+            if answer.varies is not None and answer.varies > VARIATION:
+                random.append(make_caveat("outputs_vary", row=side.text, share=answer.varies))
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
         reached = [load_sets(place / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")]
     usual = judging.limits_between(asked or ref.engine.precision, asked or cand.engine.precision)

@@ -19,13 +19,14 @@ from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.models.samples import name_only, resolve_given, take_sizes
-from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, verb
+from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Wait, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.child.places import require_available
 from enginebench.runs.lock import lock_devices
+from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
 from enginebench.verbs.given import begin, share
@@ -45,6 +46,7 @@ class InferDocument(Struct, frozen=True, kw_only=True):
 
 class InferOptions(Modules, Shared, total=False):
     engine: GraphEngine
+    wait: Wait
 
 
 class InferPrinted(Native, total=False):
@@ -108,6 +110,7 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
         source, threads = shared.make_source(taken.text), shared.count_threads()
         device = find_device(name, shared.device)
         require_available(EngineSpec(backend=name, options=settings, device=device))
+        check_source_ahead(source)
         calls = resolve_given(inputs)
         first = next(iter(calls[0].values()), None)
         if first is None:
@@ -115,21 +118,25 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
         batch = int(first.shape[0]) if first.ndim else 1
         spec = EngineSpec(backend=name, options=settings, device=device, batch=batch, threads=threads)
         job = SourceJob(source=source, out_dir=str(scratch), batch=batch, onnx=takes(name) == "onnx")
-        sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
-        artifact = choose_source(sources, spec, takes(name))
-        if artifact.kind in ("onnx", "plan", "aoti"):  # they run in the precision that they are in
-            spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
-        if artifact.inputs:  # a plan says what it takes once it is loaded
-            for arrays in calls:
-                check_feeds(artifact.inputs, name_only(arrays, artifact.inputs))
-            artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_only(calls[0], artifact.inputs)))
-        # A tool runs a plan with the shapes of the arrays by an option: it knows nothing of them before.
-        shapes = {name: array.shape for name, array in calls[0].items() if name and array.ndim}
-        if artifact.kind == "plan" and shapes and find_entry(name).find_program is not None:
-            spec = replace(spec, options={"shapes": format_shapes(shapes), **settings})
-        infer = InferJob(
-            artifact=artifact, engine=spec, out_dir=str(scratch), inputs_path=inputs, outputs_path=str(out.absolute())
-        )
-        with lock_devices((device,), on_wait=reporter.say):
+        with lock_devices((device,), wait=options["wait"], on_wait=reporter.say):
+            sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
+            artifact = choose_source(sources, spec, takes(name))
+            if artifact.kind in ("onnx", "plan", "aoti"):  # they run in the precision that they are in
+                spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
+            if artifact.inputs:  # a plan says what it takes once it is loaded
+                for arrays in calls:
+                    check_feeds(artifact.inputs, name_only(arrays, artifact.inputs))
+                artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_only(calls[0], artifact.inputs)))
+            # A tool runs a plan with the shapes of the arrays by an option: it knows nothing of them before.
+            shapes = {name: array.shape for name, array in calls[0].items() if name and array.ndim}
+            if artifact.kind == "plan" and shapes and find_entry(name).find_program is not None:
+                spec = replace(spec, options={"shapes": format_shapes(shapes), **settings})
+            infer = InferJob(
+                artifact=artifact,
+                engine=spec,
+                out_dir=str(scratch),
+                inputs_path=inputs,
+                outputs_path=str(out.absolute()),
+            )
             outputs = run_child(infer, timeout_s=INFER_TIMEOUT_S).outputs
     return InferDocument(engine=spec, outputs=outputs, path=str(out))

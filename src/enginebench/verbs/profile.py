@@ -27,6 +27,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import tell_steps
 from enginebench.runs.request import pass_on
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.effective import judge_precision
@@ -103,6 +104,7 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
         with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
             asked = ProbeLayersJob(engine=find_entry(request.engines[0][0]).name)
             run_child(asked, timeout_s=PROBE_TIMEOUT_S)
+        check_ahead([request])
         devices, wait = list_devices(request), options["wait"]
         with open_scratch() as scratch, lock_devices(devices, wait=wait, on_wait=reporter.say):
             place = scratch / ARTIFACTS

@@ -22,6 +22,7 @@ from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.targets.ahead import check_ahead, run_quietly
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.stages import StagesDocument, describe_stages
@@ -106,7 +107,8 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
     (batch,), n, images = request.batches, options["n"], to_path(options["images"])
     if n < batch:
         raise UsageError(f"--n {n} is less than a batch of {batch}; use a larger --n or a smaller --batch")
-    photos = None if images is None else read_photos(images, n)
+    photos = None if images is None else run_quietly(lambda: read_photos(images, n))
+    check_ahead([request])
     with open_scratch() as scratch, lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say):
         row, source = plan_one(request, scratch / ARTIFACTS, reporter)
         choose_preprocess(row.model, request.input_size, source.inputs)  # refused before pictures are made

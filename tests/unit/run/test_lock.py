@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import enginebench
+from enginebench.core.commands import COMMAND
 from enginebench.core.errors import ArtifactError, DeviceBusy, MeasurementError, UsageError
 from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs import lock, main_job, plan
+from enginebench.runs import holders, lock, main_job, plan
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.lock import lock_device, lock_devices, lock_folder
@@ -197,6 +198,48 @@ def test_what_is_no_folder_is_not_locked(tmp_path: Path) -> None:
     (tmp_path / "run" / lock.FOLDER_LOCK).symlink_to(tmp_path / "file")
     with pytest.raises(MeasurementError, match="cannot open the lock file"), lock_folder(tmp_path / "run", pytest.fail):
         raise AssertionError("a link was followed")
+
+
+@pytest.mark.skipif(lock.sys.platform != "linux", reason="names of abstract sockets are Linux's")
+def test_who_waits_is_told_who_holds_the_device_and_again_every_ten_seconds(monkeypatch) -> None:
+    stack, looks, messages = ExitStack(), [], list[str]()
+    stack.enter_context(lock_device("cpu"))
+
+    def end_after_ten_seconds(seconds: float) -> None:
+        looks.append(seconds)
+        if sum(looks) > 10:
+            stack.close()
+
+    monkeypatch.setattr(lock.time, "sleep", end_after_ten_seconds)
+    with lock_device("cpu", on_wait=messages.append):
+        pass
+    first, again = messages
+    assert first.startswith(f"another run is measuring on cpu: pid {os.getpid()}, ") and "pytest" in first
+    assert ", since " in first and first.endswith(". Waiting for it to end; wait=False would not wait")
+    assert again.startswith(f"waiting for 10 s: another run is measuring on cpu: pid {os.getpid()}, ")
+
+
+@pytest.mark.skipif(lock.sys.platform != "linux", reason="names of abstract sockets are Linux's")
+def test_who_waited_first_is_first_and_a_suspended_process_holds_nobody_up(tmp_path: Path, monkeypatch) -> None:
+    path, messages, stopped = tmp_path / "enginebench-cpu.lock", list[str](), list[bool]()
+
+    def suspend(seconds: float) -> None:
+        assert is_free("cpu") and not stopped
+        stopped.append(True)
+
+    monkeypatch.setattr(lock.time, "sleep", suspend)
+    monkeypatch.setattr(lock, "is_stopped", lambda mark: bool(stopped))
+    with holders.show_mark("waits", path, 1), lock_device("cpu", on_wait=messages.append):
+        assert messages[0].startswith("another run is measuring on cpu; 1 run waits before this one.") and stopped
+
+
+def test_whom_it_refuses_it_names_the_holder_and_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock_device("cpu"), pytest.raises(DeviceBusy, match="Wait for it: leave out wait=False"):
+        lock_device("cpu", wait=False).__enter__()
+    token = COMMAND.set(("enginebench", "run"))
+    with lock_device("cpu"), pytest.raises(DeviceBusy, match="Wait for it: leave out --no-wait"):
+        lock_device("cpu", wait=False).__enter__()
+    COMMAND.reset(token)
 
 
 class Reached(Exception):

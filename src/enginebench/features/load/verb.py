@@ -38,6 +38,7 @@ from enginebench.runs.main_job import list_changes
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
@@ -330,6 +331,7 @@ def load_target(
     earlier = take_up(request, settings, root) if resume else None
     if not resume:
         check_free(root)
+        check_ahead([request])
     loading = Loading(request, settings, root, reporter, earlier)
     devices = (*list_devices(request), *settings.devices[1:])
     with lock_folder(root, reporter.say), lock_devices(devices, wait=wait, on_wait=reporter.say):

@@ -60,6 +60,7 @@ from enginebench.runs.main_job import find_sources, take_up
 from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import choose_judged, judge_sources, note_unlabelled
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
@@ -240,6 +241,7 @@ def tune_model(
         run = begin_record(request.run, describe_machine(), verb="tune", command=command)
         record = SearchRecord(request=request)
         folder.check_free()
+        check_ahead([request.run])
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
     with (

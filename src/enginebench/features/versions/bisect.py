@@ -48,6 +48,7 @@ class BisectOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
     precision: opts.Precision
     batch: opts.Batch
     timeout: opts.Timeout
+    wait: opts.Wait
     out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="new folder")]
 
 
@@ -91,7 +92,13 @@ def bisect(
                 try:
                     for v in (v for v in (versions[0], version) if f"{package}-{v}" not in list_environments()):
                         install_environment(f"{package}-{v}", [f"{package}=={v}"], reporter=reporter)
-                    old, new = bench_sides(now, replace(side, engine=base), root / f"{version}-{n}", reporter=reporter)
+                    old, new = bench_sides(
+                        now,
+                        replace(side, engine=base),
+                        root / f"{version}-{n}",
+                        reporter=reporter,
+                        wait=options["wait"],
+                    )
                     (row,) = diff_results([old], [new], margin, neighbours=True, same_inputs=True).rows
                     changed[version] = (*find_losses(old, new), *format_change(describe_change(new.model, old, new)))
                 except EngineBenchError as error:

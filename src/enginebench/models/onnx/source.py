@@ -97,6 +97,13 @@ def read_onnx_head(path: Path) -> Artifact:
     return _describe_graph(load_graph(path), path)
 
 
+def check_onnx(path: Path) -> Artifact:
+    """As `read_onnx_head`, once the files of its weights are known to be there and long enough."""
+    model = load_graph(path)
+    find_external_data(model, path)
+    return _describe_graph(model, path)
+
+
 def _describe_graph(model: ModelProto, path: Path) -> Artifact:
     precision, recipe = read_precision(model)
     doubts = () if recipe else _read_floats(model)[1]

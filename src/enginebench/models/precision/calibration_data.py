@@ -48,6 +48,9 @@ Split = Literal["calibrate", "evaluate"]
 
 # What Pillow reads in its base installation and users keep pictures in.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+# Pixels of pictures that are decoded before a run waits: PNG takes about 10 ns each, so that this is a second of one
+# core; the others are opened, and decoded when they are used.
+DECODED_PIXELS = 100_000_000
 # The entry of an .npz in which kept batches say how they were made.
 ORIGIN_KEY = "__enginebench__"
 # A file beside the class folders that says which folder is which class.
@@ -163,11 +166,18 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
     )
 
 
-def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split) -> CalibrationData:
+def require_digits(model: str) -> None:
+    """Checks that a model takes digits."""
     card = BUILTIN.get(model)
-    preprocess = preprocess_for(model, None, inputs) if card is not None and card.task == "digits" else None
-    if preprocess is None or len(inputs) != 1:
+    if card is None or card.task != "digits":
         raise UsageError(f"--data digits fits digits-cnn and digits-mlp; {model} needs --data DIR, FILE.npz or fake")
+
+
+def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split) -> CalibrationData:
+    require_digits(model)
+    preprocess = preprocess_for(model, None, inputs)
+    if preprocess is None or len(inputs) != 1:
+        raise UsageError(f"--data digits fits models of one input; {model} has {len(inputs)}")
     digits = load_digits().select(held_out=split == "evaluate")
     order = np.random.default_rng(seed).permutation(len(digits.images))[:n]
     return CalibrationData(
@@ -237,8 +247,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
         with import_pillow().open(path) as picture:
             array = preprocess.apply(picture)
     except Exception as error:  # the decoders raise whatever they run into
-        refuse_pointer(path)
-        raise ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it") from error
+        raise _explain_image(path, error) from error
     if any(isinstance(want, int) and want != have for want, have in zip(spec.shape[1:], array.shape, strict=False)):
         raise FeedError(
             f"image {path} is prepared as {array.shape}, input {spec.name!r} takes {spec.shape[1:]}. "
@@ -306,13 +315,7 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
     """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
     arrays = _load_arrays(path, inputs)
-    problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
-    lengths = {len(array) for array in arrays.values() if array.ndim}
-    if len(lengths) > 1:
-        problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
-    if problems:
-        expected = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in inputs)
-        raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
+    lengths = check_arrays(path, arrays, inputs)
 
     def read(start: int, stop: int) -> dict[str, Any]:
         feeds = {name: np.ascontiguousarray(array[start:stop]) for name, array in arrays.items()}
@@ -331,6 +334,42 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
         seed=kept.seed if kept else 0,
         caveats=kept.caveats if kept else (external,),
     )
+
+
+def check_arrays(path: Path, arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> set[int]:
+    """How many entries prepared inputs hold, one number or none; raises FeedError unless they fit the inputs."""
+    problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
+    lengths = {len(array) for array in arrays.values() if array.ndim}
+    if len(lengths) > 1:
+        problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
+    if problems:
+        expected = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in inputs)
+        raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
+    return lengths
+
+
+def check_images(folder: Path, n: int, seed: int) -> None:
+    """Opens the images that `open_images` would choose, and decodes the first of them, as far as that is quick.
+
+    A picture is decoded at a fraction of its size where its format allows that; see `DECODED_PIXELS`.
+    """
+    image = import_pillow()
+    found, left = list_images(folder), DECODED_PIXELS
+    for place in np.random.default_rng(seed).permutation(len(found))[:n]:
+        path = found[place]
+        try:
+            with image.open(path) as picture:
+                left -= picture.width * picture.height
+                if left >= 0:
+                    picture.draft("RGB", (1, 1))
+                    picture.load()
+        except Exception as error:  # the decoders raise whatever they run into
+            raise _explain_image(path, error) from error
+
+
+def _explain_image(path: Path, error: Exception) -> ArtifactError:
+    refuse_pointer(path)
+    return ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it")
 
 
 def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:

@@ -13,7 +13,7 @@ from enginebench.core.names import PLAN_SUFFIXES, format_engine, format_precisio
 from enginebench.core.records import Artifact, EngineSpec, ModelSource, Precision, Recipe
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.core.store import is_bundle, read_result
-from enginebench.engines.registry import accepts, find_device, find_entry, has_engine, read_engine, takes
+from enginebench.engines.registry import accepts, find_device, has_engine, read_engine, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferAnswer, InferJob
@@ -24,7 +24,7 @@ from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import Shared
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
-from enginebench.runs.trust import allow_engines, allow_model, holds_refused, trust_engine
+from enginebench.runs.trust import allow_engines, allow_model, find_start, trust_engine
 from enginebench.stats.alike import compare_preparation, compare_specs
 from enginebench.stats.effective import judge_precision
 
@@ -83,17 +83,14 @@ def _make_side(stored: Stored) -> Side:
 def open_stored(path: Path) -> Stored:
     """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from."""
     result = read_result(path)
-    entry = find_entry(result.engine.backend)
-    kinds = (*entry.accepts, *entry.reopens)
-    places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
-    places = [i for i in places if not holds_refused(result.artifacts[i])] or places  # else it is built again
-    if not places:
+    start = find_start(result)
+    if start is None:
         raise ArtifactError(
             f"{path} holds no artifact that {result.engine.backend} could start from; the result is {result.status}. "
             "Name another result, or ENGINE@TARGET"
         )
     folder = RunFolder(path.absolute().parent.parent)
-    chain = tuple(folder.absolute(artifact) for artifact in result.artifacts[: places[-1] + 1])
+    chain = tuple(folder.absolute(artifact) for artifact in result.artifacts[: start + 1])
     place = Path(chain[-1].path)
     if not place.is_absolute() or not place.is_file():
         fault = "is no longer there" if place.is_absolute() else "does not lie in the run's folder"
@@ -190,6 +187,15 @@ def check_side(text: str, device: str = "cpu") -> Side:
     name, options = side.engine
     require_available(EngineSpec(backend=name, options=options, device=find_device(name, device)))
     return side
+
+
+def find_side_device(text: str, device: str) -> str:
+    """The device that a side runs on: that of a stored row or of a bundle, else that of its engine."""
+    if is_bundle(Path(text)):
+        return open_as_stored(Path(text)).spec.device
+    if _is_row(text):
+        return read_result(Path(text)).engine.device
+    return find_device(text.partition("@")[0].partition(":")[0], device)
 
 
 def _is_row(text: str) -> bool:

@@ -261,7 +261,21 @@ def choose_data(request: RunRequest) -> str | None:
 
 
 def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judged | None:
-    """The samples that every row answers, and their metrics; only sources say how many classes a user's model has."""
+    """The samples that every row answers, and their metrics, of which some are the user's code, asked in a child."""
+    labelled = choose_labelled(request, sources)
+    if labelled is None:
+        return None
+    asked = asks_metric(request) or request.task is not None
+    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked)
+
+
+def asks_metric(request: RunRequest) -> bool:
+    """Whether the user asked for a metric, or gave what only a metric uses."""
+    return bool(request.metrics or request.targets or request.max_metric_drop is not None)
+
+
+def choose_labelled(request: RunRequest, sources: Sequence[Artifact] = ()) -> Labelled | None:
+    """The samples that every row answers; only sources say how many classes a user's model has. Nothing is run."""
     metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
     path = check_source(data) if data else None
     given = request.inputs is not None and request.targets is not None
@@ -273,16 +287,15 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
     if why:
         most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
         n = most if path is None else min(most, len(list_images(path)))
-    asked = bool(request.metrics or request.targets or request.max_metric_drop is not None)
     if why or (not given and (data in (None, "fake") or arrays)):
-        if asked:
+        if asks_metric(request):
             raise UsageError(
                 f"{f'{why}. A' if why else 'a'} metric needs labelled samples: --inputs F.npz with "
                 "--targets F, or --data DIR, one folder for each class"
             )
         if not why:
             return None
-    labelled = Labelled(
+    return Labelled(
         data=data,
         n=n,
         input_size=request.input_size,
@@ -291,7 +304,6 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
         task=request.task,
         unlabelled=why,
     )
-    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked or request.task is not None)
 
 
 def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artifact]) -> str | None:

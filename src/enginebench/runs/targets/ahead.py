@@ -1,0 +1,179 @@
+"""What a command names, looked at before anything is waited for: files by their headers, modules in their source.
+
+Another run may be timed meanwhile, so one thread of the lowest priority does it: of the user's nothing is imported or
+called, no engine and no PyTorch is loaded. What takes work is found out under the device's lock, as before.
+"""
+
+import contextvars
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from enginebench.core.errors import ModelError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES
+from enginebench.core.records import ModelSource, TensorSpec
+from enginebench.core.store import is_bundle
+from enginebench.models.objects import find_named
+from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
+from enginebench.models.samples import ONLY, count_entries, list_given, read_file, read_heads
+from enginebench.models.zoo import BUILTIN, resolve_model
+from enginebench.runs.child.targets_file import read_targets
+from enginebench.runs.folder import OUTSIDE, RunRequest
+from enginebench.runs.targets.sides import SideRequest, check_side
+from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
+
+T = TypeVar("T")
+# The lowest priority of a thread. Source: setpriority(2).
+LOWEST = 19
+# Bytes of a file of arrays that is read whole, so that damage is seen; of a larger one only the headers: a run takes
+# longer to load it than to wait for the news.
+WHOLE_BYTES = 32 << 20
+# First bytes of what torch.save writes: a ZIP archive, or, before PyTorch 1.6, a pickle of protocol 2 and later.
+STATE_STARTS = (b"PK\x03\x04", b"\x80")
+
+
+def run_quietly(check: Callable[[], T]) -> T:
+    """Run `check` in one thread of the lowest priority, where threads have priorities; its errors are raised here."""
+    context = contextvars.copy_context()
+
+    def step_back() -> None:
+        if sys.platform == "linux":  # elsewhere it would be the whole process, for good
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+
+    with ThreadPoolExecutor(max_workers=1, initializer=step_back) as pool:
+        return pool.submit(context.run, check).result()
+
+
+def check_ahead(requests: Iterable[RunRequest]) -> None:
+    """Checks all that requests name and that can be seen without work; raises what would be raised under the lock."""
+    for request in requests:
+        run_quietly(partial(_check_request, request))
+
+
+def check_source_ahead(source: ModelSource) -> None:
+    """The same of a model with its weights and inputs, as the sides of a comparison have them."""
+
+    run_quietly(partial(_check_source, source))
+
+
+def check_sides_ahead(texts: Iterable[str], request: SideRequest) -> None:
+    """The same of the sides of a comparison; of a stored configuration its own inputs say what `--inputs` must fit."""
+    for text in texts:
+        side = check_side(text, request.device)
+        if side.target != text:  # ENGINE@TARGET, not a file of results or a bundle
+            check_source_ahead(replace(request.source, model=side.target))
+
+
+def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[str], n: int, seed: int) -> None:
+    """The same of labelled samples: images open, targets can be read, metrics stand in their modules."""
+
+    def check() -> None:
+        _check_labels(targets, metrics)
+        path = check_source(data) if data is not None else None
+        if path is not None and path.is_dir() and not _holds_arrays(path):
+            check_images(path, min(n, LABELLED_ENTRIES), seed)
+
+    run_quietly(check)
+
+
+def _check_request(request: RunRequest) -> None:
+    specs = _check_source(request.source)
+    _check_labels(request.targets, request.metrics)
+    if request.data is not None:
+        _check_data(request, request.data, specs)
+    choose_labelled(request)
+
+
+def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
+    """Checks a model, its weights and its inputs; the inputs that the model has, where its file says so."""
+    specs = _check_model(source)
+    if source.weights not in OUTSIDE["weights"]:
+        _check_weights(Path(source.weights))
+    if source.inputs is not None:
+        _check_inputs(source.inputs, specs if source.normalize is None else None)
+    return specs
+
+
+def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
+    path = Path(source.model)
+    if not source.model or path.suffix.lower() in PLAN_SUFFIXES or is_bundle(path):
+        return None
+    ref = resolve_model(source.model)
+    if ref.kind == "factory":
+        find_named(ref.name, ModelError, ref.text)
+    if ref.kind == "onnx" and find_spec("onnx") is not None:
+        from enginebench.models.onnx.source import check_onnx
+
+        return check_onnx(ref.path).inputs
+    card = BUILTIN.get(ref.name) if ref.kind == "builtin" else None
+    if card is None or source.input_size is not None:
+        return None
+    return (TensorSpec(name=card.input_name, dtype="float32", shape=("batch", *card.input_shape)),)
+
+
+def _check_weights(path: Path) -> None:
+    if not path.is_file() or path.suffix.lower() in (".npz", ".safetensors"):
+        return
+    with path.open("rb") as file:
+        start = file.read(4)
+    if not start.startswith(STATE_STARTS):
+        raise ModelError(
+            f"weights {path} cannot be read as a state dict: it is no file of torch.save. Make one with "
+            "torch.save(m.state_dict(), path)"
+        )
+
+
+def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:
+    files = list_given(text)
+    if not files:
+        find_named(text, ModelError, f"--inputs {text}")
+    for file in files:
+        whole = file.is_file() and file.stat().st_size <= WHOLE_BYTES
+        arrays = read_file(file) if whole else read_heads(file)
+        if specs:
+            count_entries(arrays, specs)
+
+
+def _check_data(request: RunRequest, data: str, specs: Sequence[TensorSpec] | None) -> None:
+    path = check_source(data)
+    if path is None:
+        if data == "digits":
+            require_digits(request.model)
+        return
+    if path.is_dir() and not _holds_arrays(path):
+        most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
+        labelled = choose_labelled(request)
+        check_images(path, labelled.n if labelled is not None else most, request.measure.seed)
+        return
+    for file in list_given(data) if path.is_dir() else [path]:
+        arrays = read_heads(file)
+        if not specs or request.normalize is not None:
+            continue
+        if path.is_dir():
+            count_entries(arrays, specs)
+        elif len(specs) == 1 or ONLY not in arrays:
+            check_arrays(file, {specs[0].name: arrays[ONLY]} if ONLY in arrays else arrays, specs)
+
+
+def _holds_arrays(folder: Path) -> bool:
+    """Whether a folder holds arrays alone, as `open_data` tells it."""
+    suffixes = {file.suffix.lower() for file in folder.iterdir() if not file.name.startswith(".")}
+    return suffixes in ({".npy"}, {".npz"})
+
+
+def _check_labels(targets: str | None, metrics: Sequence[str]) -> None:
+    for name in metrics:
+        if ":" in name:
+            find_named(name, UsageError, f"--metric {name}")
+    if targets is not None and Path(targets).is_file() and Path(targets).stat().st_size <= WHOLE_BYTES:
+        read_targets(Path(targets))
