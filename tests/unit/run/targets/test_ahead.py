@@ -1,0 +1,165 @@
+"""Wrong input is refused before a device is waited for, and nothing of the user's is imported meanwhile."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import enginebench
+from enginebench.core.errors import EngineBenchError, ModelError, ParseError
+from enginebench.models.objects import find_named
+from enginebench.models.samples import read_file, read_heads
+from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.lock import lock_device
+from enginebench.runs.targets.ahead import run_quietly
+
+GRAPH = DATA_DIR / "digits-cnn.onnx"
+SHAPE = (4, 1, 8, 8)
+IMPORTED = "raise RuntimeError('imported')\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with inputs of every kind, right and wrong, and modules that must not be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    np.savez("good.npz", input=np.zeros(SHAPE, np.float32))
+    np.savez("names.npz", wrong=np.zeros(SHAPE, np.float32))
+    np.savez("dtype.npz", input=np.zeros(SHAPE, np.float64))
+    np.savez("shape.npz", input=np.zeros((4, 3, 8, 8), np.float32))
+    Path("cut.npz").write_bytes(Path("good.npz").read_bytes()[:300])
+    Path("cut.onnx").write_bytes(GRAPH.read_bytes()[:2000])
+    Path("targets.json").write_text("{not json")
+    Path("weights.pt").write_text("hello")
+    Path("my_module.py").write_text(IMPORTED + "def make(): ...\ndef score(outputs, targets): ...\n")
+    Path("photos/0").mkdir(parents=True)
+    for name in ("a", "b"):
+        Image.fromarray(np.full((60, 80, 3), 9, np.uint8)).save(f"photos/0/{name}.jpg")
+    Path("photos/0/b.jpg").write_bytes(Path("photos/0/b.jpg").read_bytes()[:400])
+    return tmp_path
+
+
+def run(model: str = str(GRAPH), **options: object) -> object:
+    return enginebench.run(model, engines="ort", quick=True, out="r", **options)
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "a module": (lambda: run("my_modul:make"), "cannot import my_modul: ModuleNotFoundError"),
+    "a factory": (lambda: run("my_module:mak"), "my_module has no 'mak'; did you mean make"),
+    "a graph": (lambda: run("cut.onnx"), "cut.onnx, 2000 bytes: found no complete protobuf message"),
+    "images": (lambda: run("resnet18", data="photos"), "image photos/0/b.jpg cannot be decoded"),
+    "names of inputs": (lambda: run(inputs="names.npz"), "unknown input 'wrong'; missing input 'input'"),
+    "a damaged file": (lambda: run(inputs="cut.npz"), "cut.npz: found"),
+    "a function of inputs": (lambda: run(inputs="my_module:makes"), "--inputs my_module:makes: my_module has no"),
+    "targets": (lambda: run(inputs="good.npz", targets="targets.json"), "targets.json: found"),
+    "a metric": (
+        lambda: run(inputs="good.npz", targets="targets.json", metric="my_module:scores"),
+        "--metric my_module:scores: my_module has no 'scores'; did you mean score",
+    ),
+    "weights": (lambda: run("my_module:make", weights="weights.pt"), "weights weights.pt cannot be read"),
+    "shapes, in bench": (lambda: enginebench.bench(GRAPH, "ort", inputs="shape.npz", out="b"), "has shape 4x3x8x8"),
+    "dtypes, in drift": (
+        lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{GRAPH}", inputs="dtype.npz"),
+        "has dtype float64, not float32",
+    ),
+    "shapes, in infer": (lambda: enginebench.infer(GRAPH, "shape.npz", engine="ort"), "has shape 4x3x8x8"),
+    "images, in accuracy": (lambda: enginebench.accuracy(f"ort@{GRAPH}", "photos"), "b.jpg cannot be decoded"),
+    "inputs, in profile": (lambda: enginebench.profile(GRAPH, engine="ort", inputs="names.npz"), "unknown input"),
+    "a module, in stages": (lambda: enginebench.stages("my_modul:make", engine="ort"), "cannot import my_modul"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_it_is_refused_while_another_run_holds_the_device(wrong: str, here: Path) -> None:
+    call, message = WRONG[wrong]
+    refused: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            call()
+        except BaseException as error:  # handed to the test
+            refused.append(error)
+
+    with lock_device("cpu"):
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(timeout=120)
+        assert not asking.is_alive(), "it waits for the device"
+    (error,) = refused
+    assert isinstance(error, EngineBenchError) and message in str(error)
+    assert not (here / "r").exists()
+
+
+FOUND = {
+    "a function": "def make(): ...",
+    "a name that is assigned in a branch": "try:\n    make = 1\nexcept ImportError:\n    make = 2",
+    "what is imported": "from json import loads as make",
+    "a star import": "from json import *",
+    "names made at import": "globals()['ma' + 'ke'] = print",
+    "a lazy module": "def __getattr__(name): return print",
+    "a class": "class make: ...",
+}
+
+
+@pytest.mark.parametrize("source", FOUND)
+def test_what_may_be_there_is_not_refused(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("their_pack").mkdir()
+    Path("their_pack/__init__.py").write_text(IMPORTED)
+    Path("their_pack/inner.py").write_text(f"{IMPORTED}{FOUND[source]}\n")
+    find_named("their_pack.inner:make", ModelError, "MODEL")
+    find_named("their_pack:inner", ModelError, "MODEL")
+    find_named("numpy.linalg:norm", ModelError, "MODEL")
+    find_named("math:sqrt", ModelError, "MODEL")
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("their_pack.outer:make", "cannot import their_pack.outer: .*No module named 'their_pack.outer'"),
+        ("their_pack.inner.more:make", "'their_pack.inner' is not a package"),
+        ("their_pack.broken:make", "cannot import their_pack.broken: SyntaxError"),
+        ("their_pack.inner.py:make", "A module is meant, not its file: their_pack.inner:make"),
+    ],
+)
+def test_what_cannot_be_there_is_named(named: str, message: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("their_pack").mkdir()
+    Path("their_pack/__init__.py").write_text("")
+    Path("their_pack/inner.py").write_text("def make(): ...\n")
+    Path("their_pack/broken.py").write_text("def make(:\n")
+    with pytest.raises(ModelError, match=message):
+        find_named(named, ModelError, "MODEL")
+
+
+def test_headers_say_what_the_whole_file_says(tmp_path: Path) -> None:
+    arrays = {"a": np.zeros((3, 2), np.float16), "b": np.array(["x"]), "__hidden__": np.zeros(1)}
+    np.savez_compressed(tmp_path / "many.npz", **arrays)
+    np.save(tmp_path / "one.npy", np.asfortranarray(np.ones((5, 4), np.int64)))
+    for name in ("many.npz", "one.npy"):
+        heads, whole = read_heads(tmp_path / name), read_file(tmp_path / name)
+        described = [[(key, array.dtype, array.shape) for key, array in read.items()] for read in (heads, whole)]
+        assert described[0] == described[1]
+
+
+@pytest.mark.parametrize("fault", ["cut", "objects", "text"])
+def test_headers_of_what_cannot_be_read_are_refused(fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.array([{}], object) if fault == "objects" else np.zeros(100))
+    if fault != "objects":
+        path.write_bytes(b"hello" if fault == "text" else path.read_bytes()[:-8])
+    with pytest.raises(ParseError, match="expected one array for each input"):
+        read_heads(path)
+
+
+def test_what_looks_ahead_steps_back_and_this_thread_does_not() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    lowered = run_quietly(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+    assert lowered == 19 or os.uname().sysname != "Linux"
