@@ -119,7 +119,7 @@ def import_named(text: str, kind: type[EngineBenchError], told: str, expected: s
     return found
 
 
-def find_named(text: str, kind: type[EngineBenchError], told: str) -> None:
+def check_importable(text: str, kind: type[EngineBenchError], told: str) -> None:
     """Check that `package.module:function` is there, in the source alone: nothing of the user's is imported or run.
 
     What a source makes while it is imported (a star import, `globals()`, a library in C) cannot be seen in it, and is

@@ -90,20 +90,20 @@ def read_heads(path: Path) -> dict[str, Array]:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 file.seek(0)
-                return {ONLY: _read_head(file, path.stat().st_size)}
+                return {ONLY: _read_array_head(file, path.stat().st_size)}
             with zipfile.ZipFile(file) as archive:
                 heads = {}
                 for member in archive.infolist():
                     name = member.filename.removesuffix(".npy")
                     if not name.startswith("__"):
                         with archive.open(member) as entry:
-                            heads[name] = _read_head(entry, member.file_size)
+                            heads[name] = _read_array_head(entry, member.file_size)
                 return heads
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, NotImplementedError) as error:
         raise explain_unread(path, error, "one array for each input, as numpy.savez writes them") from error
 
 
-def _read_head(file: IO[bytes], size: int) -> Array:
+def _read_array_head(file: IO[bytes], size: int) -> Array:
     """The header of an array of a file of `size` bytes, as an array without values of its own."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

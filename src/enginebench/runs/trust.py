@@ -79,7 +79,7 @@ def holds_refused(artifact: Artifact) -> bool:
     return artifact.kind == "aoti" and f"{NATIVE_CODE} {artifact.sha256}" not in _named and NATIVE_CODE not in _named
 
 
-def find_start(result: Result) -> int | None:
+def find_opened(result: Result) -> int | None:
     """The place among its artifacts of the one that a stored configuration starts from again; None if none is kept."""
     entry = find_entry(result.engine.backend)
     kinds = (*entry.accepts, *entry.reopens)

@@ -10,14 +10,14 @@ from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.report.run.deploy import Delivery
 from enginebench.runs.bundles import check_name
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.trust import find_start, list_needed
+from enginebench.runs.trust import find_opened, list_needed
 
 
-def find_refusal(root: Path, request: RunRequest, result: Result) -> EngineBenchError | None:
+def refuse_delivery(root: Path, request: RunRequest, result: Result) -> EngineBenchError | None:
     """Why a configuration of the run in `root` cannot be delivered; None if it can. Nothing is imported or hashed."""
     if reason := explain_refusal(result):
         return UsageError(reason)
-    folder, place = RunFolder(root), find_start(result)
+    folder, place = RunFolder(root), find_opened(result)
     if place is None:
         return ArtifactError(f"the run keeps nothing of it that {result.engine.backend} could start from")
     artifact = result.artifacts[place]
@@ -51,9 +51,9 @@ def _list_gone(folder: RunFolder, request: RunRequest, result: Result, artifact:
 
 def plan_delivery(root: Path, request: RunRequest, result: Result) -> Delivery:
     """What `deliver` says of a configuration: why it refuses it, or the options with which it takes it."""
-    refusal = find_refusal(root, request, result)
+    refusal = refuse_delivery(root, request, result)
     if refusal is not None:
         return Delivery(refusal=str(refusal))
-    place = find_start(result)
+    place = find_opened(result)
     assert place is not None  # else it is refused
     return Delivery(options=tuple(list_needed(result.artifacts[place], result.engine)))

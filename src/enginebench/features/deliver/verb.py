@@ -27,7 +27,7 @@ from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
 from enginebench.features.deliver import writing
 from enginebench.features.deliver.modules import find_module
-from enginebench.features.deliver.planning import find_refusal
+from enginebench.features.deliver.planning import refuse_delivery
 from enginebench.features.deliver.readme import format_readme
 from enginebench.features.deliver.servers import add_forms, check_forms
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
@@ -145,7 +145,7 @@ def deliver_row(
     record, results = read_results(root)
     document = describe_stored(record, results)
     result, described = choose_row(document, results, row)
-    if refusal := find_refusal(root, record.request, result):
+    if refusal := refuse_delivery(root, record.request, result):
         advice = "Name another configuration with --row"
         raise type(refusal)(f"{result.id} cannot be delivered: {str(refusal).rstrip('.')}. {advice}")
     stored = open_stored(RunFolder(root).row_path(result.id))

@@ -37,7 +37,7 @@ def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes
         yield from make_notes([("Deploy it", f"no configuration can be delivered: {reason}")], "list")
         return
     if first.refusal:
-        others = [row for row in _list_instead(document, wanted) if _takes(deployment, row)]
+        others = [row for row in _list_instead(document, wanted) if _is_deliverable(deployment, row)]
         reason = f"{names[wanted.id]} cannot be delivered: {first.refusal}"
         best = f"The best that can: {names[others[0].id]}" if others else "Nor can any other that may be taken"
         yield from make_notes([("Deploy it", f"{reason.rstrip('.')}. {best}")], "list")
@@ -55,7 +55,7 @@ def _find_common_refusal(document: RunDocument, deployment: Deployment) -> str:
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-def _takes(deployment: Deployment, row: Row) -> bool:
+def _is_deliverable(deployment: Deployment, row: Row) -> bool:
     delivery = deployment.deliveries.get(row.id)
     return delivery is not None and delivery.refusal is None
 

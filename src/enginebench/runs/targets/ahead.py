@@ -22,7 +22,7 @@ from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import ModelSource, TensorSpec
 from enginebench.core.store import is_bundle
-from enginebench.models.objects import find_named
+from enginebench.models.objects import check_importable
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
 from enginebench.models.samples import ONLY, count_entries, list_given, read_file, read_heads
 from enginebench.models.zoo import BUILTIN, resolve_model
@@ -57,7 +57,7 @@ def run_quietly(check: Callable[[], T]) -> T:
 def check_ahead(requests: Iterable[RunRequest]) -> None:
     """Checks all that requests name and that can be seen without work; raises what would be raised under the lock."""
     for request in requests:
-        run_quietly(partial(_check_request, request))
+        run_quietly(partial(_check_all, request))
 
 
 def check_source_ahead(source: ModelSource) -> None:
@@ -86,7 +86,7 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
     run_quietly(check)
 
 
-def _check_request(request: RunRequest) -> None:
+def _check_all(request: RunRequest) -> None:
     specs = _check_source(request.source)
     _check_labels(request.targets, request.metrics)
     if request.data is not None:
@@ -110,7 +110,7 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
         return None
     ref = resolve_model(source.model)
     if ref.kind == "factory":
-        find_named(ref.name, ModelError, ref.text)
+        check_importable(ref.name, ModelError, ref.text)
     if ref.kind == "onnx" and find_spec("onnx") is not None:
         from enginebench.models.onnx.source import check_onnx
 
@@ -136,7 +136,7 @@ def _check_weights(path: Path) -> None:
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:
     files = list_given(text)
     if not files:
-        find_named(text, ModelError, f"--inputs {text}")
+        check_importable(text, ModelError, f"--inputs {text}")
     for file in files:
         whole = file.is_file() and file.stat().st_size <= WHOLE_BYTES
         arrays = read_file(file) if whole else read_heads(file)
@@ -174,6 +174,6 @@ def _holds_arrays(folder: Path) -> bool:
 def _check_labels(targets: str | None, metrics: Sequence[str]) -> None:
     for name in metrics:
         if ":" in name:
-            find_named(name, UsageError, f"--metric {name}")
+            check_importable(name, UsageError, f"--metric {name}")
     if targets is not None and Path(targets).is_file() and Path(targets).stat().st_size <= WHOLE_BYTES:
         read_targets(Path(targets))

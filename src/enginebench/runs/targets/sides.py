@@ -24,7 +24,7 @@ from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import Shared
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
-from enginebench.runs.trust import allow_engines, allow_model, find_start, trust_engine
+from enginebench.runs.trust import allow_engines, allow_model, find_opened, trust_engine
 from enginebench.stats.alike import compare_preparation, compare_specs
 from enginebench.stats.effective import judge_precision
 
@@ -83,7 +83,7 @@ def _make_side(stored: Stored) -> Side:
 def open_stored(path: Path) -> Stored:
     """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from."""
     result = read_result(path)
-    start = find_start(result)
+    start = find_opened(result)
     if start is None:
         raise ArtifactError(
             f"{path} holds no artifact that {result.engine.backend} could start from; the result is {result.status}. "

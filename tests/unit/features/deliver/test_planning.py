@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, Result
 from enginebench.core.store import hash_files
-from enginebench.features.deliver.planning import find_refusal, plan_delivery
+from enginebench.features.deliver.planning import plan_delivery, refuse_delivery
 from enginebench.features.deliver.verb import deliver
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from samples import make_drift, make_machine, make_result
@@ -81,5 +81,5 @@ def test_a_module_whose_source_cannot_ship_is_refused_without_being_imported(roo
 def test_a_refusal_by_the_record_alone_is_one_of_usage(root: Path) -> None:
     result = read_results(root)[1][1]
     fake = replace(result, engine=replace(result.engine, backend="fake"))
-    assert isinstance(find_refusal(root, REQUEST, fake), UsageError)
+    assert isinstance(refuse_delivery(root, REQUEST, fake), UsageError)
     assert "there is no record of which onnxruntime" in str(plan(root, 1, machine=make_machine(versions={}))[0])

@@ -11,7 +11,7 @@ from PIL import Image
 
 import enginebench
 from enginebench.core.errors import EngineBenchError, ModelError, ParseError
-from enginebench.models.objects import find_named
+from enginebench.models.objects import check_importable
 from enginebench.models.samples import read_file, read_heads
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.lock import lock_device
@@ -112,10 +112,10 @@ def test_what_may_be_there_is_not_refused(source: str, tmp_path: Path, monkeypat
     Path("their_pack").mkdir()
     Path("their_pack/__init__.py").write_text(IMPORTED)
     Path("their_pack/inner.py").write_text(f"{IMPORTED}{FOUND[source]}\n")
-    find_named("their_pack.inner:make", ModelError, "MODEL")
-    find_named("their_pack:inner", ModelError, "MODEL")
-    find_named("numpy.linalg:norm", ModelError, "MODEL")
-    find_named("math:sqrt", ModelError, "MODEL")
+    check_importable("their_pack.inner:make", ModelError, "MODEL")
+    check_importable("their_pack:inner", ModelError, "MODEL")
+    check_importable("numpy.linalg:norm", ModelError, "MODEL")
+    check_importable("math:sqrt", ModelError, "MODEL")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_cannot_be_there_is_named(named: str, message: str, tmp_path: Path,
     Path("their_pack/inner.py").write_text("def make(): ...\n")
     Path("their_pack/broken.py").write_text("def make(:\n")
     with pytest.raises(ModelError, match=message):
-        find_named(named, ModelError, "MODEL")
+        check_importable(named, ModelError, "MODEL")
 
 
 def test_headers_say_what_the_whole_file_says(tmp_path: Path) -> None:
