@@ -1,33 +1,76 @@
-"""Takes the pictures of a page for the documentation: a desktop and a phone.
+"""Take the pictures of the report page for the documentation, on a desktop and on a phone.
 
-    python tools/picture_report.py REPORT.html docs/pictures
+    python tools/picture_report.py [docs/pictures]
 
-Needs playwright and Chromium (tools/install_browser.sh).
+The page is that of the stored run of resnet18, as the code renders it now. Each picture holds the page's digest in its
+metadata, so that a test notices when the page has changed since. Needs playwright and Chromium
+(tools/install_browser.sh), and Pillow.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shutil
 import sys
+import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-SIZES = {"desktop": (1200, 1500), "phone": (390, 844)}
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from enginebench.verbs.report import write_report
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = ROOT / "results" / "cpu" / "resnet18.tar.xz"
+PICTURES = ROOT / "docs" / "pictures"
+KEY = "page-sha256"
+SIZES = {"desktop": (1280, 1500), "phone": (400, 900)}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
 
 
-def main(page: Path, out: Path) -> None:
+def render_page(folder: Path) -> Path:
+    """Write the page of the stored run into `folder`."""
+    with tarfile.open(RUN) as archive:
+        archive.extractall(folder, filter="data")
+    (root,) = folder.iterdir()
+    write_report(root, ("html",))
+    return root / "report.html"
+
+
+def hash_page(page: Path) -> str:
+    """SHA-256 of what a reader sees before scripts run: text, tables and style, without the library that draws."""
+    text = re.sub(r"<script\b.*?</script>", "", page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"<meta http-equiv.*?>", "", text)  # it names the hashes of the scripts
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_digest(picture: Path) -> str:
+    with Image.open(picture) as image:
+        return str(image.info.get(KEY, ""))
+
+
+def take_pictures(page: Path, out: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     out.mkdir(parents=True, exist_ok=True)
+    note = PngInfo()
+    note.add_text(KEY, hash_page(page))
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), headless=True, args=FLAGS)
         for name, (width, height) in SIZES.items():
             tab = browser.new_context(viewport={"width": width, "height": height}, color_scheme="light").new_page()
             tab.goto(page.absolute().as_uri(), wait_until="load")
             tab.evaluate("engineBenchPage.drawAll()")
-            tab.screenshot(path=out / f"report-{name}.png")
+            path = out / f"report-{name}.png"
+            tab.screenshot(path=path)
+            with Image.open(path) as image:
+                image.load()
+                image.save(path, pnginfo=note, optimize=True)
         browser.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with TemporaryDirectory() as place:
+        take_pictures(render_page(Path(place)), Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES)

@@ -137,8 +137,9 @@ def render_page(text: str) -> str:
         if kind != "rows":
             return f"{begin}[Table of {heading}](results-tables.md#{make_anchor(heading)})\n{end}"
         use = format_head(read_archive(ROOT / names))[0]
-        # The configurations named, without what is said of them.
-        answers = [line for line in use.lines if "   " in line]
+        answers = [
+            line for line in use.lines if "   " in line
+        ]  # the configurations named, without what is said of them
         lines = "<br>\n".join(escape(line).replace("   ", "&emsp;") for line in answers)
         return f"{begin}{lines} ({link})\n{end}"
 

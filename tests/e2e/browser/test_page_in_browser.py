@@ -224,3 +224,23 @@ def test_the_page_of_a_trtexec_folder(visit: Visits, tmp_path: Path, axe: str) -
     assert seen.said == []
     seen.page.evaluate(axe)
     assert seen.page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id]))") == []
+
+
+def test_a_phone_shows_engine_precision_time_and_speed_up_without_scrolling(visit: Visits, report: Path) -> None:
+    page = visit(report, width=400).page
+    place = "e => [e.innerText.trim(), e.getBoundingClientRect().right]"
+    heads = f"Object.fromEntries([...document.querySelectorAll('#comparison thead th')].map({place}))"
+    right = page.evaluate(heads)
+    speed_up = next(value for name, value in right.items() if name.startswith("speed-up"))
+    assert 0 < speed_up <= 400
+    first = page.locator("#comparison tbody th").first
+    below = first.evaluate("e => getComputedStyle(e, '::after').content")
+    assert below.strip('"') == first.get_attribute("data-below")
+
+
+def test_a_table_that_is_cut_has_a_shadow_at_its_edge(visit: Visits, report: Path) -> None:
+    page = visit(report, width=800).page
+    scroll = page.locator("#comparison .scroll").first
+    assert scroll.evaluate("e => e.scrollWidth > e.clientWidth")
+    background = scroll.evaluate("e => getComputedStyle(e).backgroundAttachment")
+    assert background == "local, local, scroll, scroll"

@@ -40,8 +40,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
                when=_varies("axes"), wide=True, spare=8),
         Column("p50", lambda row: "~ {}" if is_disturbed(row) else "{}", take_end("p50_ms"), align="decimal",
                bar=True, is_time=True),
-        *(make_time(name, field, spare=2 + 6 * wide, wide=wide)
-          for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
+        make_time("p99", "p99_ms", spare=2),
         Column("speed-up", format_speedup, take_end("speedup"), align="right",
                span=take_span, hint="95% interval of the ratio of medians, over paired trials"),
         Column("=", lambda row: ties.get(row.id, ""), when=lambda _: bool(ties), spare=2,
@@ -61,6 +60,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             align="decimal", wide=not overlap, spare=0 if overlap else 4,
             hint="the batch times the queries per second that ran",
         ),
+        make_time("p99.9", "p999_ms", spare=8, wide=True),
+        make_time("mean", "mean_ms", spare=8, wide=True),
         Column(
             "max diff", lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),
             attrgetter("max_abs_diff"), when=_any("max_abs_diff"), align="right", wide=True, spare=7,
