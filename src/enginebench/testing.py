@@ -30,6 +30,7 @@ from enginebench.core.protocols import Backend, Engine, Loadable
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, FileHash, TensorSpec
 from enginebench.core.store import encode, hash_files
 from enginebench.engines.registry import find_entry, open_backend
+from enginebench.measure.honesty import find_skipped_work
 from enginebench.measure.loop import measure_left
 from enginebench.measure.topology import read_allowed_cpus, read_text
 from enginebench.measure.watch import FOREIGN_CPU_CORES, BlockWatch
@@ -56,6 +57,8 @@ HALF = 0.5
 # What the busiest of two threads takes of the CPU time: half of it where they share the work, all of it where they do
 # not. On layers that are long beside waking a thread.
 THREADS_RATIO, WINDOW_S, SHARED = 0.9, 0.05, 512
+# An engine that stops computing after some calls is asked for so many, or for as many as fit into so long.
+MANY_CALLS, MANY_S = 2000, 3.0
 
 Expect = Callable[["Feeds"], Mapping[str, "Array"]]
 
@@ -353,6 +356,28 @@ def check_run_leaves_its_inputs_as_they_are(case: Case) -> None:
     assert np.array_equal(again, first), "a second run on the same inputs gives other outputs"
 
 
+def check_outputs_are_right_after_many_calls(case: Case) -> None:
+    """Of an engine whose outputs are right at first: not those of an earlier call, nor of a part of the batch."""
+    with case.load(batch=2) as engine:
+        engine.bind(_make_feeds(2, seed=1))
+        _run_often(engine, MANY_CALLS)
+        for seed in (2, 1, 2):  # an engine that computes in every second call is wrong in one of them
+            feeds = _make_feeds(2, seed=seed)
+            engine.bind(feeds)
+            engine.run()
+            case.check_answer(engine, feeds, f"after {MANY_CALLS} calls")
+
+
+def _run_often(engine: Engine, calls: int) -> list[int]:
+    """Run up to so many times, for no longer than `MANY_S`; return the nanoseconds of each call."""
+    run, end, times = engine.run, time.monotonic() + MANY_S, list[int]()
+    while len(times) < calls and time.monotonic() < end:
+        begin = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - begin)
+    return times
+
+
 def check_odd_arrays_are_taken(case: Case) -> None:
     """Read-only, strided and Fortran-ordered arrays are arrays, too."""
     feeds = _make_feeds(seed=5)
@@ -478,6 +503,17 @@ def check_run_takes_longer_on_a_larger_graph(case: Case) -> None:
         small.bind(_make_feeds(WIDE))
         ratios = [_time_run(small) / _time_run(case.deep) for _ in range(ROUNDS)]
     judge_ratios(ratios, HALF, "with a hundredth of the work run takes {:.0%} of the time: the work is done elsewhere")
+
+
+def check_every_call_does_the_work(case: Case) -> None:
+    """Not `bind`, and not the calls on new inputs alone."""
+    if not case.computes:
+        return
+    feeds = _make_feeds(WIDE)
+    case.deep.bind(feeds)
+    times = _run_often(case.deep, MANY_CALLS)
+    skipped = find_skipped_work(case.deep, feeds, median(times[-100:]), waits=case.entry.device is not None)
+    assert not skipped, "; ".join(warning.message for warning in skipped)
 
 
 def _time_run(engine: Engine) -> float:

@@ -30,7 +30,7 @@ HALF = 0.5
 SECOND_ROUNDS = 5
 AGREEING = 4
 # How long a round of the second look waits for calls to become short, and how many consecutive short ones end it.
-WAIT_NS = 1_000_000_000
+WAIT_NS = 3_000_000_000
 SHORT_CALLS = 3
 # Below this no difference counts: a clock has its tick, and Python its call.
 TICK_NS = 2_000
@@ -113,17 +113,20 @@ def _look_again(engine: Engine, unseen: Iterator[Feeds], feeds: Feeds, waits: bo
     Both are made after a copy of as many bytes as `bind` takes, and a fetch: what a `bind` does to the caches, and to
     threads that wait, makes an honest call longer as well.
     """
-    firsts, repeats = [], []
-    for _ in range(SECOND_ROUNDS):
+    firsts, repeats, agreeing = [], [], 0
+    for turn in range(SECOND_ROUNDS):
+        if turn - agreeing > SECOND_ROUNDS - AGREEING:
+            return ()  # too few can agree
         first_ns = _time_first_call(engine, next(unseen), waits, clock)[1]
         short, end = 0, clock() + WAIT_NS
         while short < SHORT_CALLS and clock() < end:
             short = short + 1 if _time_call(engine, clock) < HALF * first_ns else 0
         _copy(feeds)
         engine.fetch()
+        again_ns = _time_call(engine, clock)
+        agreeing += again_ns < HALF * (first_ns - TICK_NS)
         firsts.append(first_ns)
-        repeats.append(_time_call(engine, clock))
-    agreeing = sum(again < HALF * (first - TICK_NS) for first, again in zip(firsts, repeats, strict=True))
+        repeats.append(again_ns)
     if agreeing < AGREEING:
         return ()
     first_ms, again_ms = min(firsts) / 1e6, sorted(repeats)[len(repeats) // 2] / 1e6

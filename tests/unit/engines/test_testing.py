@@ -223,6 +223,30 @@ class EarlyEngine(SoundEngine):
         self.answer = self.ready
 
 
+class TiredEngine(SoundEngine):
+    """Computes the first two hundred times."""
+
+    calls = 0
+
+    def compute(self) -> None:
+        self.calls += 1
+        if self.calls <= 200:
+            super().compute()
+
+
+class OnceABindEngine(SoundEngine):
+    """Computes in the first call on new inputs, and has the outputs in the others."""
+
+    def bind(self, feeds: Any) -> None:
+        super().bind(feeds)
+        self.fresh = True
+
+    def compute(self) -> None:
+        if self.fresh:
+            super().compute()
+        self.fresh = False
+
+
 class SwappingEngine(SoundEngine):
     def name_outputs(self, answer: Any) -> Any:
         found = super().name_outputs(answer)
@@ -339,6 +363,8 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "work in fetch": (backend_with(engine=LateEngine), "leaves no work to fetch", "the first fetch after a run does"),
     "a thread of its own": (backend_with(engine=ThreadedEngine), "leaves no work to fetch", "of the work"),
     "work in bind": (backend_with(engine=EarlyEngine), "takes longer on a larger graph", "done elsewhere"),
+    "skips after 200 calls": (backend_with(engine=TiredEngine), "right after many calls", "scores is off by up to"),
+    "one call a bind": (backend_with(engine=OnceABindEngine), "every call does the work", "repeated calls"),
     "swapped outputs": (backend_with(engine=SwappingEngine),
         "keep their names", "of two outputs of one shape scores is"),
     "one thread": (backend_with(engine=LonelyEngine), "two threads share the work", "they are ignored"),
