@@ -193,7 +193,7 @@ def ask_loaded(engine: Engine, batch: int) -> Asked:
     return Asked(partial(ask_engine, engine), find_batch(engine.inputs, batch))
 
 
-def ask_tool(
+def ask_self_timed(
     tool: Answering, artifact: Artifact, spec: EngineSpec, seconds: float | None = None, seed: int = 0
 ) -> Asked:
     """A tool that starts anew for each call."""
@@ -277,7 +277,7 @@ def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
     note(f"scoring {job.labelled.data or job.inputs}")
     entries = open_labelled(job)
     if isinstance(backend, Answering):
-        answers, nonfinite = collect_answers(ask_tool(backend, artifact, job.engine), entries, job.labelled)
+        answers, nonfinite = collect_answers(ask_self_timed(backend, artifact, job.engine), entries, job.labelled)
     elif isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:
             answers, nonfinite = collect_answers(ask_loaded(engine, job.engine.batch), entries, job.labelled)

@@ -33,7 +33,7 @@ from enginebench.runs.child.perform.answers import (
     answer_pictures,
     ask_engine,
     ask_loaded,
-    ask_tool,
+    ask_self_timed,
     collect_answers,
     join_rows,
     measure_variation,
@@ -186,7 +186,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
         save_answers(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
         if job.labelled is not None and job.labelled.unlabelled is None:
             note(f"scoring {job.labelled.data or 'the given inputs'}")
-            asked = ask_tool(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
+            asked = ask_self_timed(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
             answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
             save_arrays(Path(job.answers_path), answers)
         if job.recheck_path:  # a tool that times itself is asked for outputs here alone
