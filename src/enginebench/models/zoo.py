@@ -10,10 +10,11 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.models.file_kind import Pickled, find_file_content
 
 Task = Literal["digits", "imagenet"]
 Interpolation = Literal["bilinear", "bicubic"]
-RefKind = Literal["builtin", "timm", "hf", "onnx", "pt2", "factory", "object"]
+RefKind = Literal["builtin", "timm", "hf", "onnx", "pt2", "torchscript", "factory", "object"]
 
 # Height and width of what ImageNet's classifiers take.
 IMAGENET_CROP = 224
@@ -23,16 +24,15 @@ TIMM_PREFIX = "timm:"
 HF_PREFIX = "hf:"
 # A Python object that a program gave: its class, and the first digits of its pickle's SHA-256.
 OBJECT = re.compile(r"\w+@[0-9a-f]{12}")
-# Files that a user may hand in for a MODEL and that are something else; each with what to do.
+# Files that a user may hand in for a MODEL and that are something else, by their names; each with what to do.
 FOREIGN_SUFFIXES = {
-    ".pt": "a state dict has no architecture: give MODEL with --weights FILE",
-    ".pth": "a state dict has no architecture: give MODEL with --weights FILE",
-    ".safetensors": "weights have no architecture: give MODEL as package.module:factory",
     ".plan": "an engine file is a TARGET of bench, infer and drift, not a MODEL",
     ".engine": "an engine file is a TARGET of bench, infer and drift, not a MODEL",
     ".xml": "an OpenVINO IR is a TARGET of bench, infer and drift, not a MODEL",
     ".py": "give the import path, package.module:factory",
 }
+# Names of files that a MODEL may be: one that is not there is a wrong path.
+FILE_SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".ts", ".torchscript", ".bin", ".ckpt", ".pkl", ".safetensors")
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ModelRef(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> Path:
-        """The file of an `onnx` or `pt2` reference."""
+        """The file of an `onnx`, `pt2` or `torchscript` reference."""
         return Path(self.name)
 
 
@@ -138,11 +138,12 @@ BUILTIN: dict[str, ModelCard] = {card.name: card for card in _CARDS}
 
 
 def resolve_model(text: str) -> ModelRef:
-    """What `text` refers to. Nothing is imported and no file is opened.
+    """What `text` refers to. Nothing is imported; of a file its first bytes, or the names in its archive, are read.
 
     Args:
-        text: MODEL as on the command line: a built-in name, `timm:NAME`, `hf:NAME`, a path that ends in `.onnx` or
-            `.pt2`, or `package.module:factory`.
+        text: MODEL as on the command line: a built-in name, `timm:NAME`, `hf:NAME`, the path of an ONNX file, of an
+            exported program (`.pt2`) or of a TorchScript archive, or `package.module:factory`. What a file is, is known
+            by what is in it.
     """
     if text in BUILTIN:
         return ModelRef(kind="builtin", text=text, name=text)
@@ -163,16 +164,16 @@ def resolve_model(text: str) -> ModelRef:
                 "hf:./FOLDER"
             )
         return ModelRef(kind="hf", text=text, name=str(path) if name.startswith("~") else name)
-    if (suffix := Path(text).suffix.lower()) in (".onnx", ".pt2"):
-        path = Path(text)
+    path, suffix = Path(text), Path(text).suffix.lower()
+    if suffix not in FOREIGN_SUFFIXES and _is_file(path):
+        return _resolve_file(text, path)
+    if suffix in FILE_SUFFIXES and ":" not in text:
         if path.is_dir():
             raise ModelError(f"model {text!r} is a folder; expected a file")
-        if not path.exists():
-            near = _find_near(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")])
-            others = f" (in the same folder: {', '.join(near)})" if near else ""
-            maker = "`enginebench export`" if suffix == ".onnx" else "torch.export.save"
-            raise ModelError(f"model {text!r}: no such file{others}. Check the path; {maker} makes one")
-        return ModelRef(kind="onnx" if suffix == ".onnx" else "pt2", text=text, name=text)
+        near = _find_near(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")])
+        others = f" (in the same folder: {', '.join(near)})" if near else ""
+        makers = {".onnx": "; `enginebench export` makes one", ".pt2": "; torch.export.save makes one"}
+        raise ModelError(f"model {text!r}: no such file{others}. Check the path{makers.get(suffix, '')}")
     if OBJECT.fullmatch(text):
         return ModelRef(kind="object", text=text, name=text)
     if ":" in text and Path(text).suffix.lower() not in FOREIGN_SUFFIXES:
@@ -182,6 +183,63 @@ def resolve_model(text: str) -> ModelRef:
             raise UsageError(f"model {text!r} is not package.module:factory; {_advise(text)}")
         return ModelRef(kind="factory", text=text, name=text)
     raise UsageError(f"unknown model {text!r}; {_advise(text)}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text that is too long for a name
+        return False
+
+
+def _resolve_file(text: str, path: Path) -> ModelRef:
+    """The MODEL that a file is."""
+    try:
+        content = find_file_content(path)
+    except OSError as error:
+        raise ModelError(f"model {text!r} cannot be read: {error.strerror}") from error
+    # The readers of both explain what is wrong with a file that has the name and not the content.
+    kind = content.kind or {".onnx": "onnx", ".pt2": "pt2"}.get(path.suffix.lower())
+    if kind in ("onnx", "pt2", "torchscript"):
+        return ModelRef(kind=kind, text=text, name=text)  # type: ignore[arg-type]
+    if kind == "state":
+        raise UsageError(f"model {text!r}: a state dict has no architecture: give MODEL with --weights {text}")
+    if kind == "safetensors":
+        raise UsageError(f"model {text!r}: weights have no architecture: give MODEL as package.module:factory")
+    if kind == "arrays":
+        raise UsageError(f"model {text!r} holds arrays: give them as --inputs {text}, and MODEL beside them")
+    if content.pickled is not None:
+        raise ModelError(_explain_pickled(text, path, content.pickled, made_by_torch=kind != "pickle"))
+    begin = f"it begins with {content.head[:12]!r}" if content.head else "it is empty"
+    what = "is a damaged archive, or one of another kind" if content.head[:2] == b"PK" else f"is no model: {begin}"
+    raise ModelError(
+        f"model {text!r} {what}; expected an ONNX file, a program of torch.export.save, or a TorchScript archive"
+    )
+
+
+def _explain_pickled(text: str, path: Path, pickled: Pickled, *, made_by_torch: bool) -> str:
+    """Why a pickle is not opened, and a factory to copy that opens it where the user wants that."""
+    whole = pickled.key is None
+    what = f"a pickle of {pickled.foreign}" if whole else f"a checkpoint with a pickle of {pickled.foreign}"
+    found = what if whole else f"{what} under {pickled.key!r}"
+    place = str(path.absolute())
+    load = f'torch.load({place!r}, map_location="cpu", weights_only=False)'
+    lines = ["import torch"]
+    if not made_by_torch:
+        lines, load = ["import pickle", "import torch"], f"pickle.load(open({place!r}, 'rb'))"
+    taken = "" if whole else f"[{pickled.key!r}]"
+    code = [
+        *(f"    {line}" for line in lines),
+        "    def make():",
+        f"        module = {load}{taken}",
+        "        return module, (torch.randn(1, 3, 224, 224),)  # inputs as the module takes them",
+    ]
+    return (
+        f"model {text!r} is {found}. Opening a pickle runs the code in it, so this is not done. If you trust the file, "
+        "open it in a factory of your own, net.py:\n\n" + "\n".join(code) + "\n\n  and give MODEL as net:make; the "
+        f"class {pickled.foreign} must be importable there. Weights alone need no pickle: "
+        "torch.save(module.state_dict(), FILE), then package.module:factory with --weights FILE"
+    )
 
 
 def find_packaged(path: str) -> Path | None:
@@ -216,8 +274,8 @@ def _advise(text: str) -> str:
     names = [name for name in BUILTIN if name.replace("-", "_") in near]
     hint = f"did you mean {' or '.join(names)}? Expected" if names else "expected"
     return (
-        f"{hint} one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file; or "
-        "package.module:factory"
+        f"{hint} one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file, or to a TorchScript "
+        "archive; or package.module:factory"
     )
 
 

@@ -188,12 +188,10 @@ def check_request(request: RunRequest) -> None:
     """Checks that the model and what else a request names is there, before anything is waited for or built."""
     path = Path(request.model)
     refuse_pointer(path)
-    if path.suffix.lower() in PLAN_SUFFIXES:
-        if not path.is_file():
-            raise ModelError(f"model {request.model!r}: no such file. Check the path; `enginebench build` makes one")
-    elif not is_bundle(path):
-        resolve_model(request.model)
-    if path.suffix.lower() in (".onnx", *PLAN_SUFFIXES) and request.weights != "default":
+    plan = path.suffix.lower() in PLAN_SUFFIXES
+    if plan and not path.is_file():
+        raise ModelError(f"model {request.model!r}: no such file. Check the path; `enginebench build` makes one")
+    if (plan or (not is_bundle(path) and resolve_model(request.model).kind == "onnx")) and request.weights != "default":
         raise UsageError(f"--weights {request.weights}: {request.model} is a graph and brings its own; leave it out")
     for library in request.operator_libraries:
         find_library(library)

@@ -14,10 +14,16 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, Result
 from enginebench.core.store import hash_file
 from enginebench.engines.registry import find_entry
+from enginebench.models.file_kind import FileKind, find_kind_of_file
 from enginebench.models.zoo import resolve_model
 
 # What allows the native code of every package of AOTInductor that a stored file, or MODEL, brings.
 NATIVE_CODE = "native-code"
+# Kinds of files that are code, whatever they are called, and why.
+CODE_FILES: dict[FileKind | None, str] = {
+    "pt2": "an exported program, whose expressions Python evaluates",
+    "torchscript": "a TorchScript archive, whose code PyTorch runs",
+}
 # What this program has named; a file also by its name alone, since a stored path may be that of another machine.
 _named: dict[str, str] = {}
 
@@ -26,8 +32,8 @@ def allow_code(*names: str | os.PathLike[str]) -> None:
     """Allows stored files that are opened from now on to name this code.
 
     Args:
-        names: `package.module:function`; a library, or a .pt2 file; an option of an engine, as `path=/opt/trtexec`; or
-            `native-code`, the packages of AOTInductor.
+        names: `package.module:function`; a library, a .pt2 file or a TorchScript archive; an option of an engine, as
+            `path=/opt/trtexec`; or `native-code`, the packages of AOTInductor.
     """
     for given in names:
         name, path = os.fspath(given), Path(given).expanduser()
@@ -38,8 +44,16 @@ def allow_code(*names: str | os.PathLike[str]) -> None:
 
 def allow_model(model: str) -> None:
     """Allows the MODEL that the user names, if it is code."""
-    if ":" in model or model.lower().endswith(".pt2"):
+    if ":" in model or find_code_file(Path(model)) is not None:
         allow_code(model)
+
+
+def find_code_file(path: Path) -> FileKind | None:
+    """The kind of a file that is code, by its content; one that has the name of such code is taken as that."""
+    kind = find_kind_of_file(path)
+    if kind not in CODE_FILES and path.suffix.lower() == ".pt2":
+        return "pt2"
+    return kind if kind in CODE_FILES else None
 
 
 def allow_engines(engines: Iterable[tuple[str, Mapping[str, str]]]) -> None:
@@ -98,26 +112,32 @@ def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
         )
     if code := _find_code(artifact):
         name, what = code
-        named = require_named(name, find_allowed(name) if _is_program(artifact) else _named.get(name), what, where)
+        program = _find_program(artifact) is not None
+        named = require_named(name, find_allowed(name) if program else _named.get(name), what, where)
+        if program and artifact.recipe is None and not Path(named).is_file():
+            missing = f"{named} is no file here: give its path, --allow-code"
+            raise UsageError(f"{where} names {name!r}, {what}, and {missing}")
         own = artifact.recipe is None or Path(named).is_file()
-        if _is_program(artifact) and own and hash_file(Path(named)) != artifact.sha256:
-            raise ArtifactError(f"{where}: its exported program is not that of {named}, so it is not opened")
+        if program and own and hash_file(Path(named)) != artifact.sha256:
+            raise ArtifactError(f"{where}: its {Path(artifact.path).name} is not that of {named}, so it is not opened")
     what = "a library of custom operators"
     option = "--ort-extension " if "--ort-extension" in OPTIONS.get(VERB.get(), ()) else "--allow-code "
     libraries = (require_named(name, find_allowed(name), what, where, option) for name in artifact.operator_libraries)
     return replace(artifact, operator_libraries=tuple(libraries))
 
 
-def _is_program(artifact: Artifact) -> bool:
-    """Whether an artifact is an exported program (torch.export)."""
-    return artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2"
+def _find_program(artifact: Artifact) -> FileKind | None:
+    """The kind of an artifact that is code in a file, by its content or by that of the MODEL that it is a copy of."""
+    if artifact.kind != "torch":
+        return None
+    return find_code_file(Path(artifact.path)) or find_code_file(Path(artifact.model))
 
 
 def _find_code(artifact: Artifact) -> tuple[str, str] | None:
-    """(name, what it is) of the Python code that opening an artifact runs; None where there is none."""
-    if _is_program(artifact):
+    """(name, what it is) of the code that opening an artifact runs; None where there is none."""
+    if kind := _find_program(artifact):
         name = artifact.model if artifact.recipe is None else Path(artifact.path).name  # one that a run made of MODEL
-        return name, "an exported program, whose expressions Python evaluates"
+        return name, CODE_FILES[kind]
     if artifact.kind == "torch" and ":" in artifact.model and resolve_model(artifact.model).kind == "factory":
         return artifact.model, "Python code that makes the model"
     return None

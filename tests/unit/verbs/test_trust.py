@@ -294,6 +294,39 @@ def test_an_exported_program_is_opened_only_if_it_is_the_one_that_is_named(place
     assert trust.trust_artifact(made, "r") == made
 
 
+@pytest.mark.parametrize("member", ["archive_format", "code/__torch__.py", "data/aotinductor/model/c.so"])
+@pytest.mark.parametrize("stored_as", ["weights.pt", "model.bin"])
+def test_code_under_another_name_keeps_the_rule_of_its_content(place: Path, member: str, stored_as: str) -> None:
+    """A record that calls such a file the weights of a built-in model does not make it data."""
+    with zipfile.ZipFile(place / "r" / stored_as, "w") as archive:
+        archive.writestr(f"m/{member}", "x")
+        archive.writestr("m/data.pkl", b"\x80\x02}.")
+    row = RunFolder(place / "r").read_result(ROW)
+    assert row is not None
+    path, kind = place / "r" / stored_as, "torch"
+    stored = replace(row.artifacts[-1], kind=kind, model="digits-cnn", path=str(path), sha256=hash_file(path), files=())
+    with pytest.raises(
+        UsageError, match=r"names 'digits-cnn', an? (exported|TorchScript).* add --allow-code digits-cnn"
+    ):
+        trust.trust_artifact(stored, "r")
+    shutil.copy(path, place / "mine")
+    trust.allow_code(str(place / "mine"))
+    with pytest.raises(UsageError, match="add --allow-code digits-cnn"):  # the user's own is another MODEL
+        trust.trust_artifact(stored, "r")
+    assert trust.trust_artifact(replace(stored, model="mine"), "r").path == str(path)
+
+
+def test_an_allowed_file_that_is_not_here_is_asked_for_by_its_path(place: Path) -> None:
+    with zipfile.ZipFile(place / "r" / "s.pt", "w") as archive:
+        archive.writestr("m/constants.pkl", "x")
+    row = RunFolder(place / "r").read_result(ROW)
+    assert row is not None
+    stored = replace(row.artifacts[-1], kind="torch", model="gone.pt", path=str(place / "r" / "s.pt"))
+    trust.allow_code("gone.pt")
+    with pytest.raises(UsageError, match=r"names 'gone\.pt', a TorchScript archive, .* give its path, --allow-code"):
+        trust.trust_artifact(stored, "r")
+
+
 @pytest.mark.parametrize("name", ["/bin/sh", "../evil.sh", "./evil.sh", "nobody"])
 def test_an_environment_of_a_stored_row_is_a_name_of_the_users(place: Path, name: str) -> None:
     with pytest.raises(UsageError, match="unknown environment"):

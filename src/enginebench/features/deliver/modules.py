@@ -12,6 +12,7 @@ from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
 from enginebench.features.deliver.writing import PACKAGE
+from enginebench.models.file_kind import find_kind_of_file
 from enginebench.models.objects import look_here
 from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
 from enginebench.runs.bundles import Module
@@ -27,13 +28,17 @@ class FoundModule(Struct, frozen=True, kw_only=True):
 
 def check_module(artifact: Artifact) -> ModelRef:
     """The MODEL of a module that a bundle can make; ArtifactError if it cannot. Nothing is imported."""
-    ref = resolve_model(artifact.model)
+    kind = find_kind_of_file(Path(artifact.path))
+    if kind in ("pt2", "torchscript"):  # of a run: the user's own file may be gone
+        ref = ModelRef(kind=kind, text=artifact.model, name=artifact.path)
+    else:
+        ref = resolve_model(artifact.model)
     if ref.kind == "object":
         raise ArtifactError(
             f"{ref.text} is a module that a program handed over: a bundle cannot tell where its source lies. Run it as "
             "package.module:factory, or deliver an ONNX engine, which needs no source"
         )
-    if ref.kind in ("hf", "pt2"):
+    if ref.kind in ("hf", "pt2", "torchscript"):
         raise ArtifactError(
             f"{ref.text}: a bundle of PyTorch holds the source of its module, and this one has none of its own. Run it "
             "as package.module:factory, or deliver an ONNX engine, which needs no source"

@@ -129,11 +129,6 @@ def export_onnx(
     if dynamic_batch and takes_whole(artifact.inputs):
         raise FixesBatch(f"{artifact.model} has no batch axis that could be dynamic: its example is run as it is")
     module = load_module(artifact)
-    if holds_script(module):
-        raise ModelError(
-            f"{artifact.model} cannot be exported: it is a scripted or traced module (TorchScript), or holds one, and "
-            f"torch.export does not read these. The engine pytorch runs it. For a graph, {NOT_SCRIPTED}"
-        )
     batches = CHECKED_BATCHES if dynamic_batch else (batch, batch)
     opened = name_axes(artifact.inputs, dynamic_axes or {})
     inputs = _lengthen(set_batch_axes(artifact.inputs, batches[0]), opened)
@@ -210,6 +205,30 @@ def _write_graph(
     module: nn.Module, artifact: Artifact, inputs: Sequence[TensorSpec], path: Path, opened: Axes, opset: int | None
 ) -> None:
     examples = to_tensors(random_feeds(inputs, 1, seed=0), inputs)
+    # What the graph is to say of itself; what is empty is left out.
+    entries = describe_origin(
+        known(artifact.precision),
+        artifact.recipe,
+        parent_sha256=artifact.sha256,
+        preprocess_sha256=artifact.preprocess_sha256,
+        caveats=artifact.caveats,
+    )
+    entries = {key: value for key, value in entries.items() if value}
+    if holds_script(module):
+        from enginebench.models.torch.scripted import write_scripted_graph
+
+        try:
+            with quiet_exporter():
+                names = [spec.name for spec in artifact.inputs], [spec.name for spec in artifact.outputs]
+                write_scripted_graph(module, examples, path, names, opened, opset or TRANSLATED_OPSET, entries)
+        except OSError:
+            raise
+        except Exception as error:  # the exporter has a dozen kinds, and the model's own code others
+            raise ModelError(
+                f"{artifact.model} cannot be exported: PyTorch's exporter for TorchScript, which it is or holds, fails "
+                f"({first_line(error)}). The PyTorch engines run it. For a graph, {NOT_SCRIPTED}"
+            ) from error
+        return
     try:
         # In PyTorch 2.13 a trace of a fused attention kernel has strides that the decomposed graph then lacks.
         with quiet_exporter(), sdpa_kernel(SDPBackend.MATH):
@@ -227,15 +246,7 @@ def _write_graph(
                 node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
             if isinstance(module, Flat):
                 _drop_wrapper(program.model, module.enginebench_wraps)
-            # What the graph is to say of itself; what is empty is left out.
-            entries = describe_origin(
-                known(artifact.precision),
-                artifact.recipe,
-                parent_sha256=artifact.sha256,
-                preprocess_sha256=artifact.preprocess_sha256,
-                caveats=artifact.caveats,
-            )
-            program.model.metadata_props.update({key: value for key, value in entries.items() if value})
+            program.model.metadata_props.update(entries)
             program.save(path, external_data=sum(t.nbytes for t in module.state_dict().values()) > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
         raise MissingDependency(error.name or "onnxscript", 'pip install "enginebench[torch]"') from error

@@ -26,6 +26,7 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
 from torch import nn
 
 from enginebench.core.text import count_of, list_some
+from enginebench.models.file_kind import find_kind_of_file
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import ONLY, list_problems, write_samples
 from enginebench.models.task import hash_preprocess
@@ -39,7 +40,8 @@ from enginebench.models.torch.architectures import (
     set_batch,
     stands_in_list,
 )
-from enginebench.models.torch.flat import Flat, find_state, restore_buffers, take_bytes
+from enginebench.models.torch.flat import Flat, find_state, holds_script, restore_buffers, take_bytes
+from enginebench.models.torch.scripted import explain_no_examples
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.torch.weights import (
     DownloadFailed,
@@ -97,7 +99,7 @@ def make_torch_artifact(
     ref = _resolve_for_torch(model)
     if (batch is not None and batch < 1) or (input_size is not None and input_size < 1):
         raise UsageError(f"batch {batch} and input size {input_size} must be at least 1")
-    whole = ref.kind in ("object", "pt2")  # a file that holds a module, weights and all: it is copied
+    whole = ref.kind in ("object", "pt2", "torchscript")  # a file that holds a module, weights and all: it is copied
     path = out_dir / f"{slug(model)}.{'pt2' if ref.kind == 'pt2' else 'pt'}"
     if whole:
         refuse_input_size(ref, input_size)
@@ -105,7 +107,7 @@ def make_torch_artifact(
             raise UsageError(f"--weights {weights} does not apply to {ref.text}, which brings its own")
         if ref.kind == "object":
             path = out_dir / f"{ref.text.replace('@', '-')}.pkl"
-        copy_file(ref.path if ref.kind == "pt2" else Path(find_object(ref.text).path), path)
+        copy_file(Path(find_object(ref.text).path) if ref.kind == "object" else ref.path, path)
         module, own = _open_whole(ref, path, hash_files([path], out_dir)[0])
     else:
         with seed_torch(seed):
@@ -174,6 +176,10 @@ def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[tor
         from enginebench.models.torch.exported_program import open_program
 
         return open_program(path, ref.text)
+    if ref.kind == "torchscript":
+        from enginebench.models.torch.scripted import open_scripted
+
+        return open_scripted(path, ref.text)
     from enginebench.models.torch.object_source import unpack_module
 
     if not may_open(sha256):
@@ -218,8 +224,9 @@ def _load(artifact: Artifact) -> nn.Module:
         with seed_torch(0), Undrawn():
             module = restore_hf(stored[CONFIG], artifact.model)
         return _load_state(module, stored["state_dict"], artifact.path)
-    if path.suffix == ".pt2":  # the file in the run's folder: the user's own may be gone
-        return _open_whole(ModelRef(kind="pt2", text=artifact.model, name=str(path)), path, artifact.sha256)[0]
+    kind = find_kind_of_file(path)
+    if kind in ("pt2", "torchscript"):  # the file in the run's folder: the user's own may be gone
+        return _open_whole(ModelRef(kind=kind, text=artifact.model, name=str(path)), path, artifact.sha256)[0]
     ref = _resolve_for_torch(artifact.model)
     if ref.kind == "object":
         return _open_whole(ref, path, artifact.sha256)[0]
@@ -256,6 +263,8 @@ def _choose_examples(
             return chosen, first
         return examples if examples[0].shape[0] == length else set_batch(examples, length), first
     if not examples and not shapes:
+        if isinstance(module, Flat) and holds_script(module.module):
+            raise UsageError(explain_no_examples(module.module, model))
         raise UsageError(
             f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224 "
             "(`build` has no such option: `export` with it first)"

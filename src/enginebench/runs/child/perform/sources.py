@@ -221,8 +221,12 @@ def _take_onnx(
     found = read_onnx(path)
     home = out_dir / "source"
     bring_files(found.files, path.parent, home)
+    place = home / path.name
+    if place.suffix.lower() != ".onnx":  # by which some runtimes know a graph
+        place = place.rename(home / f"{path.name}.onnx")
+        found = read_onnx(place)
     operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
-    taken = replace(found, path=str(home / path.name), model=path.name, operator_libraries=operators)
+    taken = replace(found, path=str(place), model=path.name, operator_libraries=operators)
     return (taken if known is None else put_first(taken, known),)
 
 
@@ -272,7 +276,7 @@ def _take_package(path: Path, out_dir: Path) -> Artifact:
         raise ArtifactError(f"{path} has a damaged record ({error}). Build it again") from error
     if told.kind != "aoti" or not told.inputs or told.operator_libraries:
         raise ArtifactError(f"{path} has a damaged record: it describes no package. Build it again")
-    home = out_dir.absolute() / "source" / path.name
+    home = (out_dir.absolute() / "source" / path.name).with_suffix(".pt2")  # PyTorch opens no other names
     copy_file(path, home)
     return replace(derive(told, [home], home.parent), model=path.name, parent_sha256=told.parent_sha256)
 
