@@ -25,17 +25,17 @@ def open_scripted(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]
     with explaining(ModelError, refusal, tell=first_line, cure=cure), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, which is not this user's doing
         module: Any = torch.jit.load(str(path), map_location="cpu")
-        return Flat(module, names=tuple(_list_inputs(module))).eval(), ()
+        return Flat(module, names=tuple(_list_needed_arguments(module))).eval(), ()
 
 
-def _list_inputs(module: Any) -> list[str]:
+def _list_needed_arguments(module: Any) -> list[str]:
     """The arguments of `forward` that a call needs."""
     return [a.name for a in module.forward.schema.arguments[1:] if not a.has_default_value()]
 
 
 def explain_no_examples(module: Any, model: str) -> str:
     """What to give for the inputs of a scripted module: their names, and shapes that its first weights suggest."""
-    names = _list_inputs(module) if isinstance(module, torch.jit.ScriptModule) else ["input"]
+    names = _list_needed_arguments(module) if isinstance(module, torch.jit.ScriptModule) else ["input"]
     suggested = _suggest_shape(module)
     options = " ".join(f"--input-shape {name}:{suggested}" for name in names)
     return (
