@@ -250,7 +250,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "noisier_than_usual": Template(
         "noisier than {precision} usually is: {found}",
-        "accepted, since a coarser precision was asked for, too; compare on labels with --data, or take a wider one",
+        "accepted, since a coarser precision was requested, too: compare accuracy with --data, or take a wider one",
     ),
     "nonfinite.outputs": Template(
         "{count} output values are not finite, its own and the reference's together",

@@ -689,7 +689,7 @@ def doubt_noise(drift: Drift, usual: Mapping[str, float], precision: Precision) 
 def _format_below(figure: str, value: float) -> str:
     """`19.4 dB`, `agreement 0.93`: rounded down, so that it never reads like the limit that it is below."""
     if figure.startswith("snr"):
-        return f"{figure.removeprefix('snr').strip(' ,')} {math.floor(value * 10) / 10:g} dB".strip()
+        return f"{math.floor(value * 10) / 10:g} dB"
     return f"{figure.replace('_', ' ')} {math.floor(value * 1e4) / 1e4:g}"
 
 
