@@ -84,7 +84,7 @@ def format_answer(document: SweepDocument) -> str:
     devices = dict.fromkeys(", ".join(machine.gpus) or machine.cpu_model for machine in document.machines)
     text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), format_time(document.started_utc)]))
     best = [min(cells, key=rank_cell) for cells in group_cells(document, "model", "machine_kind").values()]
-    counts = Counter(cell.engine for cell in best if cell.row and cell.row.status == "ok" and cell.row.p50_ms)
+    counts = Counter(cell.engine for cell in best if not rank_cell(cell)[0])
     if not counts:
         return text
     engine, count = counts.most_common(1)[0]
@@ -133,9 +133,12 @@ def list_rest(document: SweepDocument) -> list[Section]:
 
 
 def rank_cell(cell: SweepCell) -> tuple[bool, bool, bool, float]:
-    """What the fastest cell that can be relied on has least of: no figure, other outputs, doubt, time per inference."""
+    """What the fastest cell that can be relied on has least of: no figure, other outputs, doubt, time per inference.
+
+    An implausible time is no figure.
+    """
     row = cell.row
-    if row is None or row.status != "ok" or row.p50_ms is None:
+    if row is None or row.status != "ok" or row.p50_ms is None or row.validity == "implausible":
         return True, True, True, 0.0
     return False, row.outputs_agree is False, row.validity != "valid", row.p50_ms.value / cell.batch
 

@@ -12,7 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.reporting import read_prices, report_sweep
-from enginebench.features.sweep.sections import format_warnings, list_sweep
+from enginebench.features.sweep.sections import format_warnings, list_sweep, rank_cell
 from enginebench.features.sweep.spec import read_spec
 from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
@@ -92,6 +92,14 @@ def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     assert "~ 6.31" in disturbed and "?" not in disturbed
     assert any("1 of 2: measured in a single trial" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
+
+
+def test_an_implausible_time_is_the_fastest_of_no_model() -> None:
+    fast, honest = make_sweep().cells[:2]
+    assert fast.row and honest.row
+    cheat = replace(fast, row=replace(fast.row, validity="implausible", p50_ms=make_estimate(0.0001)))
+    assert min([cheat, honest], key=rank_cell) is honest
+    assert rank_cell(cheat)[0]
 
 
 def test_what_was_random_is_said_of_the_rows_that_have_it() -> None:
