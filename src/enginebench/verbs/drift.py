@@ -158,6 +158,8 @@ def _measure(
                 side, entered, file, further=further, n=entries, step=step, scratch=scratch, reporter=reporter
             )
             refused[name] = answer.refused
+            # What the reference does not take is no input of the model: a candidate may break down on it.
+            further = {kind: folder for kind, folder in further.items() if kind not in answer.refused}
             if answer.varies is not None and answer.varies > VARIATION:
                 random.append(make_caveat("outputs_vary", row=side.text, share=answer.varies))
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
