@@ -282,6 +282,21 @@ TEMPLATES: dict[str, Template] = {
     "outputs_not_compared.further": Template(
         "{row} refuses {inputs}, which the reference takes: {why}", "check whether your inputs can be such ones"
     ),
+    "outputs_differ.optimizer": Template(
+        "onnxruntime's optimizer changes this graph's outputs; {kept} keeps them", "use {kept}, or another engine"
+    ),
+    "outputs_differ.engine": Template(
+        "the exported graph gives PyTorch's outputs with {tool}: {engine} is at fault, not the export",
+        "use another engine, or a lower optimization level of this one",
+    ),
+    "outputs_differ.export": Template(
+        "the exported graph differs from PyTorch even with {tool}: the export is at fault, not {engine}",
+        "write that part of the model in other operators, or export it with another --opset",
+    ),
+    "outputs_not_compared.unoptimized": Template(
+        "outputs were compared with those of {reference}, since nothing computes the graph as it stands ({why})",
+        "an error that all engines share does not show; compare with the framework that the graph comes from",
+    ),
     "outputs_not_compared.graph": Template(
         "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"
     ),

@@ -31,6 +31,9 @@ Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable
 # What a model is for: how its answers are read, and by which metric they are judged.
 Task = Literal["classification", "detection", "segmentation", "regression", "text", "embedding", "asr"]
 Axes = Literal["open", "fixed"]
+# What outputs are compared with: those of a configuration, or of the model's graph as it stands, which ONNX Runtime
+# computes without graph optimizations or, where it cannot, onnx's reference evaluator.
+ReferenceKind = Literal["configuration", "ort_unoptimized", "onnx_evaluator"]
 Weights = Literal["trained", "pretrained", "random", "file", "in-graph"]
 
 # What sets the least time that work can take.
@@ -405,7 +408,8 @@ class Drift(Struct, frozen=True, kw_only=True):
     undecided: dict[str, float] = {}  # of older runs: the limits of outputs that decide nothing; now always empty
     passed: bool = True
     reference: str = ""  # id of the row (or SIDE) that was taken as the truth
-    elsewhere: bool = False  # that row was checked in a search, and is not in its final
+    reference_kind: ReferenceKind = "configuration"
+    elsewhere: bool = False  # the reference is none of the configurations that are stored beside this one
     unlike: tuple[str, ...] = ()  # why nothing could be held against the reference; then `passed` is False
     inputs: str = ""  # of `further`: which set of `core/input_sets.py`
     further: "tuple[Drift, ...]" = ()  # the same on other inputs, each by limits of its own; `passed` counts them

@@ -20,6 +20,7 @@ from ..core.engine_api import (
     RunCall,
     check_feeds,
     check_state,
+    flatten_answer,
     make_answer,
     name_axes,
 )
@@ -264,22 +265,3 @@ class LooseOrtEngine(OrtEngine):
 
     def _call(self, names: list[str], options: Any) -> None:
         self._values = self._session._sess.run(names, self._feeds, options)
-
-
-def flatten_answer(value: Any) -> Array:
-    """One array of one answer.
-
-    Text keeps its shape. Maps, which classifiers of ai.onnx.ml give for each sample, become rows of their values in the
-    order of their keys. A sequence of tensors becomes one row, its tensors one after another; an optional value that is
-    absent a row without values.
-    """
-    if isinstance(value, np.ndarray):
-        return value.astype(str) if value.dtype.kind == "O" else value
-    if isinstance(value, Mapping):
-        value = [value]
-    if value is None or not isinstance(value, list):
-        return np.atleast_1d(np.asarray([] if value is None else value))[None]
-    if value and isinstance(value[0], Mapping):
-        return np.array([[row[key] for key in sorted(row)] for row in value])
-    pieces = [flatten_answer(piece).reshape(-1) for piece in value]
-    return np.concatenate(pieces)[None] if pieces else np.empty((1, 0), np.float32)

@@ -14,6 +14,7 @@ from enginebench.core.records import (
     Estimate,
     FileHash,
     Machine,
+    Outputs,
     Precision,
     Scope,
     Score,
@@ -37,6 +38,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     processes: int
     n: int
     outputs_agree: bool | None  # None: there was nothing to compare with
+    outputs: Outputs = "not_judged"  # the run's verdict, against the reference that `drift` of the bundle names
+    outputs_reason: str = ""
 
 
 class Module(Struct, frozen=True, kw_only=True):

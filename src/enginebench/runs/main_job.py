@@ -73,13 +73,13 @@ def run_model(
             folder.create(record)
         if not record.rows:
             record, found = find_sources(folder, record, reporter)
-            planned = plan_rows(record.request, found.artifacts, problems=found.problems)
-            record = replace(record, rows=tuple(row.id for row in planned))
+            wished = plan_rows(record.request, found.artifacts, problems=found.problems)
+            record = replace(record, rows=tuple(row.id for row in wished))
             folder.write_record(record)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(judged)))))
-        rows = plan_rows(wanted, sources, problems=record.problems)
+        planned = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
         how["rules"] = Rules(
             baseline_engine=wanted.baseline or "pytorch",
@@ -88,7 +88,7 @@ def run_model(
             limits=wanted.limits,
             requested=wanted.list_requested(),
         )
-        campaign = Campaign(folder, rows, record.machine, reporter=reporter, **how)
+        campaign = Campaign(folder, planned, record.machine, reporter=reporter, **how)
         if resume:
             campaign.restore()
         try:
@@ -96,7 +96,8 @@ def run_model(
             for finish in find_each("offers", "finish_run"):
                 finish(folder, record, campaign.results, reporter)
         finally:
-            record = replace(record, took_s=round(time.monotonic() - start, 1))
+            rows = tuple(dict.fromkeys((*record.rows, *campaign.results)))  # with those that nobody asked for
+            record = replace(record, rows=rows, took_s=round(time.monotonic() - start, 1))
             folder.write_record(record)
             on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())

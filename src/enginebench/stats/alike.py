@@ -202,7 +202,9 @@ def find_references(results: Sequence[Result], baselines: Sequence[Result | None
     Where nothing was compared with anything, the baseline is what the others would have been compared with.
     """
     found = _find_compared_with(results)
-    return {*found.values(), *(b.id for b in baselines if b and find_size(b.engine) not in found)}
+    drifts = [(find_size(r.engine), r.drift) for r in results if r.drift and r.drift.n]
+    of_graphs = {size for size, drift in drifts if drift.reference_kind != "configuration"}
+    return {*found.values(), *(b.id for b in baselines if b and find_size(b.engine) not in {*found, *of_graphs})}
 
 
 def _find_compared_with(results: Sequence[Result]) -> dict[tuple[int, str], str]:

@@ -331,7 +331,14 @@ def bench_sides(
         folder.write_record(replace(record, rows=tuple(row.id for row in rows), notes=warnings))
         limit_s, task = request.timeout_s, request.task
         campaign = Campaign(
-            folder, rows, record.machine, timeout_s=limit_s, reporter=reporter, judged=judged, task=task
+            folder,
+            rows,
+            record.machine,
+            timeout_s=limit_s,
+            reporter=reporter,
+            judged=judged,
+            task=task,
+            checks_graph=False,
         )
         results = campaign.run()
         if reasons := tuple(explain_difference(results)):

@@ -27,7 +27,7 @@ from processes import Cli
 from shared import make_once
 
 FAST = ("--threads", "1", "--warmup", "1", "--iters", "5", "--processes", "1")
-ENGINES = ("--engines", "fake,ort")
+ENGINES = ("--engines", "ort,fake")  # outputs of a graph are compared with the graph, and a fake computes none
 LOAD = ("load", "tiny.onnx", "--engine", "ort", "--qps", "50", "--duration", "0.1", "--out", "l")
 ROW = "ort-fp32-b1-compute-t1-hot"
 EVIL = "evil_module_of_a_stored_file"

@@ -79,7 +79,9 @@ class DeliverOptions(Progress, total=False):
             choices=("bundle", "triton", "kserve", "dockerfile"),
         ),
     ]
-    force: Annotated[bool, Opt("Write the bundle even if it fails its own check here.", False)]
+    force: Annotated[
+        bool, Opt("Write the bundle even if it fails its own check here, or the run found its outputs changed.", False)
+    ]
 
 
 Out: TypeAlias = Annotated[
@@ -101,7 +103,8 @@ def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> Deliv
         run: the folder of the run.
 
     Raises:
-        UsageError: there is no such row, none is recommended, it cannot be delivered, or `out` holds something.
+        UsageError: there is no such row, none is recommended, it cannot be delivered, its outputs are changed, or `out`
+            holds something.
         ArtifactError: the row's files are gone or were changed, or the bundle does not answer like the row.
     """
     forms = tuple(list_texts(options["forms"]))
@@ -148,6 +151,8 @@ def deliver_row(
     if refusal := refuse_delivery(root, record.request, result):
         advice = "Name another configuration with --row"
         raise type(refusal)(f"{result.id} cannot be delivered: {str(refusal).rstrip('.')}. {advice}")
+    if not force:
+        refuse_changed(described)
     stored = open_stored(RunFolder(root).row_path(result.id))
     if stored.result.artifacts[-1].kind == "aoti":  # its check runs it
         trust_artifact(stored.result.artifacts[-1], root)
@@ -195,6 +200,15 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
     found = next(result for result in results if result.id == fits[0])
     return found, next(line for line in document.rows if line.id == found.id)
+
+
+def refuse_changed(row: Row) -> None:
+    """Raises UsageError where the run found that a row gives other outputs than the reference."""
+    if row.outputs == "changed":
+        raise UsageError(
+            f"{row.id} changes the outputs ({row.outputs_reason}). Name another configuration with --row, or deliver "
+            "this one as it is with --force"
+        )
 
 
 def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:

@@ -4,22 +4,24 @@ import itertools
 import math
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, Family
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import parse_engine
-from enginebench.core.records import Artifact, Precision
+from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.store import read_record
 from enginebench.engines.registry import ENTRIES
 from enginebench.features.tune.records import TuneDocument
 from enginebench.features.tune.space import STREAMS, Arm, Setting
 from enginebench.runs.folder import TUNE_FILE, holds_run, read_results
+from enginebench.runs.references import list_lower_engines
 from enginebench.stats.quantiles import median
 
 # Knobs that `Walk` changes at once: three changes away from the best is as good as drawn blindly.
@@ -138,6 +140,31 @@ def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[d
         others = ([v for v in arm.knobs[name] if v != start[name]] for name in names)
         for values in itertools.product(*others):
             yield {**start, **dict(zip(names, values, strict=True))}
+
+
+class LowerLevels:
+    """Where ONNX Runtime's optimizer changes the outputs of a default: its lower levels, the highest first."""
+
+    name = "lower optimization levels"
+
+    def __init__(self, arms: Sequence[Arm], is_changed: Callable[[Setting], bool]) -> None:
+        self._arms, self._is_changed = arms, is_changed
+
+    def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+        seen = {one.setting.name for one in tried}
+        levels = [
+            setting
+            for arm in self._arms
+            if arm.default.name in seen and self._is_changed(arm.default)
+            for setting in list_lower_levels(arm.default)
+        ]
+        return [setting for setting in levels if setting.name not in seen][:count]
+
+
+def list_lower_levels(setting: Setting) -> list[Setting]:
+    """The setting with less and less of ONNX Runtime's optimizer; [] of other engines."""
+    engine = EngineSpec(backend=setting.engine, options=setting.options)
+    return [replace(setting, options=lower.options) for lower in list_lower_engines(engine)]
 
 
 def make_proposer(arms: Sequence[Arm], seed: int, gains: Gains = MappingProxyType({})) -> Proposer:

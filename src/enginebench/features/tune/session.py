@@ -19,7 +19,14 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
 from enginebench.features.tune.mixed import MixedProposer
-from enginebench.features.tune.proposals import Proposer, find_families, list_known, make_proposer, read_gains
+from enginebench.features.tune.proposals import (
+    LowerLevels,
+    Proposer,
+    find_families,
+    list_known,
+    make_proposer,
+    read_gains,
+)
 from enginebench.features.tune.records import (
     Budget,
     Candidate,
@@ -306,6 +313,7 @@ def _open(
     if any(arm.precision in ("int8", "fp8") for arm in arms):
         proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter))
     timed = TimedTrack(request, rows, campaign)
+    proposers.insert(0, LowerLevels(arms, timed.is_changed))
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
     if isinstance(track, LoadTrack):
         track.find_limit = budget.limit_child

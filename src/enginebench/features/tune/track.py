@@ -15,7 +15,7 @@ from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Preci
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
-from enginebench.runs.campaign import ENDLESS, Campaign, has_answered
+from enginebench.runs.campaign import ENDLESS, Campaign, has_answered, has_changed
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
@@ -102,6 +102,7 @@ def find_refusal(
     result: Result,
     reference: Result | None,  # that its outputs were compared with
     *,
+    scored: Result | None = None,  # that its score is held against; None: the reference's
     max_drop: float | None = None,  # of the metric; None: the usual
     limits: Mapping[str, float] | None = None,  # of drift; None: the usual ones
     requested: Collection[Precision | None] = (),  # precisions of the search, whose reduced ones have the same limits
@@ -119,7 +120,8 @@ def find_refusal(
         return "its outputs could not be compared with the reference's"
     if reference is not None and result.id == reference.id:
         return None
-    base = find_score(reference.scores) if reference and "weights" not in list_invented(result) else None
+    first = scored or reference
+    base = find_score(first.scores) if first and "weights" not in list_invented(result) else None
     if base is not None:
         score = find_score(result.scores, base.metric)
         if score is None:
@@ -225,8 +227,14 @@ class TimedTrack:
             result = results[row.id]
             # The row that its outputs were compared with: itself, if others were compared with it; none, if nobody did.
             reference = results.get(result.drift.reference or "") if result.drift else None
-            found[name] = find_refusal(result, reference, max_drop=drop, limits=limits, requested=requested)
+            found[name] = find_refusal(
+                result, reference, scored=self._find_scored(), max_drop=drop, limits=limits, requested=requested
+            )
         return found
+
+    def _find_scored(self) -> Result | None:
+        """The row that the others' scores are held against: the first one that has any."""
+        return next((result for result in self._campaign.results.values() if result.scores), None)
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         if final:
@@ -257,6 +265,11 @@ class TimedTrack:
         if a is None or b is None:
             return found
         return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
+
+    def is_changed(self, setting: Setting) -> bool:
+        """Whether a setting was built, and gives other outputs than the reference."""
+        result = self.find_result(setting)
+        return result is not None and has_answered(result) and has_changed(result)
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._campaign.results.get(self._plan(setting, final=final).id)

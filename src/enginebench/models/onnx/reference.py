@@ -9,6 +9,7 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
+from enginebench.core.sums import keep_sums_exact, open_cpu_session
 from enginebench.core.text import first_line
 
 # What ran the graph, as messages name it.
@@ -20,12 +21,15 @@ CHANGED = 1e-3
 FATAL_ONLY = 4  # of ONNX Runtime's log: its refusals are reported by whoever asked
 
 
-def open_session(model: str | bytes, libraries: Sequence[str] = (), *, optimize: bool) -> Any:
+def open_session(
+    model: str | bytes, libraries: Sequence[str] = (), *, optimize: bool, threads: int | None = None
+) -> Any:
     """A session of ONNX Runtime on the CPU: with all of its graph optimizations, or with none.
 
     Args:
         model: the path of the file, or the graph itself.
         libraries: of its custom operators.
+        threads: how many compute; None: as many as ONNX Runtime takes by itself.
     """
     with importing("onnxruntime, which runs graphs to check them,", 'pip install "enginebench[ort]"'):
         import onnxruntime
@@ -34,8 +38,11 @@ def open_session(model: str | bytes, libraries: Sequence[str] = (), *, optimize:
     options.log_severity_level = FATAL_ONLY
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if threads is not None:
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    keep_sums_exact(options)
     register_operators(options, libraries)
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return open_cpu_session(model, options)
 
 
 class GraphReference:

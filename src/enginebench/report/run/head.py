@@ -116,6 +116,12 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
         yield f"{_format_rejected(headline.rejected, names)}{cure}"
     elif headline.outputs == "changed":
         yield "no configuration keeps the outputs of the reference"
+    yield from dict.fromkeys(
+        caveat.message
+        for one in document.rows
+        for caveat in one.caveats
+        if caveat.template == "outputs_differ.optimizer" and (one.batch, one.bucket) == (row.batch, row.bucket)
+    )
     alike = [one for group in group_rows(document.rows) if row in group for one in group]
     yield from _format_implausible(alike, names)
     best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)

@@ -1,6 +1,7 @@
 """Arrays of a run in files, for what passes between its processes."""
 
 import io
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,11 @@ def load_sets(path: Path) -> dict[str, dict[str, Array]]:
 def limit_calls(calls: int, values: int, most: int = CHECKED_VALUES) -> int:
     """How many of the calls to compare, or to keep, where each answers with so many values."""
     return min(calls, max(FEWEST_CALLS, most // max(1, values)))
+
+
+def limit_time(calls: int, call_s: float, budget_s: float) -> int:
+    """How many of the calls to make where each takes so long, so that all fit into the budget."""
+    return min(calls, max(FEWEST_CALLS, int(budget_s / call_s) if math.isfinite(budget_s) and call_s else calls))
 
 
 def count_values(arrays: Mapping[str, Array]) -> int:

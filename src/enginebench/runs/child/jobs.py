@@ -28,6 +28,7 @@ from enginebench.core.records import (
     ModelSource,
     Precision,
     Recipe,
+    ReferenceKind,
     Score,
     Task,
 )
@@ -159,6 +160,23 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
         from enginebench.runs.child.perform.build import prepare_engine
 
         return prepare_engine(self, note, keep)
+
+
+class ReferenceAnswer(Struct, frozen=True, kw_only=True):
+    varies: float  # by what share of their largest value two outputs for the same inputs differ
+
+
+class ReferenceJob(Job[ReferenceAnswer], frozen=True, kw_only=True, tag="reference"):
+    """Compute the outputs of a graph as it stands, for the inputs of a configuration's check, and save them."""
+
+    check: PrepareJob  # what is asked; its engine has the threads and the batch, and names no options
+    kind: ReferenceKind
+    budget_s: float  # fewer calls are made where all of them would take longer
+
+    def perform(self, note: NoteCall, keep: KeepCall[ReferenceAnswer]) -> ReferenceAnswer:
+        from enginebench.runs.child.perform.reference import answer_reference
+
+        return answer_reference(self, note)
 
 
 class LabelledAnswer(Struct, frozen=True, kw_only=True):

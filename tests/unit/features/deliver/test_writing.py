@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, TensorSpec
-from enginebench.features.deliver.verb import choose_row
+from enginebench.features.deliver.verb import choose_row, refuse_changed
 from enginebench.features.deliver.writing import (
     CPU,
     GPU,
@@ -94,3 +94,11 @@ def test_the_programs_around_it_stay_a_few_pages() -> None:
 def test_outputs_that_are_none_of_the_graphs_are_a_damaged_run(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="output 'y' is none of its graph's: z; the run is damaged"):
         write_check(tmp_path, [{"x": np.zeros(1)}], {"y": np.zeros(1)}, {"z": 1})
+
+
+def test_what_the_run_found_changed_needs_force(tmp_path: Path) -> None:
+    record, results = read_results(write_final(tmp_path / "t", "default"))
+    (row, *_) = describe_stored(record, results).rows
+    refuse_changed(row)
+    with pytest.raises(UsageError, match=r"changes the outputs \(y: snr is 5\).*--row.*--force"):
+        refuse_changed(replace(row, outputs="changed", outputs_reason="y: snr is 5"))

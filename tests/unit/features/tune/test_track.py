@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, Caveat, MeasureSpec, Result, TensorSpec
 from enginebench.features.tune import track
-from enginebench.features.tune.space import Setting
+from enginebench.features.tune.proposals import LowerLevels, Tried
+from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Rows, find_refusal
 from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
@@ -169,3 +170,22 @@ def test_a_trial_with_an_implausible_time_has_no_cost() -> None:
     assert track.measure_trial(row, 0).cost is not None
     trial = track.measure_trial(make_implausible(row), 0)
     assert trial.cost is None and trial.reason.startswith("its times are implausible: calls on new inputs")
+
+
+def test_a_score_is_held_against_the_first_row_beside_a_graph_that_judges() -> None:
+    base, losing = make_row("first", score=0.76), make_row(score=0.73)
+    assert losing.drift is not None
+    judged = replace(losing, drift=replace(losing.drift, reference_kind="ort_unoptimized", elsewhere=True))
+    assert find_refusal(judged, None) is None, "its outputs are the graph's"
+    assert "it loses 0.03" in str(find_refusal(judged, None, scored=base))
+
+
+def test_lower_levels_are_proposed_where_the_optimizer_changes_the_outputs() -> None:
+    arms = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("1",)}) for name in ("ort", "openvino")]
+    tried = [Tried(setting=arm.default, cost=None) for arm in arms]
+    found = LowerLevels(arms, lambda setting: True).propose(9, tried)
+    assert [setting.options["opt"] for setting in found] == ["extended", "basic", "none"]
+    assert LowerLevels(arms, lambda setting: False).propose(9, tried) == []
+    assert LowerLevels(arms, lambda setting: True).propose(9, []) == [], "its default was not tried"
+    seen = [*tried, Tried(setting=found[0], cost=None)]
+    assert LowerLevels(arms, lambda setting: True).propose(1, seen) == found[1:2]

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import facts
@@ -12,6 +12,11 @@ from measured.core.engine_api import EngineBenchError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 WARMUP_S = 0.5
+# What the outputs of the row were compared with, where that is the graph as it stands.
+REFERENCES = {
+    "ort_unoptimized": "ONNX Runtime without graph optimizations",
+    "onnx_evaluator": "onnx's reference evaluator",
+}
 
 
 def main(load: Callable[[bool], Any]) -> int:
@@ -79,7 +84,20 @@ def check(predictor: Any) -> bool:
         limits = ", ".join(f"{key} {value:g}" for key, value in facts.BUNDLE["limits"].items())
         print(f"{name}: {texts}: {'within' if kept else 'NOT within'} the limits ({limits})")
         passed = passed and kept
+    if verdict := format_run_verdict(facts.BUNDLE):
+        print(verdict)
     return passed
+
+
+def format_run_verdict(bundle: Mapping[str, Any]) -> str:
+    """What the run found out about the outputs that are compared with; "" in a bundle that does not say."""
+    outputs, why = bundle["figures"].get("outputs"), bundle["figures"].get("outputs_reason")
+    if outputs is None:
+        return ""
+    drift = bundle["drift"] or {}
+    reference = REFERENCES.get(drift.get("reference_kind", ""), drift.get("reference"))
+    against = f" against {reference}" if reference and reference != bundle["row"] else ""
+    return f"the run's verdict on its outputs{against}: {outputs.replace('_', ' ')}{f' ({why})' if why else ''}"
 
 
 def compare(

@@ -230,14 +230,16 @@ def _answer_entries(asked: Asked, entries: Entries) -> Iterator[tuple[Sequence[i
             return
 
 
-def answer_pictures(engine: Engine, job: PrepareJob) -> tuple[dict[str, Array], int]:
-    """(the outputs for pictures without labels, of how many calls); of large answers there are fewer."""
+def answer_pictures(engine: Engine, job: PrepareJob, budget_s: float = math.inf) -> tuple[dict[str, Array], int]:
+    """(the outputs for pictures without labels, of how many calls); fewer of large ones, or beyond `budget_s`."""
     rows: list[dict[str, Array]] = []
     most = FEWEST_CALLS
+    start = time.perf_counter()
     for _, found in _answer_entries(ask_loaded(engine, job.engine.batch), open_labelled(job)):
         most = most if rows else limit_calls(CHECKED_VALUES, count_values(found))
         rows.append(found)
-        if len(rows) >= most:
+        late = time.perf_counter() - start > budget_s and len(rows) >= FEWEST_CALLS
+        if len(rows) >= most or late:
             break
     return join_rows(rows), len(rows)
 

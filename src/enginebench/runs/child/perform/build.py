@@ -1,5 +1,6 @@
 """What a child does to an engine before it is timed: build and check it, build it to a file, ask whether it works."""
 
+import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.engines.refusals import shorten_words
 from enginebench.models.samples import find_batch, read_samples
-from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
+from enginebench.runs.child.arrays import count_values, limit_calls, limit_time, save_answers, save_arrays
 from enginebench.runs.child.jobs import (
     BuildAnswer,
     BuildJob,
@@ -55,7 +56,7 @@ AGREEMENT = 0.5
 
 
 def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec, note: NoteCall) -> Drift:
-    """How far the plan's answers are from the graph's, which ONNX Runtime runs on the CPU; or why nobody can know."""
+    """How far the plan's outputs are from those of the graph as it stands; or why nobody can know."""
     from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 
     name = Path(graph.path).name
@@ -89,18 +90,11 @@ def _ask_plan(
 
 
 def _ask_graph(graph: Artifact, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
-    import onnxruntime
+    """The outputs of the graph as it stands; raises ArtifactError where nothing computes it."""
+    from enginebench.models.onnx.reference import GraphReference
 
-    from enginebench.core.operators import register_operators
-    from enginebench.core.sums import keep_sums_exact, open_cpu_session
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4  # its errors are told once, by us
-    keep_sums_exact(settings)
-    register_operators(settings, graph.operator_libraries)
-    session = open_cpu_session(graph.path, settings)
-    names = [output.name for output in session.get_outputs()]
-    return [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]
+    reference = GraphReference(Path(graph.path), graph.operator_libraries)
+    return [reference.run(feed) for feed in feeds]
 
 
 def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpec) -> Artifact:
@@ -132,8 +126,6 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
 
 def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
     """Builds the engine, saves its outputs for the check inputs, `keep`s that answer, and asks for its record."""
-    from enginebench.models.task import sample_feeds
-
     backend = open_for(job.engine, job.out_dir)
     start = time.perf_counter()
     source = lower_first(backend, job.artifact, job.engine, job.out_dir, note)
@@ -142,8 +134,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
     if job.graph is not None:
         (graph,) = take_file(Path(job.graph), Path(job.out_dir) / "graph")
         drift = hold_against_graph(backend, artifact, graph, job.engine, note)
-    calls = -(-job.samples // job.engine.batch)
-    feeds = sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, calls, job.inputs)
+    feeds = draw_feeds(job, artifact.inputs)
 
     def complete(build_s: float) -> PrepareAnswer:
         return PrepareAnswer(
@@ -164,12 +155,10 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             if job.recheck_path:
                 again = sample_rechecked(artifact, job.model, job.engine, job.seed, job.inputs)
                 save_expected(Path(job.recheck_path), [ask_engine(engine, feed) for feed in again])
-            unlabelled = job.labelled is not None and job.labelled.unlabelled is not None
-            found = answer_pictures(engine, job) if unlabelled else _check_outputs(engine, job, feeds)
-            save_answers(Path(job.outputs_path), *found)
+            save_answers(Path(job.outputs_path), *answer_check(engine, job, feeds))
             compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
             sure = replace(sure, varies=varies, fingerprint=compiled)
-            if job.labelled is not None and not unlabelled:
+            if job.labelled is not None and job.labelled.unlabelled is None:
                 note(f"scoring {job.labelled.data or 'the given inputs'}")
                 asked = ask_loaded(engine, job.engine.batch)
                 answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
@@ -202,9 +191,26 @@ def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | Non
     return built.sha256 if built.sha256 != source.sha256 else None
 
 
-def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:
-    """(the outputs for the check inputs, or each entry of the user's; of how many calls), fewer of large answers."""
-    calls = limit_calls(len(feeds), count_values(ask_engine(engine, feeds[0])))
+def draw_feeds(job: PrepareJob, inputs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """The inputs of each call of a configuration's check."""
+    from enginebench.models.task import sample_feeds
+
+    calls = -(-job.samples // job.engine.batch)
+    return sample_feeds(inputs, job.model, job.engine.batch, job.seed, calls, job.inputs)
+
+
+def answer_check(
+    engine: Engine, job: PrepareJob, feeds: Sequence[Feeds], budget_s: float = math.inf
+) -> tuple[dict[str, Array], int]:
+    """(the outputs for the check inputs, or each entry of the user's; of how many calls).
+
+    Fewer where the outputs are large, or where all calls would take longer than `budget_s`.
+    """
+    if job.labelled is not None and job.labelled.unlabelled is not None:
+        return answer_pictures(engine, job, budget_s)
+    start = time.perf_counter()
+    values = count_values(ask_engine(engine, feeds[0]))
+    calls = limit_time(limit_calls(len(feeds), values), time.perf_counter() - start, budget_s)
     if job.inputs is None:
         return run_feeds(engine, feeds[:calls]), calls
     step = find_batch(engine.inputs, job.engine.batch)

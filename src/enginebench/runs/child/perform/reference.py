@@ -1,0 +1,125 @@
+"""The outputs of a graph as it stands: no optimizer has changed what its nodes say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enginebench.core.engine_api import Closing, flatten_answer
+from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.feeds import check_feeds
+from enginebench.core.protocols import Array, Feeds, RunCall
+from enginebench.core.records import TEXT, Artifact, ReferenceKind, TensorSpec
+from enginebench.core.shapes import fits_shape, format_shape
+from enginebench.core.text import name_type
+from enginebench.engines.refusals import explaining_refusal
+from enginebench.models.onnx.reference import open_session
+from enginebench.runs.child.arrays import save_answers
+from enginebench.runs.child.jobs import NoteCall, ReferenceAnswer, ReferenceJob
+from enginebench.runs.child.perform.answers import ask_engine, measure_variation
+from enginebench.runs.child.perform.build import answer_check, draw_feeds
+
+# What computes a graph on some inputs: its outputs, in the order in which it declares them.
+ComputeCall = Callable[[Feeds], Sequence[Any]]
+
+
+def answer_reference(job: ReferenceJob, note: NoteCall) -> ReferenceAnswer:
+    """Saves the graph's outputs for the check's inputs; raises EngineBenchError where a node cannot be run."""
+    artifact = job.check.artifact
+    note("running")
+    with open_graph(job.kind, artifact, job.check.engine.threads) as engine:
+        feeds = draw_feeds(job.check, artifact.inputs)
+        start = time.perf_counter()
+        first = ask_engine(engine, feeds[0])
+        call_s = time.perf_counter() - start
+        # Who takes that long is not asked twice for the same.
+        varies = measure_variation(first, ask_engine(engine, feeds[0])) if call_s < job.budget_s else 0.0
+        save_answers(Path(job.check.outputs_path), *answer_check(engine, job.check, feeds, job.budget_s))
+    return ReferenceAnswer(varies=varies)
+
+
+def open_graph(kind: ReferenceKind, artifact: Artifact, threads: int) -> GraphEngine:
+    open_call = open_unoptimized if kind == "ort_unoptimized" else open_evaluator
+    return GraphEngine(artifact, open_call(artifact, threads))
+
+
+def open_unoptimized(artifact: Artifact, threads: int) -> ComputeCall:
+    """The graph on ONNX Runtime, which runs its nodes one by one as they stand."""
+    with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
+        session = open_session(artifact.path, artifact.operator_libraries, optimize=False, threads=threads)
+    names, text = [spec.name for spec in artifact.outputs], [s.name for s in artifact.inputs if s.dtype == TEXT]
+
+    def compute(feeds: Feeds) -> Sequence[Any]:
+        objects = {name: feeds[name].astype(object) for name in text}
+        values: Sequence[Any] = session.run(names, {**feeds, **objects})
+        return [flatten_answer(value) for value in values]
+
+    return compute
+
+
+def open_evaluator(artifact: Artifact, threads: int) -> ComputeCall:
+    """The graph on the evaluator with which the onnx package defines its operators."""
+    with importing("onnx, whose reference evaluator computes a graph,", 'pip install "enginebench[ort]"'):
+        from onnx.reference import ReferenceEvaluator
+    with explaining_refusal(f"onnx's reference evaluator cannot load {artifact.path}"):
+        evaluator = ReferenceEvaluator(artifact.path)
+
+    def compute(feeds: Feeds) -> Sequence[Any]:
+        with np.errstate(all="ignore"):  # divisions by zero are the graph's own, and show in its outputs
+            values = evaluator.run([spec.name for spec in artifact.outputs], dict(feeds))
+        return [take_declared(spec, value) for spec, value in zip(artifact.outputs, values, strict=True)]
+
+    return compute
+
+
+class GraphEngine(Closing):
+    """A graph as it stands, called as an engine is."""
+
+    def __init__(self, artifact: Artifact, compute: ComputeCall) -> None:
+        self.inputs, self.outputs = artifact.inputs, artifact.outputs
+        self._compute = compute
+        self._feeds: Feeds = {}
+        self._values: Sequence[Any] = []
+
+    @property
+    def run(self) -> RunCall:
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        check_feeds(self.inputs, feeds)
+        self._feeds = feeds
+
+    def fetch(self) -> dict[str, Array]:
+        return {spec.name: value for spec, value in zip(self.outputs, self._values, strict=True)}
+
+    def close(self) -> None:
+        self._feeds, self._values = {}, []
+
+    def _run(self) -> None:
+        self._values = self._compute(self._feeds)
+
+
+def take_declared(spec: TensorSpec, value: object) -> Array:
+    """An output in the dtype that the graph declares; raises ArtifactError where the evaluator gives something else.
+
+    Its implementations are not the operators' definition where they give another rank or kind, and judge nothing then.
+    """
+    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else None
+    if array is not None and spec.dtype == TEXT:
+        return array.astype(str)
+    if array is None or not fits_shape(_free_axes(spec), array.shape) or array.dtype.kind in "OUS":
+        found = f"{array.dtype}[{format_shape(array.shape)}]" if array is not None else name_type(value)
+        raise ArtifactError(
+            f"onnx's reference evaluator gives {found} for the output {spec.name!r}; the graph declares "
+            f"{spec.dtype}[{format_shape(spec.shape)}]"
+        )
+    return array.astype(spec.dtype)
+
+
+def _free_axes(spec: TensorSpec) -> tuple[int | str, ...]:
+    """The shape in which the first axis, which counts samples, may have any length."""
+    return ("batch", *spec.shape[1:]) if spec.shape else ()

@@ -1,0 +1,219 @@
+"""What outputs are compared with: a graph as it stands, PyTorch eager, or, with a warning, the first row."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+
+from asked import make_row
+from enginebench.core.errors import ArtifactError
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.engines import ort
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx.source import read_onnx
+from enginebench.runs import campaign as module
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.child.jobs import PrepareJob, ReferenceJob
+from enginebench.runs.child.perform import reference as perform
+from enginebench.runs.folder import RunFolder
+from enginebench.runs.plan import PlannedRow
+from enginebench.runs.references import find_eager, find_own_graph
+from enginebench.stats.ranking import rank_results
+from graphs import build_graph
+from in_process import Children
+from reporters import Silent
+
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=1)
+RUNS = {"timeout_s": 60, "reporter": Silent()}
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Artifact:
+    """y = 2x + 1, as a product and a sum that an optimizer may join."""
+    model = build_graph("t = Mul (x, two)\n y = Add (t, one)", {"two": np.float32(2), "one": np.float32(1)})
+    return keep(model, tmp_path)
+
+
+def keep(model: onnx.ModelProto, folder: Path) -> Artifact:
+    path = folder / "r" / "artefacts" / "g.onnx"
+    path.parent.mkdir(parents=True)
+    onnx.save(model, path)
+    return read_onnx(path)
+
+
+def plan(graph: Artifact, backend: str = "ort", precision: Any = None, **options: str) -> PlannedRow:
+    engine = EngineSpec(backend=backend, options=options, precision=precision or graph.precision, recipe=graph.recipe)
+    return make_row(engine, graph, MEASURE, requested_precision=engine.precision)
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes ONNX Runtime's optimizer add a half to every output from these levels on."""
+
+    def spoil(*levels: str) -> None:
+        real = ort.OrtEngine.fetch
+
+        def fetch(self: ort.OrtEngine) -> dict[str, Any]:
+            level = self._spec.options.get("opt", "all")
+            return {name: array + (level in levels) / 2 for name, array in real(self).items()}
+
+        monkeypatch.setattr(ort.OrtEngine, "fetch", fetch)
+
+    return spoil
+
+
+class Bed(NamedTuple):
+    path: Path
+    children: Children
+
+    def run(self, *rows: PlannedRow, **more: Any) -> dict[str, Any]:
+        campaign = Campaign(RunFolder(self.path / "r"), rows, describe_machine(), **RUNS, **more)
+        return {result.id: result for result in campaign.run()}
+
+    def resume(self, *rows: PlannedRow) -> dict[str, Any]:
+        self.children.jobs.clear()
+        campaign = Campaign(RunFolder(self.path / "r"), rows, describe_machine(), **RUNS)
+        campaign.restore()
+        return {result.id: result for result in campaign.run()}
+
+
+@pytest.fixture
+def bed(tmp_path: Path, children: Children) -> Bed:
+    return Bed(tmp_path, children)
+
+
+def list_templates(result: Any) -> set[str]:
+    return {caveat.template for caveat in result.caveats}
+
+
+def test_a_graph_is_the_reference_of_every_row_also_of_the_first(bed: Bed, graph: Artifact) -> None:
+    rows = [plan(graph), plan(graph, "openvino")]
+    for result in bed.run(*rows).values():
+        assert result.drift.passed
+        assert (result.drift.reference_kind, result.drift.elsewhere) == ("ort_unoptimized", True)
+        assert result.drift.n == 32
+    assert len(bed.children.of(ReferenceJob)) == 1, "once for all rows"
+    again = bed.resume(*rows)
+    assert bed.children.of(ReferenceJob) == [], "what was compared stays"
+    assert {result.drift.reference_kind for result in again.values()} == {"ort_unoptimized"}
+
+
+def test_an_optimizer_that_changes_the_outputs_is_named_and_its_highest_sound_level_is_measured(
+    bed: Bed, graph: Artifact, wrong: Callable[..., None]
+) -> None:
+    wrong("all", "extended")
+    row = plan(graph)
+    results = bed.run(row)
+    basic = plan(graph, opt="basic")
+    assert list(results) == [row.id, basic.id]
+    assert not results[row.id].drift.passed
+    assert results[basic.id].drift.passed
+    assert results[basic.id].status == "ok"
+    assert results[basic.id].measurements
+    (said,) = [c for c in results[row.id].caveats if c.template == "outputs_differ.optimizer"]
+    assert said.message == "onnxruntime's optimizer changes this graph's outputs; ort:opt=basic keeps them"
+    ranking = rank_results(list(results.values()))
+    assert [one.outputs for one in ranking.standings] == ["changed", "same"]
+    assert ranking.recommended is not None
+    assert ranking.recommended.id == basic.id
+    assert ranking.headlines[0].baseline == row.id, "times stay against what the user runs"
+
+    assert bed.resume(row) == results
+    assert bed.children.jobs == [], "nothing is asked for again"
+
+
+def test_a_level_that_was_asked_for_is_not_measured_twice(
+    bed: Bed, graph: Artifact, wrong: Callable[..., None]
+) -> None:
+    wrong("all", "extended")
+    rows = [plan(graph), plan(graph, opt="basic")]
+    results = bed.run(*rows)
+    assert list(results) == [row.id for row in rows]
+    assert "outputs_differ.optimizer" in list_templates(results[rows[0].id])
+
+
+def test_without_any_optimization_if_nothing_else_keeps_the_outputs(
+    bed: Bed, graph: Artifact, wrong: Callable[..., None]
+) -> None:
+    wrong("all", "extended", "basic")
+    rows = [plan(graph), plan(graph, "openvino")]
+    results = bed.run(*rows)
+    assert [one for one in results if one not in {row.id for row in rows}] == [plan(graph, opt="none").id]
+    assert results[rows[1].id].drift.passed, "the engine that is right is not rejected"
+
+
+def test_the_evaluator_answers_where_the_session_cannot(bed: Bed, graph: Artifact, monkeypatch: Any) -> None:
+    monkeypatch.setattr(perform, "open_unoptimized", refuse)
+    row = plan(graph)
+    (result,) = bed.run(row).values()
+    assert result.drift.passed
+    assert result.drift.reference_kind == "onnx_evaluator"
+
+
+def test_without_either_the_first_row_is_the_reference_with_a_warning(
+    bed: Bed, graph: Artifact, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(perform, "open_unoptimized", refuse)
+    monkeypatch.setattr(perform, "open_evaluator", refuse)
+    rows = [plan(graph), plan(graph, "openvino")]
+    for result in bed.run(*rows).values():
+        assert (result.drift.reference, result.drift.reference_kind) == (rows[0].id, "configuration")
+        (said,) = [c for c in result.caveats if c.template == "outputs_not_compared.unoptimized"]
+        assert "no kernel for Odd" in said.message
+
+
+def refuse(artifact: Artifact, threads: int) -> Any:
+    raise ArtifactError("no kernel for Odd")
+
+
+def test_a_slow_graph_is_compared_on_fewer_samples(bed: Bed, graph: Artifact, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "REFERENCE_BUDGET_S", 0.0)
+    (result,) = bed.run(plan(graph)).values()
+    assert (result.drift.n, result.drift.asked) == (2, 32)
+    (said,) = [c for one in rank_results([result]).standings for c in describe_doubts(one.result)]
+    assert said.message == "outputs were compared on 2 of 32 samples"
+
+
+def describe_doubts(result: Any) -> list[Any]:
+    from enginebench.stats.drift import doubt_samples
+
+    return [caveat for caveat in doubt_samples(result.drift) if caveat.code == "partly_compared"]
+
+
+def test_a_graph_with_random_numbers_is_not_judged(bed: Bed, tmp_path: Path) -> None:
+    graph = keep(build_graph("r = RandomNormalLike (x)\n y = Add (x, r)", {}), tmp_path)
+    result = bed.run(plan(graph))[plan(graph).id]
+    assert rank_results([result]).standings[0].outputs == "not_judged"
+
+
+def test_bench_compares_nothing(bed: Bed, graph: Artifact) -> None:
+    bed.run(plan(graph), checks_graph=False)
+    assert bed.children.of(ReferenceJob) == []
+
+
+def test_beside_a_fake_that_comes_first_the_graph_says_nothing(graph: Artifact) -> None:
+    assert find_own_graph([plan(graph, "fake"), plan(graph)]) is None
+    found = find_own_graph([plan(graph), plan(graph, "fake")])
+    assert found is not None
+    assert found[1] == graph
+
+
+def test_eager_is_the_row_in_the_precision_of_the_module(graph: Artifact) -> None:
+    source = replace(graph, kind="torch")
+    tf32, plain = plan(source, "pytorch", "tf32", defaults="1"), plan(source, "pytorch", "fp32")
+    others = [plan(source, "pytorch-compile"), plan(source, "pytorch", "bf16")]
+    assert find_eager([*others, tf32, plain]) == plain
+    assert find_eager([*others, tf32]) == tf32
+    assert find_eager(others) is None
+
+
+def test_samples_of_the_reference_are_those_of_the_check(bed: Bed, graph: Artifact) -> None:
+    bed.run(plan(graph))
+    (asked,), (check,) = bed.children.of(ReferenceJob), bed.children.of(PrepareJob)
+    for name in ("model", "artifact", "samples", "seed", "inputs", "labelled"):
+        assert getattr(asked.check, name) == getattr(check, name)
+    assert asked.check.engine.options == {"opt": "none"}
