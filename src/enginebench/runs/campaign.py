@@ -49,7 +49,14 @@ from enginebench.runs.builds import (
     split_runs,
     tunes,
 )
-from enginebench.runs.child.arrays import count_values, holds_arrays, limit_calls, load_answers, reduce_answers
+from enginebench.runs.child.arrays import (
+    count_values,
+    holds_arrays,
+    limit_calls,
+    load_answers,
+    load_sets,
+    reduce_answers,
+)
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import (
     LeastWorkJob,
@@ -84,6 +91,7 @@ from enginebench.stats.alike import compare_questions, fill_lengths, judge_outpu
 from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
+from enginebench.stats.further import add_further, measure_further
 from enginebench.stats.least_time import warn_implausible
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, Rules, list_asked
@@ -156,7 +164,8 @@ class Campaign:
     def adopt(self, row: PlannedRow, prepared: Result) -> None:
         """Takes a row that was built and checked under another id, so that it can be measured anew."""
         self.add([row])
-        for find in (self._folder.outputs_path, self._folder.answers_path, self._folder.recheck_path):
+        folder = self._folder
+        for find in (folder.outputs_path, folder.answers_path, folder.recheck_path, folder.further_path):
             if (kept := find(prepared.id)).exists():
                 write_atomic(find(row.id), kept.read_bytes())
         self._save(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
@@ -339,7 +348,12 @@ class Campaign:
         shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
         Path(place).mkdir(parents=True)
         job = replace(
-            self._describe_prepare(row), out_dir=place, outputs_path=str(outputs.absolute()), prove=False, labelled=None
+            self._describe_prepare(row),
+            out_dir=place,
+            outputs_path=str(outputs.absolute()),
+            further_path="",
+            prove=False,
+            labelled=None,
         )
         with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
             yield child.start(job, timeout_s=self._timeout_s())
@@ -381,6 +395,8 @@ class Campaign:
             answers_path=str(self._folder.answers_path(row.id).absolute()),
             inputs=self._inputs,
             graph=row.graph,
+            further_path=str(self._folder.further_path(row.id).absolute()),
+            examples=str(self._folder.artifacts.absolute()),
             recheck_path=str(self._folder.recheck_path(row.id).absolute()),
         )
 
@@ -691,6 +707,10 @@ class Campaign:
             limits = limits_between(base.requested_precision, result.requested_precision, self._list_requested())
         asked = self._count_asked(result, outputs, calls)
         drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task)
+        pair = base.requested_precision, result.requested_precision
+        wanted, answers = (load_sets(self._folder.further_path(side.id)) for side in (base, result))
+        further = measure_further(wanted, answers, pair, limits=self._rules.limits, task=self._task)
+        drift = add_further(drift, further)
         return replace(drift, reference=base.id, reference_kind=reference.kind, elsewhere=reference.apart)
 
     def _list_requested(self) -> tuple[Precision | None, ...]:

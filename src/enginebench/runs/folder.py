@@ -259,6 +259,10 @@ class RunFolder:
         """The file of what the metrics need of a row's outputs for the labelled samples."""
         return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
 
+    def further_path(self, row_id: str) -> Path:
+        """The file of a row's outputs for sets of inputs that reach further than the usual ones."""
+        return self.artifacts / "outputs" / f"{row_id}.further.npz"
+
     def recheck_path(self, row_id: str) -> Path:
         """The file of the outputs that a row's engine is asked for again after each trial."""
         return self.artifacts / "outputs" / f"{row_id}.recheck.npz"

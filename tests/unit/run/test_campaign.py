@@ -1,6 +1,7 @@
 """Rows on their way: order, faults in the middle, builds, what is kept, and how a run ends."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -11,11 +12,14 @@ from msgspec.structs import replace
 
 from asked import make_row
 from enginebench.core.errors import ArtifactError, ChildFailed, GateFailed, MeasurementError, TimedOut, UsageError
+from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.engines import fake
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.models.samples import write_samples
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
 from enginebench.runs.campaign import Campaign, judge_precisions, label, list_turns
@@ -188,6 +192,37 @@ def test_answers_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None
     assert [r.drift.passed for r in results if r.drift] == [True, False, True, False]
     accepted = bed.start(*rows, at="accepted", rules=Rules(limits={"max_abs": 1.01})).run()
     assert all(r.drift.passed and r.drift.limits == {"max_abs": 1.01} for r in accepted if r.drift)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "on"),
+    [
+        (lambda x: np.abs(x).max() > 20, "on large, negative and zero inputs: "),
+        (lambda x: bool((x == 7).all()), "on the example inputs: "),
+        (lambda x: False, None),
+    ],
+)
+def test_an_engine_that_is_wrong_on_further_inputs_alone_is_changed(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Any], bool], on: str | None
+) -> None:
+    project = fake.project_feeds
+
+    def lie(inputs: Any, outputs: Any, feeds: Any, bias: float = 0.0) -> Any:
+        return project(inputs, outputs, feeds, bias if wrong(feeds["x"]) else 0.0)
+
+    monkeypatch.setattr(fake, "project_feeds", lie)
+    graph = replace(bed.graph, inputs=(replace(bed.graph.inputs[0], shape=("batch", 16)),))
+    write_samples(
+        [{"x": np.full((1, 16), 7, np.float32)}], graph.inputs, RunFolder(bed.path / "r").artifacts / EXAMPLES
+    )
+    rows = [plan(graph, "1"), plan(graph, "2", bias="1")]
+    first, second = bed.start(*rows).run()
+    assert first.drift is not None and first.drift.passed
+    assert second.drift is not None and second.drift.passed == (on is None)
+    assert {one.inputs for one in second.drift.further} == {"large", "examples"}
+    verdict, why = judge_outputs(second, is_reference=False)
+    assert (verdict, why.startswith(on or "")) == ("same" if on is None else "changed", True)
+    assert bed.stored(rows[1]).drift == second.drift
 
 
 def shorten(row: PlannedRow) -> PlannedRow:

@@ -154,6 +154,8 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     answers_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
     graph: str | None = None  # of a finished plan, to hold its answers against
+    further_path: str = ""  # for the outputs on sets of inputs that reach further; "": nobody asks for them
+    examples: str = ""  # where the example inputs of the user's module lie, if it has any
     recheck_path: str = ""  # for the outputs that are asked for again after each trial; "": nobody will
 
     def perform(self, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.input_sets import EXAMPLES, INTEGERS
 from enginebench.core.protocols import Array, Backend, Engine, Feeds, Loadable
 from enginebench.core.records import BUILT, Artifact, Availability, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
@@ -18,7 +19,7 @@ from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.engines.refusals import shorten_words
 from enginebench.models.samples import find_batch, read_samples
-from enginebench.runs.child.arrays import count_values, limit_calls, limit_time, save_answers, save_arrays
+from enginebench.runs.child.arrays import count_values, limit_calls, limit_time, save_answers, save_arrays, save_sets
 from enginebench.runs.child.jobs import (
     BuildAnswer,
     BuildJob,
@@ -32,6 +33,7 @@ from enginebench.runs.child.jobs import (
 from enginebench.runs.child.opening import build_graph, build_row, lower_first, open_for, pass_notes
 from enginebench.runs.child.perform.answers import (
     answer_pictures,
+    answer_sets,
     ask_engine,
     ask_loaded,
     ask_self_timed,
@@ -156,6 +158,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
                 again = sample_rechecked(artifact, job.model, job.engine, job.seed, job.inputs)
                 save_expected(Path(job.recheck_path), [ask_engine(engine, feed) for feed in again])
             save_answers(Path(job.outputs_path), *answer_check(engine, job, feeds))
+            save_further(engine, job, artifact.inputs)
             compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
             sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and job.labelled.unlabelled is None:
@@ -197,6 +200,27 @@ def draw_feeds(job: PrepareJob, inputs: Sequence[TensorSpec]) -> list[dict[str, 
 
     calls = -(-job.samples // job.engine.batch)
     return sample_feeds(inputs, job.model, job.engine.batch, job.seed, calls, job.inputs)
+
+
+def save_further(engine: Engine, job: PrepareJob, inputs: Sequence[TensorSpec]) -> None:
+    """Saves the outputs for the example inputs of the user's module, and for made-up ones where nobody gave any.
+
+    Those that the engine refuses are left out. Integers of unknown range are left to `drift`: one that looks up a
+    table, and is beyond it, may take the process with it, and so a configuration that is right.
+    """
+    from enginebench.models.check_inputs import make_check_sets, read_examples
+    from enginebench.models.task import find_own_data
+
+    if not job.further_path:
+        return
+    made_up = job.inputs is None and job.labelled is None and find_own_data(job.model) is None
+    sets = make_check_sets(inputs, job.seed, job.engine.batch) if made_up else {}
+    sets.pop(INTEGERS, None)
+    if job.examples and (examples := read_examples(Path(job.examples), inputs)):
+        sets[EXAMPLES] = examples[: job.samples]
+    step = find_batch(engine.inputs, job.engine.batch)
+    answers, _ = answer_sets(partial(ask_engine, engine), sets, inputs, step)
+    save_sets(Path(job.further_path), answers)
 
 
 def answer_check(
