@@ -52,7 +52,7 @@ def read_record(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("schema") != SCHEMA or not isinstance(record.get("here"), dict):
         raise ArtifactError(
             f"{path} does not say for which machine and version of PyTorch it was compiled. Expected a package that "
-            "enginebench build --engine pytorch-aoti wrote"
+            "enginebench build MODEL --engine pytorch-aoti wrote"
         )
     return record
 

@@ -7,6 +7,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import format_command
 from enginebench.core.records import Caveat, CaveatCode, Figure
 from enginebench.core.text import clean_lines
 
@@ -145,7 +146,8 @@ TEMPLATES: dict[str, Template] = {
     ),
     "external_preprocess": Template(
         "{what}: it is unknown whether inputs are preprocessed the same way at inference",
-        "make sure that they are, or calibrate from images with enginebench calibrate --data DIR",
+        "make sure that they are, or calibrate from images: "
+        + format_command("calibrate", "MODEL", options=[("--data", "DIR"), ("--out", "calib.json")]),
     ),
     "external_preprocess.twice": Template(
         "with --input-dtype uint8 the graph normalizes, and goes on with {operator}: it may have done so already",
@@ -325,17 +327,14 @@ TEMPLATES: dict[str, Template] = {
     "partly_compared.labels": Template("accuracy was measured on {n} of {asked} samples", _COMPARE_MORE),
     "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
     "random_calibration.inputs": Template(
-        "8-bit ranges come from random inputs (seed {seed}), so accuracy and drift mean nothing",
-        "calibrate with --data DIR",
+        "8-bit ranges come from random inputs (seed {seed}), so accuracy and drift mean nothing", "{cure}"
     ),
     "random_calibration.tensorrt": Template(
         "INT8 without calibration: TensorRT makes up the ranges, so times are valid and outputs are not",
         "quantize the graph, or give a calibration cache (trtexec: --calib-cache, tensorrt: calib_cache)",
     ),
-    "random_inputs": Template("the inputs are random (seed {seed})", "give --inputs F.npz, or --data DIR"),
-    "random_inputs.check": Template(
-        "outputs were compared on random inputs (seed {seed})", "give --inputs F.npz or --data DIR"
-    ),
+    "random_inputs": Template("the inputs are random (seed {seed})", "{cure}"),
+    "random_inputs.check": Template("outputs were compared on random inputs (seed {seed})", "{cure}"),
     "random_weights": Template("weights are random, seed {seed} ({reason})", "give --weights FILE"),
     "relabelled": Template(
         "{record} Reported as {ran}", "compare it with {ran}; another engine or recipe may have kernels for {asked}"
@@ -485,7 +484,7 @@ def format_kinds(kinds: Sequence[Sequence[Caveat]]) -> str:
 
 def _word_alike(alike: Sequence[Caveat]) -> tuple[str, str]:
     first = alike[0]
-    if len(alike) == 1 or not first.figures or first.template not in TEMPLATES:  # of an earlier version
+    if len(alike) == 1 or not first.figures or find_sentence(first)[0] != first.template:  # of an earlier version
         return first.message, first.advice
     ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
         name: _Range([cast("float", one.figures[name]) for one in alike]) if isinstance(value, int | float) else value

@@ -85,8 +85,9 @@ def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -
     return " ".join(filter(None, (f"enginebench {verb}", join_words(arguments), shown)))
 
 
-def advise_inputs(verb: str) -> str:
-    """`give --inputs F.npz, or --data DIR`, of what this verb has."""
+def advise_inputs(verb: str | None = None) -> str:
+    """`give --inputs F.npz, or --data DIR`, of what this verb has, or the one that is at work."""
+    verb = verb or VERB.get()
     known = [format_choices(verb, [choice]) for choice in REAL_INPUTS if choice[0] in OPTIONS.get(verb, ())]
     return f"give {', or '.join(known)}"
 

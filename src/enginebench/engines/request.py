@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from enginebench.core.commands import format_command
 from enginebench.core.engine_api import check_state as check_state  # which engines of other packages take from here
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
@@ -96,7 +97,7 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
     wanted = format_precision(spec.precision, recipe)
     found = f"{artifact.path} is {format_precision(artifact.precision, artifact.recipe)}"
     graph = find_graph_precision(spec.backend, spec.precision)
-    make = f"Make one with enginebench quantize --to {wanted}"
+    make = f"Make one with {format_command('quantize', 'F.onnx', options=[('--to', wanted)])}"
     if artifact.precision not in (graph, spec.precision):
         advice = f"Ask for {artifact.precision}, or give the graph that it was made from" if graph == "fp32" else make
         own = f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph"

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
+from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import (
     ArtifactError,
     DependencyError,
@@ -685,7 +686,9 @@ class Campaign:
             doubts.append(make_caveat("outputs_not_compared.unoptimized", reference=base.id, why=why))
         real = self._inputs is not None or find_own_data(row.asked_as) is not None
         if not drift.unlike and not real and result.requested_precision not in (None, "fp32"):
-            doubts.append(make_caveat("random_inputs.check", seed=result.measure.seed))  # nobody ever gave it such
+            doubts.append(
+                make_caveat("random_inputs.check", seed=result.measure.seed, cure=advise_inputs())
+            )  # nobody ever gave it such
         return add_doubts(replace(result, drift=drift), *doubts)
 
     def _measure_drift(

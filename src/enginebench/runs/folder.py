@@ -5,7 +5,6 @@ The files hold only paths relative to the folder, so that it can be moved and re
 
 import itertools
 import os
-import shlex
 import shutil
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
@@ -162,8 +162,9 @@ def list_outside(request: RunRequest) -> list[tuple[str, str]]:
 
 
 def format_resume(verb: str, request: RunRequest, root: Path) -> str:
-    again = (word for pair in list_outside(request) for word in pair)
-    return shlex.join(["enginebench", verb, request.model, *again, "--resume", "--out", str(root)])
+    """The command that continues a run of `verb` in `root`."""
+    options = [*list_outside(request), ("--resume", None), ("--out", str(root))]
+    return format_command(verb, request.model, options=options)
 
 
 def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:

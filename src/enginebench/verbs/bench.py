@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
-from enginebench.core.commands import COMMAND
+from enginebench.core.commands import COMMAND, format_command
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Caveat, Result
@@ -241,14 +241,16 @@ def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted)
     from enginebench.models.onnx.source import read_onnx_head
 
     if not target.suffix:
-        raise UsageError(f"a dry run opens no model: give an .onnx file (enginebench export {target}) or a plan")
+        make = format_command("export", str(target))
+        raise UsageError(f"a dry run opens no model: give an .onnx file ({make}) or a plan")
     (spec,), before = given.list_specs(request), list[str]()
     if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
         spec = replace(spec, options={"shapes": format_shapes(request.input_shapes), **spec.options})
     artifact = given.name_plan(target)
     if target.suffix.lower() not in PLAN_SUFFIXES:
         artifact = replace(read_onnx_head(target), path=str(target.with_suffix(".plan")))
-        before.append(f"{artifact.path} would be built from {target} first: enginebench build --dry-run")
+        build = format_command("build", str(target), options=[("--dry-run", None)])
+        before.append(f"{artifact.path} would be built from {target} first: {build}")
     version = shown["tensorrt_version"]
     print_dry_run(given.open_composing(spec).compose_measure(artifact, spec, request.measure, version), before, shown)
 

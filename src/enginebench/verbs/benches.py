@@ -31,7 +31,7 @@ class Bench:
 
     @cached_property
     def document(self) -> BenchDocument:
-        """Every figure, as `enginebench bench --json` prints it; computed from the samples."""
+        """Every figure, as `enginebench bench TARGET --json` prints it; computed from the samples."""
         return describe_bench(self.results, margin=self.margin)
 
     @property

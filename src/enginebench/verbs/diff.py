@@ -108,7 +108,7 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
     BASE and CAND are folders of runs, files of stored results, or names of saved baselines. Runs made at different
     times can be compared only if the machine was in the same state: the fixed reference kernel, timed in every trial,
     must have taken as long. Two results of one run are interleaved and need no such check. For a gate in CI, prefer
-    `enginebench bench --against`, which measures both sides now.
+    `enginebench bench TARGET --against SIDE`, which measures both sides now.
 
     With --between it is an upgrade report: each RUN measured the same configurations in two environments (run
     --engines ort:env=old,ort). It lists time, outputs, memory, build and size before and after, and the layers that

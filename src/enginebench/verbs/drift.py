@@ -9,6 +9,7 @@ from msgspec import Struct
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
+from enginebench.core.commands import advise_inputs, format_command
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import parse_precision
@@ -270,7 +271,12 @@ def make_inputs(
         return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model, inputs=specs))
     examples = read_examples(made_in, specs) if made_in is not None else []
     further = {**({EXAMPLES: examples} if examples else {}), **make_check_sets(specs, seed)}
-    return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),), further=further)
+    return Inputs(
+        entries=entries,
+        source="random",
+        caveats=(make_caveat("random_inputs", seed=seed, cure=advise_inputs()),),
+        further=further,
+    )
 
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:
@@ -303,5 +309,8 @@ def check_prepared(given: Inputs, opened: tuple[sides.OpenSide, ...]) -> None:
         if differ(given.preprocess_sha256, known):
             raise ArtifactError(
                 f"{given.source} is prepared by preprocess {shorten(given.preprocess_sha256)}, the inputs of "
-                f"{side.text} by {shorten(known)}. Keep entries of this model: enginebench calibrate --keep-batches"
+                f"{side.text} by {shorten(known)}. Keep entries of this model: "
+                + format_command(
+                    "calibrate", side.model, options=[("--keep-batches", "F.npz"), ("--out", "calib.json")]
+                )
             )

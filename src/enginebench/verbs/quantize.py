@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.caveats import format_caveat
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, parse_precision
 from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
@@ -34,6 +35,9 @@ from enginebench.verbs.given import list_libraries, open_progress, to_path, to_t
 # More than any file of batches holds: an array file is read to its end.
 ALL_ENTRIES = 1 << 62
 SOME_ENTRIES = 256  # of images, as calibrate takes them
+
+
+_KEEP = [("--data", "DIR"), ("--keep-batches", "F.npz"), ("--out", "calib.json")]
 
 
 class TensorRtRefusal(Struct, frozen=True, kw_only=True):
@@ -261,6 +265,6 @@ def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData
     if data.preprocess_sha256 != calibration.preprocess_sha256:
         raise ArtifactError(
             f"{calibration.source} is prepared differently from the calibration. Keep the prepared entries with "
-            "enginebench calibrate --keep-batches F.npz, and give --calib F.npz"
+            f"{format_command('calibrate', 'MODEL', options=_KEEP)}, and give --calib F.npz"
         )
     return data

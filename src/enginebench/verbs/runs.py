@@ -46,7 +46,7 @@ class Run:
 
     @cached_property
     def document(self) -> RunDocument:
-        """Every figure of the run, as `enginebench run --json` prints it; computed from the samples."""
+        """Every figure of the run, as `enginebench run MODEL --json` prints it; computed from the samples."""
         return describe_stored(self.record, self.results)
 
     @property

@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.commands import COMMAND
+from enginebench.core.commands import COMMAND, format_command
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.document import SweepDocument
@@ -87,7 +87,7 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
     document = sweep(spec, out, **options)
     door.show(document, shown, door.tables(list_sweep))
     if not shown["as_json"]:
-        click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
+        click.echo(f"\nStored in {out}. The page: {format_command('report', str(out))}", err=True)
     if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
         raise MeasurementError("no cell of the sweep has a result; the reasons are above")
 

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Capacity, Caveat, Result, Validity
@@ -115,7 +116,7 @@ class LoadTrack:
             lowest = min((probe.qps for probe in capacity.probes), default=0.0)
             why_not = (
                 f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
-                "enginebench load --find-capacity looks lower"
+                f"{format_command('load', 'TARGET', options=[('--find-capacity', None)])} looks lower"
             )
         return replace(lap, capacity=capacity, lap=make_trial(find_middle(capacity), why_not))
 

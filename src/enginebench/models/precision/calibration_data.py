@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
+from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
@@ -161,7 +162,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         read=read,
         preprocess_sha256=None,
         seed=seed,
-        caveats=(make_caveat("random_calibration.inputs", seed=seed),),
+        caveats=(make_caveat("random_calibration.inputs", seed=seed, cure=advise_inputs()),),
         apart=whole,
     )
 
@@ -416,7 +417,7 @@ def read_origin(path: Path) -> _Origin | None:
         return None
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         text = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
-    with parsing(path, "what enginebench calibrate --keep-batches wrote", where=ORIGIN_KEY):
+    with parsing(path, "what --keep-batches of enginebench calibrate wrote", where=ORIGIN_KEY):
         return msgspec.json.decode(text.encode(), type=_Origin) if text is not None else None
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from onnx import ModelProto
 
 from enginebench.core.caveats import make_caveat
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.recipes import FEW_BITS, RECIPES, find_needs, list_recipes, quantizes_weights_only
@@ -233,8 +234,8 @@ def _to_eight_bits(
     if recipe in ("nncf", "smooth"):
         if data is None:
             raise UsageError(
-                f"int8@{recipe} takes its ranges itself and needs the data: give --calib F.npz, as enginebench "
-                "calibrate --keep-batches F.npz writes it"
+                f"int8@{recipe} takes its ranges itself and needs the data: give --calib F.npz, which --keep-batches "
+                "F.npz of enginebench calibrate writes"
             )
         return _Change(model=quantize_with_nncf(prepared, data, left_out, smooth=recipe == "smooth"))
     if recipe == "dynamic":
@@ -243,7 +244,8 @@ def _to_eight_bits(
         return _Change(model=quantize_weights(prepared, left_out, bits=4 if to == "int4" else 8))
     if calibration is None:
         raise UsageError(
-            f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
+            f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with "
+            + format_command("calibrate", "MODEL", options=[("--data", "DIR"), ("--out", "FILE")])
         )
     if recipe == "cpu":
         scheme = CPU_TRANSFORMER if is_transformer(prepared) else CPU

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError
 from enginebench.core.text import list_some
 from enginebench.models.precision.graph import make_producers, read_graphs
@@ -41,7 +42,7 @@ def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
         listed = list_some([f"{r.node}: {r.reason}" for r in refusals])
         raise ArtifactError(
             f"TensorRT would refuse {len(refusals)} nodes of {what}: {listed}. Make one that it takes with "
-            "enginebench quantize --to int8@tensorrt, from the FP32 graph"
+            f"{format_command('quantize', 'FP32.onnx', options=[('--to', 'int8@tensorrt')])}"
         )
 
 

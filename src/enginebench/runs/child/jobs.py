@@ -108,6 +108,7 @@ class QuantizeJob(Job[Artifact], frozen=True, kw_only=True, tag="quantize"):
     input_size: int | None = None
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
     exclude: tuple[str, ...] = ()  # nodes that stay in FP32
+    verb: str = "run"  # whose options a warning advises
 
     def perform(self, note: NoteCall, keep: KeepCall[Artifact]) -> Artifact:
         from enginebench.runs.child.perform.sources import quantize_graph

@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.core.commands import format_command
 from enginebench.core.cuda_devices import find_gpu_name
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.records import Availability, EngineSpec
@@ -121,7 +122,7 @@ def describe_place(name: str) -> Place:
             known = ", ".join(sorted({*_named, *made})) or "none"
             raise UsageError(
                 f"unknown environment {name!r}; known: {known}. Name it with --env {name}=PATH, or make it with "
-                f"`enginebench env make {name} PACKAGE==VERSION`"
+                f"`{format_command('env make', name, 'PACKAGE==VERSION')}`"
             )
         python = made[name] / "bin" / "python"
     return _ask(name, str(python))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import VERB
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
@@ -252,6 +253,7 @@ def describe_graph(
         input_size=request.input_size,
         inputs=find_samples(place) if request.inputs is not None else None,
         exclude=exclude,
+        verb=VERB.get(),
     )
 
 

@@ -103,6 +103,9 @@ def test_an_implausible_time_is_the_fastest_of_no_model() -> None:
 
 
 def test_what_was_random_is_said_of_the_rows_that_have_it() -> None:
-    made_up = make_caveat("random_weights", seed=0, reason="as asked"), make_caveat("random_inputs", seed=0)
+    made_up = (
+        make_caveat("random_weights", seed=0, reason="as asked"),
+        make_caveat("random_inputs", seed=0, cure="give --inputs F.npz"),
+    )
     rows = [SweepRow(id="a", status="ok", caveats=(caveat,)) for caveat in made_up]
     assert [line[:6] for line in format_warnings(rows)] == ["1 of 2"] * 2

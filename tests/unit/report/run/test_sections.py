@@ -40,7 +40,10 @@ def test_what_was_timed_in_bytes_says_so() -> None:
 def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> None:
     tool = make_result("trtexec", identity="t")
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
-    made_up = [make_caveat("random_weights", seed=0, reason="asked"), make_caveat("random_inputs.check", seed=0)]
+    made_up = [
+        make_caveat("random_weights", seed=0, reason="asked"),
+        make_caveat("random_inputs.check", seed=0, cure="give --inputs F.npz"),
+    ]
     document = describe(*(replace(row, caveats=(*row.caveats, *made_up)) for row in (make_result(), tool)))
     found, told = list_warnings(document).lines, "and outputs were compared on random inputs (seed 0); give --weights"
     assert [label for label, text in found if told in text] == ["all"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
@@ -116,7 +117,8 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
         missing = (name for name in WEAK_FLAGS.get(precision, ()) if not hasattr(library.trt.BuilderFlag, name))
         raise UsageError(
             f"--weak-typing in {precision}: TensorRT {library.version} builds strongly typed networks only "
-            f"(no BuilderFlag.{next(missing, 'FP16')}). Instead: enginebench quantize --to {precision}"
+            f"(no BuilderFlag.{next(missing, 'FP16')}). Instead: "
+            + format_command("quantize", "F.onnx", options=[("--to", precision)])
         )
     if not hasattr(flags, "STRONGLY_TYPED"):
         return 1 << int(flags.EXPLICIT_BATCH)
@@ -233,7 +235,8 @@ def attach_calibrator(
         return None
     if not hasattr(library.trt, "IInt8EntropyCalibrator2"):
         raise UsageError(
-            f"TensorRT {library.version} has no calibrators. Instead: enginebench quantize --to int8 --calib-cache F"
+            f"TensorRT {library.version} has no calibrators. Instead: "
+            + format_command("quantize", "F.onnx", options=[("--to", "int8"), ("--calib-cache", "FILE")])
         )
     calibrator = make_calibrator(library.trt, batches, Path(settings.calib_cache) if settings.calib_cache else None)
     config.int8_calibrator = calibrator

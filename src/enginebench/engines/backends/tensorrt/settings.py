@@ -68,7 +68,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     if options["calib_cache"] and not weak:
         raise UsageError(
             "a calibration cache is read under weak typing only (--weak-typing, TensorRT 10 and older); for a graph "
-            "with Q/DQ nodes of the same ranges: enginebench quantize --to int8 --calib-cache FILE"
+            "with Q/DQ nodes of the same ranges: enginebench quantize F.onnx --to int8 --calib-cache FILE"
         )
     return BuildSettings(
         precision=known(spec.precision),

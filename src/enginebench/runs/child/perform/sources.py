@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from enginebench.core.aoti import is_package, read_record
+from enginebench.core.commands import VERB
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -286,6 +287,7 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> Artifact:
     from enginebench.models.precision.calibration_data import open_data, use_samples
     from enginebench.models.precision.quantize import quantize
 
+    VERB.set(job.verb)
     Path(job.out).parent.mkdir(parents=True, exist_ok=True)
     # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
     given = job.artifact.precision in FEW_BITS
