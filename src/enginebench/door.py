@@ -82,6 +82,17 @@ class LazyGroup(click.Group):
             command: click.Command = import_module(VERBS[cmd_name].module).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with the verbs that a mistyped one may be."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches  # only somebody who mistyped has a use for it
+
+            near = get_close_matches(args[0], VERBS, n=len(VERBS))
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuses empty texts, which a path would take for the current folder; behind `--` they are a tool's own."""
         own = args[: args.index("--")] if "--" in args else args

@@ -299,6 +299,10 @@ def _find_plugin(name: str) -> Plugin | None:
     return next((plugin for plugin in list_plugins(ENTRIES) if plugin.name == name), None)
 
 
+# What packages are called, and how the names of the engines that run on them begin.
+PACKAGE_NAMES = {"onnxruntime": "ort", "onnx": "ort", "torch": "pytorch", "trt": "tensorrt", "ov": "openvino"}
+
+
 def find_entry(name: str) -> Entry:
     if name in ENTRIES:
         return ENTRIES[name]
@@ -306,8 +310,11 @@ def find_entry(name: str) -> Entry:
         return load_entry(plugin)
     from difflib import get_close_matches  # only somebody who mistyped has a use for it
 
-    near = get_close_matches(name, list_names(), 1)
-    hint = f". Did you mean {near[0]}?" if near else ""
+    # Engines whose names begin with what the package is called here, then those that are spelled alike.
+    begin = PACKAGE_NAMES.get(name.lower())
+    near = [other for other in list_names() if begin is not None and other.startswith(begin)]
+    near = near or get_close_matches(name, list_names(), len(list_names()))
+    hint = f". Did you mean {' or '.join(near)}?" if near else ""
     known = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
     raise UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
 

@@ -26,6 +26,9 @@ DIFF_SCHEMA = "enginebench.diff/1"
 # The verdict over all rows is the first of these that any row has: the worst news first.
 WORST_FIRST: tuple[Verdict, ...] = ("slower", "not_comparable", "not_shown", "equivalent", "faster")
 
+# Reasons that a report looks for: the two sides are of different models; only one of them has a configuration.
+MODELS_DIFFER, ONE_SIDE = "the models differ", "has this configuration"
+
 
 class Pair(Struct, frozen=True, kw_only=True):
     """A figure before and after; None: not measured."""
@@ -246,7 +249,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     """
     if base is None or cand is None:
         only, side = base or cand, "base" if base else "candidate"
-        found = refuse(f"only the {side} has this configuration", margin=margin)
+        found = refuse(f"only the {side} {ONE_SIDE}", margin=margin)
         return DiffRow(id=only.id if only else "", **asdict(found))
     skipped = base.status == cand.status == "skipped"
     if skipped:
@@ -260,7 +263,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         found = replace(found, reasons=(*found.reasons, *doubts))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     times = Pair(before=_find_p50(base), after=_find_p50(cand))
-    differ = [f"the models differ: {base.model} against {cand.model}"] if base.model != cand.model else []
+    differ = [f"{MODELS_DIFFER}: {base.model} against {cand.model}"] if base.model != cand.model else []
     found = replace(found, reasons=(*found.reasons, *differ))
     row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(found))
     if same_inputs:

@@ -131,6 +131,15 @@ class BrainInside(nn.Linear):
 
 def double(): return nn.Sequential(nn.Linear(8, 4), nn.GELU()).double(), torch.zeros(1, 8).double()
 def brain_inside(): return BrainInside(8, 4), torch.zeros(1, 8)
+class Packing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+    def forward(self, rows, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[1][0]
+
+def packing(): return Packing(), (torch.zeros(2, 5, 3), torch.tensor([5, 3]))
 def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
 """
 
@@ -153,6 +162,17 @@ def test_what_has_no_translation_or_branches_on_values_is_explained(user_model: 
         export_onnx(user_model("branching"), tmp_path / "a.onnx")
     installed = Path(sysconfig.get_path("purelib"), "torchvision", "ops", "boxes.py")
     assert blame._is_users(str(installed)) and not blame._is_users(torch.__file__), "PyTorch alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("packing", r"it packs sequences \(pack_padded_sequence\), whose .*user_exports.py:\d+.*Give the layer")],
+)
+def test_what_cannot_be_exported_is_named_with_what_still_runs(
+    user_model: UserModel, tmp_path: Path, name: str, said: str
+) -> None:
+    with pytest.raises(ModelError, match=said + r".*\. The PyTorch engines still run it$"):
+        export_onnx(user_model(name), tmp_path / "a.onnx")
 
 
 def test_the_batch_is_fixed_or_the_axis_as_long_as_the_first_inputs(user_model: UserModel, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_two_onnxruntimes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_engine_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown engine 'onnx'; known: pytorch, "):
         read_engine("onnx")
-    with pytest.raises(UsageError, match=r"\. Did you mean openvino\?$"):
+    with pytest.raises(UsageError, match=r"\. Did you mean openvino or ort-openvino\?$"):
         read_engines("ort,openvno:force=1")
     with pytest.raises(UsageError, match=r"known: [^.]+, fake$"):
         find_entry("warp")
@@ -180,3 +180,18 @@ def test_value_outside_the_choices_is_refused() -> None:
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must be a number, zero or more"):
         read_number(SPEC, "size", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("onnxruntime", "ort or ort-cuda or ort-tensorrt or ort-openvino or ort-tensorrt-rtx"),
+        ("trt", "tensorrt or tensorrt-rtx"),
+        ("tensort", "tensorrt or tensorrt-rtx"),
+        ("pytorch-compil", "pytorch-compile or pytorch"),
+    ],
+)
+def test_a_mistyped_engine_gets_all_that_may_be_meant(name: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown engine '{name}'") as error:
+        find_entry(name)
+    assert f"Did you mean {near}" in str(error.value)

@@ -5,6 +5,8 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, MeasureSpec, Result
+from enginebench.report.markdown import format_sections
+from enginebench.report.run.diff import list_diff
 from enginebench.stats.diff import DiffRow, diff_results, pair_results
 from samples import make_drift, make_result, make_scores
 
@@ -116,3 +118,14 @@ def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:
         said[begin] = "; ".join(document.rows[0].reasons)
     assert "both were measured interleaved" in said[0] and "measure both together" not in said[0]
     assert "measure both together" in said[30]
+
+
+def test_runs_of_two_models_say_so_first_and_alone_where_nothing_can_be_compared() -> None:
+    base, other = make_row(), make_row(model="n")
+    comparable = list_diff(diff_results([base], [other]))
+    assert comparable[0].title == "the models differ: resnet18 against n" and len(comparable) == 2
+    assert "models differ" not in format_sections(comparable[1:])
+    apart = replace(other, engine=replace(other.engine, batch=8))
+    (only,) = list_diff(diff_results([base], [apart]))
+    assert (only.title, only.parts) == ("the models differ: resnet18 against n", ())
+    assert list_diff(diff_results([base], [base]))[0].title.startswith("equivalent")

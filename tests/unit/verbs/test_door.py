@@ -134,3 +134,8 @@ def test_an_empty_text_is_no_path_in_a_program_either() -> None:
         enginebench.run("", engines="fake")
     with pytest.raises(UsageError, match=r"^out: the text is empty"):
         enginebench.run("digits-mlp", engines="fake", out="")
+
+
+def test_a_mistyped_verb_gets_those_that_may_be_meant() -> None:
+    done = CliRunner().invoke(program, ["rum"])
+    assert done.exit_code == 2 and "No such command 'rum'. Did you mean run?" in done.output

@@ -196,7 +196,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         named = ", ".join(short[one] for one in fits)
         raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
-        near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=3) or short.values())
+        near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=len(short)) or short.values())
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
     found = next(result for result in results if result.id == fits[0])
     return found, next(line for line in document.rows if line.id == found.id)

@@ -17,7 +17,7 @@ from enginebench.core.records import TensorSpec
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
 from enginebench.models.objects import import_named
 from enginebench.models.torch.flat import Flat, flatten
-from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
+from enginebench.models.torch.torchvision_import import explain_other_build, import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
 
 
@@ -249,13 +249,18 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
     return rows
 
 
+def explain_run(error: BaseException) -> str:
+    """What a module raised, with the cure where that is torchvision of another build than PyTorch."""
+    return explain(error) + explain_other_build(error)
+
+
 def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
     """Specs of what the module returns: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
     with torch.inference_mode(False):
         examples = tuple(example.clone() for example in examples)
     versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor
     shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
-    failing = explaining(ModelError, f"{model} does not run on inputs of shape {shapes}", tell=explain)
+    failing = explaining(ModelError, f"{model} does not run on inputs of shape {shapes}", tell=explain_run)
     with failing, torch.inference_mode():
         answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
     inputs = name_inputs(module, len(examples))

@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ with importing("{}, which export needs,", 'pip install "enginebench[torch]"'):
     import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import PackedSequence
 
 from enginebench.models.check_inputs import make_check_sets
 from enginebench.models.onnx.reference import EVALUATOR, GraphReference, open_session
@@ -77,6 +79,7 @@ CHECK_S = 30.0
 UNUSUAL = {onnx.TensorProto.BFLOAT16: "BF16", onnx.TensorProto.DOUBLE: "FP64"}
 UNTRANSLATED = "has no ONNX translation"
 FIXED = "it fixes the batch itself"
+STILL_RUNS = "The PyTorch engines still run it"
 # The dynamo exporter's translations are written for opset 18; older graphs are made from those of 18.
 TRANSLATED_OPSET = 18
 SMALLEST_OPSET = 13
@@ -339,15 +342,35 @@ def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -
         return f"{model} cannot be exported: operator {name} {UNTRANSLATED}{where}. Replace it in the model"
     if dynamic_batch and re.search(r"Constraints violated|specialized|Not all values of", text):
         return f"{model} cannot be exported with a dynamic batch: {FIXED}{where}"
+    if _packs_sequences(error):
+        return (
+            f"{model} cannot be exported: it packs sequences (pack_padded_sequence), whose lengths are the values of a "
+            f"tensor{where}. Give the layer the padded batch, and mask what lies behind each length. {STILL_RUNS}"
+        )
     if "data-dependent" in text:
+        if re.search(r"\b[uz]\d+\b", text):  # PyTorch's names of lengths that only values tell
+            return (
+                f"{model} cannot be exported: a shape depends on the values of a tensor{where}. Keep the shape, with "
+                f"torch.where or a mask, or do that part outside of the model. {STILL_RUNS}"
+            )
         return (
             f"{model} cannot be exported: it branches on the values of a tensor{where}. Use torch.where or torch.cond "
-            "there"
+            f"there. {STILL_RUNS}"
         )
     if found := re.search(r"Error when translating node .*?call_function\[target=([^\]]+)\]", text):
         reason = first_line(list(list_causes(error))[-1])
         return f"{model} cannot be exported: operator {found[1]}{where} cannot be translated: {reason}"
     return f"{model} cannot be exported{where}: {first_line(list(list_causes(error))[-1])}"
+
+
+def _packs_sequences(error: BaseException) -> bool:
+    """Whether an error arose where a packed sequence was made, or was an argument."""
+    frames = (frame for link in list_causes(error) for frame, _ in traceback.walk_tb(link.__traceback__))
+    return any(
+        frame.f_code.co_name == "pack_padded_sequence"
+        or any(isinstance(value, PackedSequence) for value in frame.f_locals.values())
+        for frame in frames
+    )
 
 
 def _check_graph(path: Path, opset: int | None, model: str) -> None:

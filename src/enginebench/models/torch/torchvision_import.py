@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -58,6 +59,18 @@ def with_torchvision(call: Callable[[], T]) -> T:
             raise
     import_torchvision()
     return call()
+
+
+def explain_other_build(error: BaseException) -> str:
+    """What to do where an operator of torchvision is missing because its build is not that of PyTorch; else ""."""
+    if not any("torchvision::" in str(link) for link in list_causes(error)):
+        return ""
+    own, build = version("torchvision"), str(torch.__version__).partition("+")[2] or "the same"
+    return (
+        f". torchvision {own} is of another build than PyTorch {torch.__version__}, so its operators do not load: "
+        f"install torchvision of the build {build}, from where this PyTorch was installed. Or import torchvision at "
+        "the top of the factory's file: EngineBench then puts operators of its own in their place"
+    )
 
 
 def _import_or_declare() -> ModuleType:

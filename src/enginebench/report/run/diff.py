@@ -1,5 +1,6 @@
 """A comparison of two runs as sections: every row with its verdict, ratio and reasons; then the verdict over all."""
 
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -8,7 +9,7 @@ from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_change, format_range, format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
-from enginebench.stats.diff import DiffDocument, DiffRow
+from enginebench.stats.diff import MODELS_DIFFER, ONE_SIDE, DiffDocument, DiffRow
 from enginebench.stats.metrics.tasks import name_metric
 
 _COLUMNS = (
@@ -40,6 +41,12 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     ends = takewhile(lambda parts: len(set(parts)) == 1, zip(*(row.id.split("-")[:1:-1] for row in rows), strict=False))
     tail = "".join(f"-{parts[0]}" for parts in [*ends][::-1])
     whys = {row.id: format_reasons(row).split("; ") for row in document.rows}
+    first = []
+    if models := _find_other_models(whys):
+        first = [Section(title=models, parts=())]
+        if document.verdict == "not_comparable" and not gate and not any(row.ratio for row in document.rows):
+            return first
+        whys = {name: [text for text in why if text != models] for name, why in whys.items()}
     shared = [text for text in (whys[rows[0].id] if rows else ()) if text and all(text in why for why in whys.values())]
 
     def explain(row: DiffRow) -> str:
@@ -51,7 +58,16 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
         Column("why", explain, when=lambda rows: any(map(explain, rows))),
     )
     notes = make_notes([*(f"all: {text}" for text in shared), *changes], "list")
-    return [Section(title=verdict, parts=(make_table(columns, document.rows, file="diff"), *notes))]
+    return [*first, Section(title=verdict, parts=(make_table(columns, document.rows, file="diff"), *notes))]
+
+
+def _find_other_models(whys: Mapping[str, Sequence[str]]) -> str | None:
+    """That two runs are of different models, where that is so for every configuration that both have; else None."""
+    found = [
+        [text for text in why if text.startswith(MODELS_DIFFER)] for why in whys.values() if ONE_SIDE not in why[0]
+    ]
+    named = {text for texts in found for text in texts}
+    return named.pop() if len(named) == 1 and all(found) else None
 
 
 def format_reasons(row: DiffRow) -> str:
