@@ -1,0 +1,655 @@
+"""Small graphs of odd operators through `enginebench run`: is every engine that differs named, and none that does not?
+
+Each graph is computed by onnx's reference evaluator, which no engine shares code with, by ONNX Runtime with and
+without its optimizer, and by OpenVINO. What lies more than --tolerance apart from the evaluator (or, where it cannot
+run a graph or stands alone against both sessions without an optimizer, from ONNX Runtime without one) must be
+`changed` in the run, and nothing else.
+
+    python benchmarks/odd_graphs.py [--only NAME,...] [--out DIR] [--json]
+"""
+
+# ruff: noqa: E501 - a graph in ONNX's own words is one text
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, numpy_helper, parser
+
+Arrays = Mapping[str, Any]
+# Noise-to-signal ratio beyond which two outputs in FP32 are not rounded otherwise: 60 dB, as stats/drift.py has it.
+TOLERANCE = 1e-3
+# That of integers of 8 bits: one step more or less in some values.
+INT8_TOLERANCE = 0.5
+TIMEOUT_S = 300.0
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32) / 3
+SQUARE = RNG.standard_normal((8, 8)).astype(np.float32) / 3
+GAMMA, BETA = (RNG.standard_normal(8).astype(np.float32) for _ in range(2))
+
+
+class Graph:
+    """A graph: its text in ONNX's own words, the constants in it, and its opset."""
+
+    def __init__(self, text: str, opset: int = 17, /, **constants: Any) -> None:
+        self.text, self.opset, self.constants = text, opset, constants
+
+    def build(self, name: str) -> ModelProto:
+        domains = ', "com.microsoft" : 1' if "com.microsoft" in self.text else ""
+        if "ai.onnx.ml" in self.text:
+            domains += ', "ai.onnx.ml" : 3'
+        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {self.opset}{domains}]> {name} {self.text}')
+        tensors = [numpy_helper.from_array(np.asarray(value), key) for key, value in self.constants.items()]
+        model.graph.initializer.extend(tensors)
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def i64(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def f32(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+PICTURE = "(float[1, 3, 8, 8] x) => (float y)"
+ROWS = "(float[8, 8] x) => (float y)"
+TOKENS = "(float[1, 6, 8] x) => (float y)"
+
+
+def norm(
+    *, keep: str = "1", minus: str = "x, mn", power: str = "Pow (ct, two)", opset_axes: str = "axes: ints = [-1]"
+) -> str:
+    return f"""{ROWS} {{
+        mn = ReduceMean <{opset_axes}, keepdims: int = {keep}> (x)
+        ct = Sub ({minus})
+        sq = {power}
+        vr = ReduceMean <{opset_axes}, keepdims: int = {keep}> (sq)
+        ve = Add (vr, eps)
+        sd = Sqrt (ve)
+        nm = Div (ct, sd)
+        sc = Mul (nm, g)
+        y = Add (sc, b) }}"""
+
+
+NORM = {"two": np.float32(2), "eps": np.float32(1e-5), "g": GAMMA, "b": BETA}
+TIES = np.array([[1, 3, 3, 2, 3, 0, 0, 1]], np.float32)
+GRID = RNG.uniform(-1.2, 1.2, (1, 5, 5, 2)).astype(np.float32)
+QUANT = {"s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0)}
+QWEIGHT = RNG.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
+QSQUARE = RNG.integers(-127, 128, (8, 8)).astype(np.int8)
+
+GRAPHS: dict[str, Graph] = {
+    # Normalizations, as people write them by hand.
+    "norm_plain": Graph(norm(), 13, **NORM),
+    "norm_no_keep": Graph(norm(keep="0"), 13, **NORM),
+    "norm_times_itself": Graph(norm(power="Mul (ct, ct)"), 13, **NORM),
+    "norm_reversed": Graph(norm(minus="mn, x"), 13, **NORM),
+    "norm_first_axis": Graph(norm(opset_axes="axes: ints = [0]"), 13, **NORM),
+    "norm_both_axes": Graph(norm(opset_axes="axes: ints = [0, 1]"), 13, **NORM),
+    "norm_cubed": Graph(norm(power="Pow (ct, three)"), 13, three=np.float32(2.5), **NORM),
+    "norm_operator": Graph(f"{ROWS} {{ y = LayerNormalization <axis = -1> (x, g, b) }}", 17, g=GAMMA, b=BETA),
+    "norm_first": Graph(f"{ROWS} {{ y = LayerNormalization <axis = 0> (x, g) }}", 17, g=SQUARE),
+    "rms_by_hand": Graph(
+        f"{ROWS} {{ q = Mul (x, x) m = ReduceMean <axes = [-1]> (q) e = Add (m, eps) s = Sqrt (e) d = Div (x, s) "
+        "y = Mul (d, g) }",
+        13,
+        eps=np.float32(1e-6),
+        g=GAMMA,
+    ),
+    "group_norm": Graph(
+        "(float[1, 4, 6, 6] x) => (float y) { y = InstanceNormalization (x, g, b) }", 17, g=GAMMA[:4], b=BETA[:4]
+    ),
+    "lrn": Graph(f"{PICTURE} {{ y = LRN <size = 3, alpha = 0.5> (x) }}", 13),
+    "lp_norm": Graph(f"{ROWS} {{ y = LpNormalization <axis = 0, p = 1> (x) }}", 13),
+    "mean_variance": Graph(f"{PICTURE} {{ y = MeanVarianceNormalization <axes = [0, 2]> (x) }}", 13),
+    # Activations and what optimizers fuse.
+    "gelu_erf": Graph(
+        f"{ROWS} {{ d = Div (x, r) e = Erf (d) a = Add (e, one) m = Mul (x, a) y = Mul (m, half) }}",
+        13,
+        r=np.float32(2**0.5),
+        one=np.float32(1),
+        half=np.float32(0.5),
+    ),
+    "gelu_almost": Graph(
+        f"{ROWS} {{ d = Div (x, r) e = Erf (d) a = Add (e, one) m = Mul (x, a) y = Mul (m, half) }}",
+        13,
+        r=np.float32(1.5),
+        one=np.float32(1.1),
+        half=np.float32(0.4),
+    ),
+    "fast_gelu_almost": Graph(
+        f"{ROWS} {{ c = Pow (x, three) k = Mul (c, w) s = Add (x, k) t = Mul (s, p) h = Tanh (t) a = Add (h, one) "
+        "m = Mul (x, a) y = Mul (m, half) }",
+        13,
+        three=np.float32(3),
+        w=np.float32(0.06),
+        p=np.float32(0.9),
+        one=np.float32(1),
+        half=np.float32(0.5),
+    ),
+    "quick_gelu": Graph(f"{ROWS} {{ t = Mul (x, k) s = Sigmoid (t) y = Mul (x, s) }}", 13, k=np.float32(1.702)),
+    "prelu_channel": Graph(f"{PICTURE} {{ y = PRelu (x, s) }}", 16, s=f32(0.1, -0.5, 2).reshape(3, 1, 1)),
+    "prelu_wide": Graph(f"{ROWS} {{ y = PRelu (x, s) }}", 16, s=GAMMA),
+    "hard_sigmoid": Graph(f"{ROWS} {{ y = HardSigmoid <alpha = 0.3, beta = 0.6> (x) }}", 13),
+    "thresholded": Graph(f"{ROWS} {{ y = ThresholdedRelu <alpha = 0.7> (x) }}", 13),
+    "shrink": Graph(f"{ROWS} {{ y = Shrink <bias = 0.2, lambd = 0.4> (x) }}", 13),
+    "celu": Graph(f"{ROWS} {{ y = Celu <alpha = 2.0> (x) }}", 13),
+    "mish": Graph(f"{ROWS} {{ y = Mish (x) }}", 18),
+    "softmax_old": Graph("(float[2, 3, 4] x) => (float y) { y = Softmax <axis = 1> (x) }", 11),
+    "softmax_new": Graph("(float[2, 3, 4] x) => (float y) { y = Softmax <axis = 1> (x) }", 13),
+    "log_softmax_first": Graph(f"{ROWS} {{ y = LogSoftmax <axis = 0> (x) }}", 13),
+    "hardmax_old": Graph("(float[2, 3, 4] x) => (float y) { y = Hardmax <axis = 1> (x) }", 11),
+    "clip_scalars": Graph(
+        f"{ROWS} {{ r = Relu (x) y = Clip (r, lo, hi) }}", 13, lo=np.float32(-0.5), hi=np.float32(0.5)
+    ),
+    "clip_after_relu": Graph(
+        f"{ROWS} {{ c = Clip (x, lo, hi) y = Relu (c) }}", 13, lo=np.float32(0.2), hi=np.float32(0.9)
+    ),
+    # Convolutions and pools.
+    "conv_pads_odd": Graph(f"{PICTURE} {{ y = Conv <pads = [2, 0, 1, 3], strides = [2, 1]> (x, w) }}", 13, w=WEIGHT),
+    "conv_same_lower": Graph(
+        f'{PICTURE} {{ y = Conv <auto_pad = "SAME_LOWER", strides = [3, 3]> (x, w) }}', 13, w=WEIGHT
+    ),
+    "conv_dilated": Graph(f"{PICTURE} {{ y = Conv <dilations = [2, 3]> (x, w) }}", 13, w=WEIGHT),
+    "conv_pad_before": Graph(
+        f"{PICTURE} {{ p = Pad (x, pads, v) y = Conv <pads = [1, 1, 1, 1]> (p, w) }}",
+        13,
+        pads=i64(0, 0, 1, 1, 0, 0, 0, 2),
+        v=np.float32(0.5),
+        w=WEIGHT,
+    ),
+    "conv_add_mul": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) a = Add (c, b) y = Mul (a, m) }}",
+        13,
+        w=WEIGHT,
+        b=GAMMA[:4].reshape(4, 1, 1),
+        m=BETA[:6],
+    ),
+    "conv_transpose_same": Graph(
+        f'{PICTURE} {{ y = ConvTranspose <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w) }}',
+        11,
+        w=WEIGHT.transpose(1, 0, 2, 3).copy(),
+    ),
+    "conv_transpose_lower": Graph(
+        f'{PICTURE} {{ y = ConvTranspose <auto_pad = "SAME_LOWER", strides = [2, 2]> (x, w) }}',
+        11,
+        w=WEIGHT.transpose(1, 0, 2, 3).copy(),
+    ),
+    "conv_transpose_shape": Graph(
+        f"{PICTURE} {{ y = ConvTranspose <output_shape = [18, 17], strides = [2, 2]> (x, w) }}",
+        11,
+        w=WEIGHT.transpose(1, 0, 2, 3).copy(),
+    ),
+    "conv_transpose_group": Graph(
+        "(float[1, 4, 5, 5] x) => (float y) { y = ConvTranspose <group = 2, output_padding = [1, 0], "
+        "strides = [2, 2]> (x, w) }",
+        11,
+        w=WEIGHT[:, :2].copy(),
+    ),
+    "batch_norm_after": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) y = BatchNormalization (c, g, b, m, v) }}",
+        14,
+        w=WEIGHT,
+        g=GAMMA[:4],
+        b=BETA[:4],
+        m=BETA[4:],
+        v=np.abs(GAMMA[4:]),
+    ),
+    "pool_average_pads": Graph(
+        f"{PICTURE} {{ y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1, "
+        "strides = [2, 2], ceil_mode = 1> (x) }",
+        11,
+    ),
+    "pool_average_ceil": Graph(
+        f"{PICTURE} {{ y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (x) }}", 19
+    ),
+    "pool_max_dilated": Graph(f"{PICTURE} {{ y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x) }}", 12),
+    "pool_max_same": Graph(
+        f'{PICTURE} {{ y = MaxPool <kernel_shape = [3, 3], auto_pad = "SAME_LOWER", strides = [2, 2]> (x) }}', 12
+    ),
+    "pool_lp": Graph(f"{PICTURE} {{ y = LpPool <kernel_shape = [2, 2], p = 3> (x) }}", 18),
+    "pool_indices": Graph(
+        "(float[1, 3, 8, 8] x) => (float y, int64 i) { y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }",
+        12,
+    ),
+    # Resizing and sampling.
+    **{
+        f"resize_{mode}_{coords}": Graph(
+            f'{PICTURE} {{ y = Resize <mode = "{mode}", coordinate_transformation_mode = "{coords}"> (x, , scales) }}',
+            13,
+            scales=f32(1, 1, 1.7, 0.6),
+        )
+        for mode, coords in (
+            ("nearest", "half_pixel"),
+            ("nearest", "asymmetric"),
+            ("nearest", "align_corners"),
+            ("linear", "half_pixel"),
+            ("linear", "pytorch_half_pixel"),
+            ("linear", "align_corners"),
+            ("cubic", "half_pixel"),
+            ("cubic", "align_corners"),
+        )
+    },
+    "resize_ceil": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "nearest", nearest_mode = "ceil"> (x, , scales) }}',
+        13,
+        scales=f32(1, 1, 1.3, 2.5),
+    ),
+    "resize_antialias": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "linear", antialias = 1> (x, , scales) }}', 18, scales=f32(1, 1, 0.5, 0.6)
+    ),
+    "upsample": Graph(f'{PICTURE} {{ y = Upsample <mode = "linear"> (x, scales) }}', 9, scales=f32(1, 1, 2, 3)),
+    "grid_sample": Graph(f"{PICTURE} {{ y = GridSample (x, grid) }}", 16, grid=GRID),
+    "grid_sample_border": Graph(
+        f'{PICTURE} {{ y = GridSample <padding_mode = "border", mode = "nearest", align_corners = 1> (x, grid) }}',
+        16,
+        grid=GRID,
+    ),
+    "grid_sample_reflection": Graph(
+        f'{PICTURE} {{ y = GridSample <padding_mode = "reflection", mode = "bicubic"> (x, grid) }}', 16, grid=GRID
+    ),
+    "roi_align": Graph(
+        f"{PICTURE} {{ y = RoiAlign <output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, n) }}",
+        16,
+        r=f32(0, 0, 4, 4, 1, 2, 7, 6).reshape(2, 4),
+        n=i64(0, 0),
+    ),
+    "depth_to_space_crd": Graph(
+        '(float[1, 8, 4, 4] x) => (float y) { y = DepthToSpace <blocksize = 2, mode = "CRD"> (x) }', 13
+    ),
+    "pad_reflect": Graph(f'{PICTURE} {{ y = Pad <mode = "reflect"> (x, pads) }}', 13, pads=i64(0, 0, 2, 3, 0, 0, 1, 2)),
+    "pad_edge_negative": Graph(
+        f'{PICTURE} {{ y = Pad <mode = "edge"> (x, pads) }}', 13, pads=i64(0, 0, -1, 2, 0, 0, 3, -2)
+    ),
+    "pad_wrap": Graph(f'{PICTURE} {{ y = Pad <mode = "wrap"> (x, pads) }}', 19, pads=i64(0, 0, 2, 1, 0, 0, 1, 2)),
+    # Sums, scans, gathers.
+    "cumsum_exclusive": Graph(f"{ROWS} {{ y = CumSum <exclusive = 1, reverse = 1> (x, a) }}", 14, a=np.int64(1)),
+    "cumsum_negative": Graph(f"{ROWS} {{ y = CumSum (x, a) }}", 14, a=np.int64(-2)),
+    "scatter_nd_add": Graph(
+        f'{ROWS} {{ y = ScatterND <reduction = "add"> (x, i, u) }}', 18, i=i64(1, 1, 3).reshape(3, 1), u=SQUARE[:3]
+    ),
+    "scatter_elements_max": Graph(
+        f'{ROWS} {{ y = ScatterElements <axis = 1, reduction = "max"> (x, i, u) }}',
+        18,
+        i=np.tile(i64(0, 0, 5), (8, 1)),
+        u=SQUARE[:, :3].copy(),
+    ),
+    "gather_negative": Graph(f"{ROWS} {{ y = Gather <axis = 1> (x, i) }}", 13, i=i64(-1, 0, -8)),
+    "gather_nd_batch": Graph(
+        f"{ROWS} {{ y = GatherND <batch_dims = 1> (x, i) }}", 13, i=i64(0, 7, 6, 5, 4, 3, 2, 1).reshape(8, 1)
+    ),
+    "slice_backwards": Graph(
+        f"{ROWS} {{ y = Slice (x, s, e, a, k) }}", 13, s=i64(-1, 6), e=i64(-100, 0), a=i64(1, 0), k=i64(-2, -3)
+    ),
+    "reduce_log_sum": Graph(f"{ROWS} {{ y = ReduceLogSumExp <axes = [0], keepdims = 0> (x) }}", 13),
+    "reduce_l1_noop": Graph(f"{ROWS} {{ y = ReduceL1 <noop_with_empty_axes = 1> (x, a) }}", 18, a=i64()),
+    "reduce_prod": Graph(f"{ROWS} {{ y = ReduceProd <axes = [1]> (x) }}", 13),
+    "arg_max_last": Graph("(float[8, 8] x) => (int64 y) { y = ArgMax <axis = 1, select_last_index = 1> (x) }", 13),
+    "arg_max_ties": Graph(
+        "(float[8, 8] x) => (int64 y) { t = Mul (x, z) s = Add (t, v) y = ArgMax <axis = 1> (s) }",
+        13,
+        z=np.float32(0),
+        v=TIES,
+    ),
+    "top_k_ties": Graph(
+        "(float[8, 8] x) => (float y, int64 i) { t = Mul (x, z) s = Add (t, v) y, i = TopK (s, k) }",
+        11,
+        z=np.float32(0),
+        v=TIES,
+        k=i64(4),
+    ),
+    "top_k_smallest": Graph("(float[8, 8] x) => (float y, int64 i) { y, i = TopK <largest = 0> (x, k) }", 11, k=i64(3)),
+    "unique": Graph("(float[8, 8] x) => (float y) { r = Round (x) y, i, v, c = Unique <sorted = 1> (r) }", 11),
+    "one_hot_axis": Graph(
+        "(float[8, 8] x) => (float y) { i = ArgMax <axis = 1, keepdims = 0> (x) y = OneHot <axis = 0> (i, d, v) }",
+        11,
+        d=np.int64(10),
+        v=f32(-1, 2),
+    ),
+    "trilu_upper": Graph(f"{ROWS} {{ y = Trilu <upper = 0> (x, k) }}", 14, k=np.int64(-2)),
+    "compress": Graph(f"{ROWS} {{ y = Compress <axis = 1> (x, c) }}", 11, c=np.array([1, 0, 1, 1, 0], bool)),
+    "non_zero": Graph("(float[8, 8] x) => (int64 y) { r = Relu (x) y = NonZero (r) }", 13),
+    "non_max": Graph(
+        "(float[1, 1, 4] x) => (int64 y) { y = NonMaxSuppression (b, x, m, u, s) }",
+        11,
+        b=f32(0, 0, 1, 1, 0, 0.1, 1, 1.1, 2, 2, 3, 3, 0, 0, 0.9, 1).reshape(1, 4, 4),
+        m=i64(3),
+        u=f32(0.5),
+        s=f32(-9),
+    ),
+    # Matrix products.
+    "einsum_trace": Graph('(float[3, 4, 4] x) => (float y) { y = Einsum <equation = "bii->bi"> (x) }', 12),
+    "einsum_three": Graph(
+        f'{ROWS} {{ y = Einsum <equation = "ij,jk,lk->il"> (x, w, v) }}', 12, w=SQUARE, v=SQUARE.T.copy()
+    ),
+    "gemm_scaled": Graph(
+        f"{ROWS} {{ y = Gemm <alpha = 0.3, beta = 2.0, transA = 1, transB = 1> (x, w, b) }}", 13, w=SQUARE, b=GAMMA
+    ),
+    "matmul_broadcast": Graph(
+        f"{TOKENS[:-1]}) {{ t = MatMul (x, w) u = Transpose <perm = [0, 2, 1]> (t) y = MatMul (u, x) }}", 13, w=SQUARE
+    ),
+    "matmul_add_wide": Graph(f"{ROWS} {{ m = MatMul (x, w) y = Add (m, b) }}", 13, w=SQUARE, b=SQUARE),
+    "matmul_scale": Graph(
+        f"{ROWS} {{ s = Div (x, k) t = Transpose <perm = [1, 0]> (s) m = MatMul (t, w) y = Mul (m, k) }}",
+        13,
+        w=SQUARE,
+        k=np.float32(3),
+    ),
+    "attention_mask": Graph(
+        f"{TOKENS} {{ t = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, t) d = Div (s, k) a = Add (d, m) "
+        "p = Softmax <axis = -1> (a) y = MatMul (p, x) }",
+        13,
+        k=np.float32(8**0.5),
+        m=np.triu(np.full((6, 6), -1e9, np.float32), 1),
+    ),
+    "transpose_chain": Graph(
+        "(float[2, 3, 4] x) => (float y) { a = Transpose <perm = [2, 0, 1]> (x) "
+        "b = Transpose <perm = [1, 2, 0]> (a) c = Reshape (b, s) y = Relu (c) }",
+        13,
+        s=i64(0, -1),
+    ),
+    "lstm_peephole": Graph(
+        '(float[4, 2, 8] x) => (float y) { y, h, c = LSTM <hidden_size = 2, direction = "reverse"> (x, w, r, b, , , , p) }',
+        14,
+        w=np.tile(SQUARE, 1)[None],
+        r=SQUARE[None, :, :2].copy(),
+        b=np.tile(GAMMA, 2)[None],
+        p=GAMMA[None, :6].copy(),
+    ),
+    "gru_before_reset": Graph(
+        "(float[4, 2, 8] x) => (float y) { y, h = GRU <hidden_size = 2, linear_before_reset = 1> (x, w, r, b) }",
+        14,
+        w=SQUARE[None, :6].copy(),
+        r=SQUARE[None, :6, :2].copy(),
+        b=np.tile(GAMMA[:6], 2)[None],
+    ),
+    "rnn_both": Graph(
+        '(float[4, 2, 8] x) => (float y) { y, h = RNN <hidden_size = 3, direction = "bidirectional"> (x, w, r) }',
+        14,
+        w=np.stack([SQUARE[:3], SQUARE[3:6]]),
+        r=np.stack([SQUARE[:3, :3], SQUARE[3:6, :3]]),
+    ),
+    # Control flow.
+    "if_branch": Graph(
+        f"{ROWS} {{ s = ReduceSum <keepdims = 0> (x) c = Greater (s, zero) y = If (c) "
+        "<then_branch = t () => (float a) { a = Neg (x) }, else_branch = e () => (float b) { b = Exp (x) }> }",
+        13,
+        zero=np.float32(0),
+    ),
+    "loop_grow": Graph(
+        f"{ROWS} {{ y = Loop (n, go, x) <body = b (int64 i, bool c, float v) => (bool o, float w) "
+        "{ o = Identity (c) f = Cast <to = 1> (i) a = Add (v, f) w = Tanh (a) }> }",
+        13,
+        n=np.int64(3),
+        go=np.array(True),
+    ),
+    "scan_sum": Graph(
+        f"{ROWS} {{ l, y = Scan <num_scan_inputs = 1, body = b (float[8] s, float[8] r) => (float[8] o, float[8] q) "
+        "{ o = Add (s, r) q = Sin (o) }> (z, x) }",
+        13,
+        z=np.zeros(8, np.float32),
+    ),
+    # Integers, booleans, text, what is empty.
+    "mod_signs": Graph(
+        "(float[8, 8] x) => (int64 y) { m = Mul (x, t) i = Cast <to = 7> (m) y = Mod (i, k) }",
+        13,
+        t=np.float32(10),
+        k=np.int64(-3),
+    ),
+    "mod_float": Graph(f"{ROWS} {{ y = Mod <fmod = 1> (x, k) }}", 13, k=np.float32(0.7)),
+    "divide_integers": Graph(
+        "(float[8, 8] x) => (int64 y) { m = Mul (x, t) i = Cast <to = 7> (m) y = Div (i, k) }",
+        13,
+        t=np.float32(10),
+        k=np.int64(3),
+    ),
+    "shift_bits": Graph(
+        '(uint8[4, 4] x) => (uint8 y) { y = BitShift <direction = "RIGHT"> (x, k) }', 11, k=np.uint8(3)
+    ),
+    "greater_bool": Graph(
+        "(float[8, 8] x) => (bool y) { a = Greater (x, z) b = IsNaN (x) y = Xor (a, b) }", 13, z=np.float32(0.1)
+    ),
+    "round_half": Graph(
+        f"{ROWS} {{ t = Mul (x, k) r = Round (t) h = Div (r, two) y = Round (h) }}",
+        13,
+        k=np.float32(4),
+        two=np.float32(2),
+    ),
+    "cast_saturates": Graph(
+        "(float[8, 8] x) => (int32 y) { m = Mul (x, k) y = Cast <to = 6> (m) }", 13, k=np.float32(100)
+    ),
+    "where_broadcast": Graph(f"{ROWS} {{ c = Less (x, z) y = Where (c, g, x) }}", 13, z=np.float32(0), g=GAMMA),
+    "sign_zero": Graph(f"{ROWS} {{ r = Round (x) y = Sign (r) }}", 13),
+    "empty_slice": Graph(
+        "(float[8, 8] x) => (float y, float z) { y = Slice (x, s, e) z = Relu (x) }", 13, s=i64(3, 0), e=i64(3, 8)
+    ),
+    "text_labels": Graph(
+        "(float[1, 4] x) => (string y) { i = ArgMax <axis = 1, keepdims = 0> (x) y = Gather (t, i) }",
+        13,
+        t=np.array(["red", "green", "blue", "grey"], object),
+    ),
+    "infinities": Graph(f"{ROWS} {{ l = Log (x) y = Where (c, l, x) }}", 13, c=np.zeros((8, 8), bool)),
+    # Quantized.
+    "qdq_conv": Graph(
+        f"{PICTURE} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) "
+        "c = Conv (d, v) p = QuantizeLinear (c, s, z) y = DequantizeLinear (p, s, z) }",
+        13,
+        w=QWEIGHT,
+        **QUANT,
+    ),
+    "qdq_small_bias": Graph(
+        f"{PICTURE} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ts, wz) "
+        "c = Conv (d, v, b) p = QuantizeLinear (c, s, z) y = DequantizeLinear (p, s, z) }",
+        13,
+        w=QWEIGHT,
+        ts=np.float32(1e-12),
+        b=f32(1, -1, 2, 0.5),
+        s=QUANT["s"],
+        z=QUANT["z"],
+        wz=QUANT["wz"],
+    ),
+    "qdq_clipped_relu": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) r = Relu (d) p = QuantizeLinear (r, s, n) "
+        "y = DequantizeLinear (p, s, n) }",
+        13,
+        n=np.uint8(64),
+        s=QUANT["s"],
+        z=QUANT["z"],
+    ),
+    "qlinear_matmul": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) m = QLinearMatMul (q, s, z, w, ws, wz, s, z) "
+        "y = DequantizeLinear (m, s, z) }",
+        13,
+        w=QSQUARE,
+        **QUANT,
+    ),
+    "qlinear_conv": Graph(
+        f"{PICTURE} {{ q = QuantizeLinear (x, s, z) m = QLinearConv <pads = [1, 0, 0, 1]> (q, s, z, w, ws, wz, s, z) "
+        "y = DequantizeLinear (m, s, z) }",
+        13,
+        w=QWEIGHT,
+        **QUANT,
+    ),
+    "matmul_integer": Graph(
+        "(uint8[8, 8] x) => (int32 y) { y = MatMulInteger (x, w, z, wz) }", 13, w=QSQUARE, z=QUANT["z"], wz=QUANT["wz"]
+    ),
+    "conv_integer": Graph(
+        "(uint8[1, 3, 8, 8] x) => (int32 y) { y = ConvInteger (x, w, z) }", 13, w=QWEIGHT, z=QUANT["z"]
+    ),
+    "dynamic_quantize": Graph(
+        f"{ROWS} {{ q, s, z = DynamicQuantizeLinear (x) m = MatMulInteger (q, w, z) f = Cast <to = 1> (m) k = Mul (s, ws) "
+        "y = Mul (f, k) }",
+        13,
+        w=QSQUARE,
+        ws=QUANT["ws"],
+    ),
+    "qdq_per_axis": Graph(
+        f"{PICTURE} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear <axis = 0> (w, ws) "
+        "y = Conv (d, v) }",
+        13,
+        w=QWEIGHT,
+        ws=f32(0.01, 0.03, 0.002, 0.05),
+        s=QUANT["s"],
+        z=QUANT["z"],
+    ),
+}
+
+
+def draw(model: ModelProto) -> dict[str, Any]:
+    """Inputs of one call, other than those that the run makes up."""
+    rng, feeds = np.random.default_rng(7), {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        shape, dtype = [axis.dim_value for axis in kind.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        whole = dtype.kind in "iu"
+        feeds[value.name] = (rng.integers(0, 100, shape) if whole else rng.standard_normal(shape)).astype(dtype)
+    return feeds
+
+
+def evaluate(model: ModelProto, feeds: Arrays) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    with np.errstate(all="ignore"):
+        return list(ReferenceEvaluator(model).run(None, dict(feeds)))
+
+
+def run_session(model: ModelProto, feeds: Arrays, level: str) -> list[Any]:
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    settings.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feeds)))
+
+
+def run_openvino(model: ModelProto, feeds: Arrays) -> list[Any]:
+    import io
+
+    import openvino
+
+    core = openvino.Core()
+    config = {"INFERENCE_PRECISION_HINT": "f32"}
+    found = core.compile_model(core.read_model(io.BytesIO(model.SerializeToString())), "CPU", config)(dict(feeds))
+    return [found[i] for i in range(len(model.graph.output))]
+
+
+def measure_distance(wanted: list[Any], found: list[Any]) -> float:
+    """The largest noise-to-signal ratio of an output; 1 for another shape, kind or word."""
+    worst = 0.0
+    for one, other in zip(wanted, found, strict=True):
+        a, b = np.asarray(one), np.asarray(other)
+        if a.shape != b.shape:
+            return 1.0
+        if a.dtype.kind not in "fiub":
+            worst = max(worst, float(np.mean(a.astype(str) != b.astype(str))))
+            continue
+        x, y = (np.nan_to_num(array.astype(np.float64), posinf=0, neginf=0) for array in (a, b))
+        signal = float(np.linalg.norm(x))
+        worst = max(worst, float(np.linalg.norm(x - y)) / signal if signal else float(np.any(x != y)))
+    return worst
+
+
+def compare_by_hand(model: ModelProto, feeds: Arrays, tolerance: float) -> dict[str, Any]:
+    """What each engine is expected to be: "same", "changed", or why it ran nothing; and what was the truth."""
+    found: dict[str, Any] = {}
+    for name, ask in (
+        ("evaluator", lambda: evaluate(model, feeds)),
+        ("ort:opt=none", lambda: run_session(model, feeds, "ORT_DISABLE_ALL")),
+        ("ort", lambda: run_session(model, feeds, "ORT_ENABLE_ALL")),
+        ("openvino", lambda: run_openvino(model, feeds)),
+    ):
+        try:
+            found[name] = ask()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+    evaluated, plain = found["evaluator"], found["ort:opt=none"]
+    both = isinstance(evaluated, list) and isinstance(plain, list)
+    differs = both and measure_distance(plain, evaluated) > tolerance
+    truth = plain if isinstance(plain, list) else evaluated
+    told: dict[str, Any] = {
+        "evaluator": "differs from ort:opt=none" if differs else "agrees" if both else "only one ran"
+    }
+    for name in ("ort", "openvino"):
+        other = found[name]
+        if isinstance(truth, str) or isinstance(other, str):
+            told[name] = "failed" if isinstance(other, str) else "no truth"
+        else:
+            told[name] = "changed" if measure_distance(truth, other) > tolerance else "same"
+    return told
+
+
+def run_graph(path: Path, out: Path) -> dict[str, str]:
+    """Engine -> its verdict in a run."""
+    command = [sys.executable, "-m", "enginebench", "run", str(path), "--engines", "ort,openvino", "--precisions"]
+    command += ["fp32", "--quick", "--iters", "5", "--out", str(out), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    try:
+        rows = json.loads(done.stdout)["rows"]
+    except (ValueError, KeyError):
+        text = (done.stderr.strip().splitlines() or [""])[-1]
+        return {"run": f"exit code {done.returncode}: {text[:100]}"}
+    found = {}
+    for row in rows:
+        verdict = row["outputs"] if row["status"] == "ok" else row["status"]
+        found[row["engine"]] = f"not judged ({row['outputs_reason'][:60]})" if verdict == "not_judged" else verdict
+    return found
+
+
+def judge(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Each engine whose verdict is not what was expected."""
+    wrong = []
+    for engine in ("ort", "openvino"):
+        said, wanted = found.get(engine, "no row"), expected[engine]
+        if wanted == "changed" and said in ("same", "within_limits"):
+            wrong.append(f"{engine}: a difference is not named")
+        if wanted == "same" and said == "changed":
+            wrong.append(f"{engine}: named without a difference")
+    return wrong
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", default="", help="names of graphs, separated by commas")
+    options.add_argument("--out", help="folder of the graphs and runs, which are kept")
+    options.add_argument("--tolerance", type=float, default=TOLERANCE)
+    options.add_argument("--json", action="store_true", help="a line of JSON for each graph")
+    asked = options.parse_args()
+    chosen = [name for name in GRAPHS if not asked.only or name in asked.only.split(",")]
+    faults = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(asked.out or scratch)
+        home.mkdir(parents=True, exist_ok=True)
+        for name in chosen:
+            model = GRAPHS[name].build(name)
+            onnx.save(model, home / f"{name}.onnx")
+            quantized = any(node.op_type in ("QuantizeLinear", "QLinearMatMul") for node in model.graph.node)
+            tolerance = INT8_TOLERANCE if quantized else asked.tolerance
+            expected = compare_by_hand(model, draw(model), tolerance)
+            found = run_graph(home / f"{name}.onnx", home / name)
+            wrong = judge(expected, found)
+            faults += len(wrong)
+            if asked.json:
+                print(json.dumps({"graph": name, "expected": expected, "found": found, "wrong": wrong}), flush=True)
+            else:
+                verdicts = ", ".join(f"{engine} {verdict}" for engine, verdict in found.items())
+                print(f"{name:24} {verdicts:60} {'; '.join(wrong)}", flush=True)
+    print(f"{len(chosen)} graphs, {faults} wrong verdicts", file=sys.stderr)
+    return int(faults > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
