@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -107,6 +107,8 @@ CHECK_SAMPLES = 32
 VARIATION = 1e-2
 # Processes of a row of which nobody says beforehand how often it is measured.
 ENDLESS = 1_000_000
+
+T = TypeVar("T")
 
 
 class Turn(Struct, frozen=True):
@@ -217,7 +219,7 @@ class Campaign:
         self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
         self.check()
         self._add_lower_levels()
-        turns = list_turns(list(self._rows.values()))
+        turns = order_trials(list(self._rows.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
             self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
             self._end_settled(end)
@@ -898,21 +900,29 @@ class Campaign:
             self._save(result)
 
 
-def list_turns(rows: Sequence[PlannedRow]) -> list[Turn]:
+def order_trials(rows: Sequence[PlannedRow]) -> list[Turn]:
     """Every trial of a run, in order: A B C, then C B A, and so on.
 
-    A machine that becomes slower and slower thus favours no row: over two rounds each has the same mean place. Where
-    engines are built several times, and trial i times build i modulo their number, each build gets rounds in both
-    directions, too. The places are numbered by the plan alone: a row that fails or is resumed moves no number.
+    The places are numbered by the plan alone: a row that fails or is resumed moves no number.
     """
     rounds = max((row.measure.processes for row in rows), default=0)
     builds = max((row.measure.builds for row in rows), default=1)
     pairs: list[tuple[PlannedRow, int]] = []
     for repetition in range(rounds):
         taking_part = [row for row in rows if repetition < row.measure.processes]
-        backwards = (repetition % builds + repetition // builds) % 2 == 1
-        pairs += [(row, repetition) for row in (reversed(taking_part) if backwards else taking_part)]
+        pairs += [(row, repetition) for row in order_round(taking_part, repetition, builds)]
     return [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
+
+
+def order_round(items: Sequence[T], number: int, builds: int = 1) -> Sequence[T]:
+    """The items in the order of this round, 0 first: every other round is backwards.
+
+    A machine that becomes slower and slower thus favours none: over two rounds each has the same mean place. Where
+    engines are built several times, and trial i times build i modulo their number, each build gets rounds in both
+    directions, too.
+    """
+    backwards = (number % builds + number // builds) % 2 == 1
+    return items[::-1] if backwards else items
 
 
 def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:

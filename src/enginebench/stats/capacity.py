@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
 from enginebench.stats.compare import MIN_REPETITIONS, count_needed, judge_spread
-from enginebench.stats.intervals import estimate_geometric, measure_spread
+from enginebench.stats.intervals import estimate_geometric, measure_series
 from enginebench.stats.queueing import Limit
 from enginebench.stats.validity import disturbed_alike, grade_ratio
 
@@ -136,11 +136,11 @@ def compare_capacities(
         ended = "no round came to its end on both sides: raise --time-budget"
         why = "no round found a rate that meets the limit on both sides" if rounds else ended
         return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
-    spread = measure_spread([math.log(b / a) for a, b in known])
+    spread = measure_series([math.log(b / a) for a, b in known])
     found, why = judge_spread(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
-    validity, doubt = grade_ratio(ratio, disturbed)
+    validity, doubt = grade_ratio(ratio, disturbed, spread.correlation)
     alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
     verdict: Verdict = found if alike else "not_shown"
     doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]

@@ -26,8 +26,10 @@ from enginebench.core.shapes import concrete_shape
 from enginebench.stats.intervals import (
     Spread,
     estimate_geometric,
+    is_correlated,
     join_builds,
     measure_difference,
+    measure_series,
     measure_spread,
     quantile_of_t,
     take_logs,
@@ -44,6 +46,11 @@ POWER = 0.8
 FIXED = 0.95
 # Trials to come are expected to move the mean no further than this quantile of what they may.
 EXPECTED = 0.95
+# A row ends before the last look only if its verdict holds for an interval so many times as wide, where its trials
+# resemble the ones before more than half of all independent series do: six trials cannot say that they do not. Found
+# with `benchmarks/verdicts.py`, as NOTICED in `intervals.py`.
+EARLY_CHANCE = 0.5
+EARLY_WIDTH = 2.0
 # Nobody repeats a row more often than this; a difference that needs more lies on the margin.
 MAX_REPETITIONS = 1000
 
@@ -65,6 +72,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     repetitions_needed: int | None = None  # for `not_shown`: as many units would show it, four times of five
     unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build
     margin: float = MARGIN
+    autocorrelation: float | None = None  # of what was compared, from one trial to the next, as estimated
     clock: str = "host"  # whose times were compared: "host", "device", "tool", "modelled"
     outputs_agree: bool | None = None  # of the two sides, within the limits; None: nobody compared their answers
     failures: tuple[str, ...] = ()  # why the pair fails a gate; empty: it passes
@@ -81,8 +89,9 @@ def compare(
     """What the neighbouring repetitions of two interleaved rows show.
 
     d_i = ln(median_base,i / median_cand,i) over repetitions that both rows have; ratio = exp(mean d) with Student's t
-    interval at k - 1 degrees of freedom. A repetition that one side lacks is left out, and the reasons say so. Where a
-    side was built several times the build is the unit: the d_i of one build are one value, their mean.
+    interval at k - 1 degrees of freedom, wider where neighbouring d_i resemble each other. A repetition that one side
+    lacks is left out, and the reasons say so. Where a side was built several times the build is the unit: the d_i of
+    one build are one value, their mean.
 
     Args:
         level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
@@ -124,7 +133,13 @@ def spread_pairs(
         for side, name in zip((left, right), SIDES, strict=True)
     ]
     builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
-    return measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(common), reasons
+    measure = measure_by_unit(find_unit(base, cand))
+    return measure(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(common), reasons
+
+
+def measure_by_unit(unit: Unit) -> Callable[[Sequence[float]], Spread]:
+    """How values of this unit are averaged: those of builds are means over all of a run, and have no order."""
+    return measure_spread if unit == "build" else measure_series
 
 
 def find_unit(*sides: Sequence[Measurement]) -> Unit:
@@ -150,7 +165,8 @@ def compare_apart(
         join_builds(take_logs(values, f"the median of the {name}"), [m.build for m in side])
         for values, name, side in zip(medians, SIDES, kept, strict=True)
     ]
-    spread, unit = measure_difference(*logs), find_unit(base, cand)
+    unit = find_unit(base, cand)
+    spread = measure_difference(*map(measure_by_unit(unit), logs))
     noun = "builds or processes" if unit == "build" else "processes"
     method = f"{len(logs[0])} and {len(logs[1])} {noun}, Welch t over the logs of their medians"
     return conclude(spread, method, margin, level, clock, [], unit)
@@ -216,6 +232,7 @@ def conclude(
         repetitions_needed=needed,
         unit=unit,
         margin=margin,
+        autocorrelation=spread.correlation,
         clock=clock,
     )
 
@@ -224,19 +241,34 @@ def judge_spread(spread: Spread, margin: float, level: float = 0.95, unit: Unit 
     """(verdict, why it is `not_shown` or "") for a mean log ratio.
 
     With m = ln(1 + margin): `faster` when the interval lies above m, `slower` when below -m, `equivalent` when the
-    interval of the two one-sided tests lies inside +-m, else `not_shown`.
+    interval of the two one-sided tests lies inside +-m, else `not_shown`. A verdict must hold as well for an interval
+    that is wider by the spread's `caution`.
     """
-    wide, narrow = spread.interval(level), spread.interval(2 * level - 1)
-    if spread.n < MIN_REPETITIONS or wide is None or narrow is None:
+    if spread.n < MIN_REPETITIONS or spread.error is None:
         return "not_shown", f"{spread.n} of the {MIN_REPETITIONS} {NOUNS[unit]} that a verdict needs"
+    verdict = _place_interval(spread, margin, level)
+    if verdict == "not_shown":
+        return verdict, f"the interval reaches across the margin of {margin:.1%}"
+    if _place_interval(spread.careful, margin, level) == "not_shown":
+        return "not_shown", (
+            f"neighbouring {NOUNS[unit]} may resemble each other (autocorrelation {spread.correlation:.2f}): an "
+            f"interval that allows for it, {spread.caution:.1f} times as wide, reaches across the margin of "
+            f"{margin:.1%}"
+        )
+    return verdict, ""
+
+
+def _place_interval(spread: Spread, margin: float, level: float) -> Verdict:
+    """On which side of the margin the interval of a mean log ratio lies."""
+    wide, narrow = spread.interval(level), spread.interval(2 * level - 1)
     m = math.log1p(margin)
+    if wide is None or narrow is None:
+        return "not_shown"
     if wide[0] > m:
-        return "faster", ""
+        return "faster"
     if wide[1] < -m:
-        return "slower", ""
-    if -m < narrow[0] and narrow[1] < m:
-        return "equivalent", ""
-    return "not_shown", f"the interval reaches across the margin of {margin:.1%}"
+        return "slower"
+    return "equivalent" if -m < narrow[0] and narrow[1] < m else "not_shown"
 
 
 def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | None:
@@ -250,7 +282,7 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
     m = math.log1p(margin)
     beyond = abs(spread.mean) > m
     gap, p = abs(abs(spread.mean) - m), (1 + level) / 2 if beyond else level
-    deviation = spread.error * math.sqrt(spread.n)
+    deviation = spread.error * spread.caution * math.sqrt(spread.n)
 
     def shows(k: int) -> bool:
         return (quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)) * deviation / math.sqrt(k) < gap
@@ -374,10 +406,16 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collect
 def can_change(spread: Spread, trials: int, margin: float) -> bool:
     """Whether more trials are likely to say something else about a mean log ratio.
 
-    Not where a verdict is shown. Nor where none will be: as far as the mean may move until the last look, its interval
-    will still reach across the margin, if the values scatter as they did.
+    Not where a verdict is shown, by trials that are independent as far as so few can say. Nor where none will be: as
+    far as the mean may move until the last look, its interval will still reach across the margin, if the values scatter
+    as they did.
     """
-    if trials >= MOST or spread.error is None or judge_spread(spread, margin, LEVELS[trials])[0] != "not_shown":
+    if trials >= MOST or spread.error is None:
+        return False
+    sure = spread
+    if is_correlated(spread.correlation, spread.n, EARLY_CHANCE):
+        sure = replace(spread, caution=EARLY_WIDTH)
+    if judge_spread(sure, margin, LEVELS[trials])[0] != "not_shown":
         return False
     deviation, m, level = spread.error * math.sqrt(spread.n), math.log1p(margin), LEVELS[MOST]
     moved = quantile_of_t(EXPECTED, spread.n - 1) * deviation * math.sqrt(1 / spread.n - 1 / MOST)

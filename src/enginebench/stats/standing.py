@@ -23,8 +23,10 @@ from enginebench.core.records import (
 from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
+from enginebench.stats.intervals import is_correlated
 from enginebench.stats.summary import Summary, summarize
 from enginebench.stats.validity import (
+    CORRELATED,
     SPEED_RATIO,
     WIDE_RATIO,
     Trust,
@@ -189,7 +191,7 @@ def trust_ratio(
     """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
     if found.ratio is None:
         return found
-    trust = judge_ratio(base, cand, found.ratio, names)
+    trust = judge_ratio(base, cand, found.ratio, names, found.autocorrelation)
     ratio, why = widen_ratio(found.ratio, trust), trust.reason
     # A verdict has to hold also without what slowed one side more than the other.
     low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + found.margin
@@ -201,7 +203,8 @@ def trust_ratio(
     # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
     good, agreed = trust.validity == "good", trust.alike and trust.least > 1
     clear = found.verdict == "faster" and ((good and holds) or agreed)
-    found = replace(found, clear=clear or (not good and _leads(ratio, trust, found.margin, step)))
+    independent = not is_correlated(found.autocorrelation, ratio.n, CORRELATED)
+    found = replace(found, clear=clear or (not good and _leads(ratio, trust, found.margin, step, independent)))
     found = replace(found, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         reasons = (why, *found.reasons)
@@ -214,19 +217,19 @@ def trust_ratio(
     return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *doubts), repetitions_needed=needed)
 
 
-def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
+def _leads(ratio: Estimate, trust: Trust, margin: float, step: float, independent: bool) -> bool:
     """Whether the candidate is the faster one though its ratio is doubtful, or its trials too few for a verdict.
 
-    By an interval twice as wide, or by each of so many pairs that chance does that once in a hundred: where every other
-    trial starves, no interval says anything. Of one trial, beyond `step`: of 208 stored neighbours of one row on
-    CPUs 30 % were more than 1.2 apart and 2 % more than 2, of 281 on GPUs 5 % more than 1.2. Where nobody knows a
-    slowdown, only what it cannot be counts.
+    By an interval twice as wide, or by each of so many independent pairs that chance does that once in a hundred: where
+    every other trial starves, no interval says anything. Of one trial, beyond `step`: of 208 stored neighbours of one
+    row on CPUs 30 % were more than 1.2 apart and 2 % more than 2, of 281 on GPUs 5 % more than 1.2. Where nobody knows
+    a slowdown, only what it cannot be counts.
     """
     if not trust.bias:
         return trust.least > trust.doubt
     least = trust.least / trust.doubt
     low = ratio.low**2 / ratio.value if ratio.low is not None else min(ratio.value, least) / step
-    return max(low, least if ratio.n >= MIN_SIGNS else 0.0) > 1 + margin
+    return max(low, least if ratio.n >= MIN_SIGNS and independent else 0.0) > 1 + margin
 
 
 def weigh(

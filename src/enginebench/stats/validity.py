@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
 from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.stats.intervals import is_correlated
 from enginebench.stats.quantiles import median, min_samples
 from enginebench.stats.summary import share_marked
 
@@ -49,6 +50,10 @@ QUIET_SHARE = 0.1
 # 2 % is decided long before; beyond a factor of two an interval does not even give the order of magnitude.
 NARROW_RATIO = 1.25
 WIDE_RATIO = 2.0
+# Chances with which independent trials show as much autocorrelation: below the first, the usual 5 %, a ratio is no
+# longer `good`, below the second it is `low`.
+CORRELATED = 0.05
+SURELY_CORRELATED = 0.01
 
 # Times that no answer and no chart of the best is taken from.
 UNUSABLE: tuple[Validity, ...] = ("invalid", "implausible")
@@ -115,7 +120,11 @@ class Trust(Struct, frozen=True):
 
 
 def judge_ratio(
-    base: Sequence[Measurement], cand: Sequence[Measurement], ratio: Estimate, names: tuple[str, str]
+    base: Sequence[Measurement],
+    cand: Sequence[Measurement],
+    ratio: Estimate,
+    names: tuple[str, str],
+    autocorrelation: float | None = None,
 ) -> Trust:
     """What a ratio is worth. A disturbance of both sides alike is in its interval.
 
@@ -149,7 +158,8 @@ def judge_ratio(
         busy = names[marked.index(max(marked))]
         return replace(trust, validity="not_given", reason=f"other programs ran beside {busy} alone, in 1 trial")
     unsettled = max(_share_unsettled(side) for side in (base, cand))
-    validity, why = grade_ratio(widen_ratio(ratio, trust), marked, apart=apart, unsettled=unsettled)
+    widened = widen_ratio(ratio, trust)
+    validity, why = grade_ratio(widened, marked, autocorrelation, apart=apart, unsettled=unsettled)
     alike = trust.doubt == 1 and disturbed_alike(marked, apart)
     return replace(trust, validity=validity, reason=why, alike=alike)
 
@@ -160,16 +170,24 @@ def disturbed_alike(marked: Sequence[float], apart: float = 1.0) -> bool:
 
 
 def grade_ratio(
-    ratio: Estimate, marked: Sequence[float], *, apart: float = 1.0, unsettled: float = 0.0
+    ratio: Estimate,
+    marked: Sequence[float],
+    autocorrelation: float | None,
+    *,
+    apart: float = 1.0,
+    unsettled: float = 0.0,
 ) -> tuple[RatioValidity, str]:
     """(`good`, `medium` or `low`, why it is not `good`) of a ratio; `marked`: the disturbed fraction of each side."""
+    resemble = f"neighbouring trials resemble each other, autocorrelation {autocorrelation or 0.0:.2f}"
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     doubts: list[tuple[bool, RatioValidity, str]] = [
         (width is None, "low", "1 trial each, no interval"),
         (width is not None and width > WIDE_RATIO, "low", "wide interval"),
         (not disturbed_alike(marked, apart), "low", "other programs slowed one side more than the other"),
+        (is_correlated(autocorrelation, ratio.n, SURELY_CORRELATED), "low", resemble),
         (ratio.n < MIN_REPETITIONS, "medium", "few trials"),
         (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
+        (is_correlated(autocorrelation, ratio.n, CORRELATED), "medium", resemble),
         (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),
         (unsettled > SUSPECT_SHARE, "medium", "warm-up had not settled"),
     ]

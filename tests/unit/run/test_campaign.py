@@ -22,7 +22,7 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.samples import write_samples
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_precisions, label, list_turns
+from enginebench.runs.campaign import Campaign, judge_precisions, label, order_trials
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
@@ -128,7 +128,7 @@ def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed)
 @pytest.mark.parametrize("builds", [1, 2, 3])
 def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed, builds: int) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=12, builds=builds)) for seed in "123"]
-    turns = list_turns(rows)
+    turns = order_trials(rows)
     assert [turn.order for turn in turns] == list(range(36)), "every place is taken once"
     for number in range(builds):
         of_build = [turn for turn in turns if turn.repetition % builds == number]
@@ -138,7 +138,7 @@ def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed
 
 def test_rows_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=n)) for seed, n in (("1", 3), ("2", 1), ("3", 2))]
-    turns = [(turn.row.engine.options["seed"], turn.repetition) for turn in list_turns(rows)]
+    turns = [(turn.row.engine.options["seed"], turn.repetition) for turn in order_trials(rows)]
     assert turns == [("1", 0), ("2", 0), ("3", 0), ("3", 1), ("1", 1), ("1", 2)]
 
 
@@ -155,7 +155,7 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
     before = bed.children.turns[:-1]
     results = bed.resume(*rows).run()
     assert before + bed.children.turns == [
-        (turn.row.engine.options["seed"], turn.repetition, turn.order) for turn in list_turns(rows)
+        (turn.row.engine.options["seed"], turn.repetition, turn.order) for turn in order_trials(rows)
     ]
     places = [[m.order for m in result.measurements] for result in results]
     assert places == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]

@@ -30,15 +30,15 @@ def test_intervals_agree_with_scipy() -> None:
     expected = stats.ttest_1samp(A, 0).confidence_interval(0.95)
     assert measure_spread(A).interval(0.95) == pytest.approx((expected.low, expected.high))
     test = stats.ttest_ind(A, B, equal_var=False)
-    spread, expected = measure_difference(A, B), test.confidence_interval(0.9)
+    spread, expected = measure_difference(measure_spread(A), measure_spread(B)), test.confidence_interval(0.9)
     assert spread.freedom == pytest.approx(test.df)
     assert spread.interval(0.9) == pytest.approx((expected.low, expected.high))
-    assert measure_difference([1.0, 1.0], [2.0, 2.0]).interval(0.95) == (-1.0, -1.0)
+    assert measure_difference(measure_spread([1.0, 1.0]), measure_spread([2.0, 2.0])).interval(0.95) == (-1.0, -1.0)
 
 
 def test_one_value_has_no_interval() -> None:
     assert measure_spread([1.0]).interval(0.95) is None
-    assert measure_difference([1.0], [1.0, 2.0]).interval(0.95) is None
+    assert measure_difference(measure_spread([1.0]), measure_spread([1.0, 2.0])).interval(0.95) is None
     estimate = estimate_geometric(measure_spread([math.log(3)]), 0.95, 1.0, "m")
     assert estimate.value == pytest.approx(3)
     assert (estimate.low, estimate.high, estimate.supported) == (None, None, False)

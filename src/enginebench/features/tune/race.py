@@ -12,7 +12,7 @@ from enginebench.core.limits import MARGIN
 from enginebench.core.records import Estimate
 from enginebench.features.tune.records import Dropped
 from enginebench.stats.compare import Comparison, conclude
-from enginebench.stats.intervals import Spread, estimate_geometric, measure_spread
+from enginebench.stats.intervals import Spread, estimate_geometric, measure_series, measure_spread
 
 # Rounds after which it is asked who can still win. The first is the least that has an interval; looking less and less
 # often keeps the errors of many looks few, and each look has about half of the candidates of the one before.
@@ -203,7 +203,7 @@ class Final:
         pairs = list(zip(self._logs[default], self._logs[self.challenger], strict=False))
         if default == self.challenger or not pairs:
             return None
-        spread = measure_spread([theirs - ours for theirs, ours in pairs])
+        spread = measure_series([theirs - ours for theirs, ours in pairs])
         method = f"{spread.n} rounds of fresh processes, Student t over ln(default / winner)"
         return self._trust(default, self.challenger, conclude(spread, method, MARGIN, FINAL_LEVEL, "host", ()))
 

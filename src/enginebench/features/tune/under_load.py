@@ -132,7 +132,7 @@ class LoadTrack:
             return found
         laps = [[lap for lap in self._laps if lap.final and lap.candidate == s.name] for s in (base, candidate)]
         marked = [sum(lap.validity != "valid" for lap in side) / max(len(side), 1) for side in laps]
-        validity, why = grade_ratio(found.ratio, marked)
+        validity, why = grade_ratio(found.ratio, marked, found.autocorrelation)
         doubts = [f"the validity of the ratio is {validity}: {why}"] if why else []
         verdict = found.verdict if disturbed_alike(marked) else "not_shown"  # else it may be that of the disturbance
         reasons = (*found.reasons, *doubts)
