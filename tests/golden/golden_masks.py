@@ -57,6 +57,7 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
 
 def mask_progress(text: str) -> str:
     """Lines that tell how a measurement goes: sorted, since rows may be built side by side, and without times."""
+    text = re.sub(r"^ *\d+ s (?=\S)", "", text, flags=re.MULTILINE)  # seconds since the start
     text = re.sub(r"( · [\d.]+ ms so far.*| · at most [\d.]+ s left)$", "", text, flags=re.MULTILINE)
     text = re.sub(r"Verdict: .*", "Verdict: MEASURED", re.sub(r"ceilings/\S+", "ceilings/MACHINE", text))
     lines = FRACTION.sub("#", re.sub(r"^\[\d+/(\d+)\]", r"[#/\1]", text, flags=re.MULTILINE)).splitlines()

@@ -1,13 +1,21 @@
-"""Progress as text: one live line on a terminal, plain lines elsewhere."""
+"""Progress as text: a table that fills up and a line below it on a terminal, plain lines elsewhere.
+
+Nothing here has a thread: a display that redraws itself while something is timed would disturb it. What is shown
+changes only when a step begins or ends.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from enginebench.core.records import Result
 from enginebench.core.text import clean_lines
 
 # Of a bar: what runs, how much of it is done, since when.
@@ -20,38 +28,55 @@ COLUMNS = (
 
 
 class LiveReporter:
-    """A bar that says what runs now."""
+    """The configurations that have times, fastest first, above a bar that says what runs now."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        # The display itself must not disturb what is measured.
-        self._progress = Progress(SpinnerColumn(), *COLUMNS, console=console, transient=True, refresh_per_second=2)
+    def __init__(self, console: Console, draw: Callable[[Sequence[Result]], RenderableType | None]) -> None:
+        """`draw`: the table of a run's results, as its report shows it; None where nothing has a time yet."""
+        self._console, self._draw = console, draw
+        self._table: RenderableType | None = None
+        self._progress = Progress(*COLUMNS, console=console, auto_refresh=False)
         self._task = self._progress.add_task("starting", total=1)
+        self._live = Live(self._compose(), console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> LiveReporter:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def begin(self, total: int) -> None:
         self._progress.update(self._task, total=total, completed=0)
+        self._refresh()
 
     def say(self, text: str) -> None:
         self._console.print(Text(clean_lines(text)))
 
     def step(self, text: str) -> None:
         self._progress.update(self._task, description=clean_lines(text))
+        self._refresh()
 
     def advance(self) -> None:
         self._progress.advance(self._task)
+        self._refresh()
+
+    def show(self, results: Sequence[Result]) -> None:
+        self._table = self._draw(results)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._live.update(self._compose(), refresh=True)
+
+    def _compose(self) -> RenderableType:
+        parts = [self._table, Text("")] if self._table is not None else []
+        return Group(*(part for part in (*parts, self._progress) if part is not None))
 
 
 class PlainReporter:
-    """A line for each thing that begins."""
+    """A line for each thing that begins, with the seconds since the start in front."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._start = clock, clock()
         self._done, self._total, self._last = 0, 0, ""
 
     def __enter__(self) -> PlainReporter:
@@ -69,7 +94,11 @@ class PlainReporter:
     def step(self, text: str) -> None:
         if text != self._last:
             self._last = text
-            self.say(f"[{self._done}/{self._total}] {text}" if self._total else text)
+            seconds = f"{self._clock() - self._start:4.0f} s "
+            self.say(f"{seconds}[{self._done}/{self._total}] {text}" if self._total else f"{seconds}{text}")
 
     def advance(self) -> None:
         self._done += 1
+
+    def show(self, results: Sequence[Result]) -> None:
+        """Plain lines have no table that fills up."""

@@ -1,7 +1,9 @@
 """The interface for showing progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from enginebench.core.records import Result
 
 
 class Reporter(Protocol):
@@ -11,6 +13,8 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
     def step(self, text: str) -> None: ...
     def advance(self) -> None: ...
+    def show(self, results: Sequence[Result]) -> None:
+        """Show the configurations as they stand; called between trials alone."""
 
 
 def tell_steps(reporter: Reporter, what: str) -> Callable[[str], None]:
@@ -23,3 +27,4 @@ class Silent:
     def say(self, text: str) -> None: ...
     def step(self, text: str) -> None: ...
     def advance(self) -> None: ...
+    def show(self, results: Sequence[Result]) -> None: ...

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import asdict as to_fields
@@ -15,7 +15,7 @@ from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.recipes import BF16
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe, Result
 from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
 from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend
@@ -26,6 +26,9 @@ from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter, Silent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def share(options: Shared) -> request.Shared:
@@ -296,6 +299,9 @@ class NotebookReporter:
     def advance(self) -> None:
         self._update(advance=1)
 
+    def show(self, results: Sequence[Result]) -> None:
+        """A cell shows the bar alone; the table comes with the result."""
+
     def _update(self, **change: Any) -> None:
         self._progress.update(self._task, **change)
         self._shown.update(self._progress)
@@ -311,10 +317,22 @@ def open_progress(progress: bool | None) -> Iterator[Reporter]:
         from rich.console import Console
 
         console = Console(stderr=True)
-        with LiveReporter(console) if console.is_terminal else PlainReporter() as reporter:
+        with LiveReporter(console, draw_results) if console.is_terminal else PlainReporter() as reporter:
             yield reporter
     else:
         yield Silent()
+
+
+def draw_results(results: Sequence[Result]) -> "RenderableType | None":
+    """The tables of a run in progress, as they will stand in its report; None where nothing has a time yet."""
+    from enginebench.report.run.rows import describe_run
+    from enginebench.report.run.sections import list_tables
+    from enginebench.report.terminal import draw_sections
+
+    if not any(result.measurements for result in results):
+        return None
+    document = describe_run(model=results[0].model, machine=None, spec={}, results=results)
+    return draw_sections([replace(section, parts=section.parts[:1]) for section in list_tables(document)])
 
 
 def find_display() -> Any:
