@@ -13,7 +13,7 @@ _NEXT_UNIT: dict[TimeUnit, TimeUnit] = {"us": "ms", "ms": "s", "s": "s"}
 # From here on a figure is written in the next larger unit: nobody reads 78808 us at a glance. 9999.5 is rounded to it.
 FIVE_DIGITS = 9999.5
 # The smallest of several times keeps its unit where the larger one would leave it fewer digits than this.
-LEAST_FIGURE = 0.01
+LEAST_FIGURE = 0.1
 
 
 def choose_unit(times_ms: Iterable[float]) -> TimeUnit:

@@ -75,6 +75,11 @@ def tunes(engine: EngineSpec) -> bool:
     return find_entry(engine.backend).tunes and (engine.device != "cpu" or told)
 
 
+def builds_slowly(engine: EngineSpec) -> bool:
+    """Whether a build may take minutes: it compiles code, or times kernels."""
+    return find_entry(engine.backend).tunes
+
+
 def count_workers(machine: Machine) -> int:
     """How many work at a time: one a CPU, since most of a build is the work of one thread, and the others sleep."""
     return max(1, int(min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))))

@@ -41,6 +41,7 @@ from enginebench.models.samples import find_samples, list_samples
 from enginebench.models.task import find_own_data
 from enginebench.report.numbers import format_significant
 from enginebench.runs.builds import (
+    builds_slowly,
     can_wait,
     count_at_once,
     count_builds,
@@ -95,7 +96,7 @@ from enginebench.stats.effective import judge_precision
 from enginebench.stats.further import add_further, measure_further
 from enginebench.stats.least_time import warn_implausible
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import USUAL, Rules, list_asked
+from enginebench.stats.ranking import USUAL, Rules, list_asked, rank_results
 from enginebench.stats.standing import find_setting
 
 # Doubts about a row's answers, which a record of its precision leaves as they are.
@@ -107,6 +108,8 @@ CHECK_SAMPLES = 32
 VARIATION = 1e-2
 # Processes of a row of which nobody says beforehand how often it is measured.
 ENDLESS = 1_000_000
+# The number of a trial that is taken before the first build that takes minutes begins, so that a first table stands.
+FIRST_LOOK = -1
 
 T = TypeVar("T")
 
@@ -120,7 +123,7 @@ class Turn(Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        return child_environment(self.row.engine.threads, self.repetition)
+        return child_environment(self.row.engine.threads, max(self.repetition, 0))
 
 
 class Campaign:
@@ -216,14 +219,54 @@ class Campaign:
     def run(self) -> list[Result]:
         """Every row, prepared, checked, and measured until no verdict can change; a failed row has its reason."""
         wanted = [row for row in self._rows.values() if row.skip is None]
-        self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
+        early = self._list_early(wanted)
+        # Those of the first look are passed over once more when the others are built.
+        steps = sum(count_builds(row) + row.measure.processes for row in wanted) + 2 * len(early)
+        self._reporter.begin(steps)
+        if early:
+            self._look_first(early)
         self.check()
+        self._reopen_leaders()
         self._add_lower_levels()
         turns = order_trials(list(self._rows.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
             self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
             self._end_settled(end)
         return list(self.results.values())
+
+    def _list_early(self, rows: Sequence[PlannedRow]) -> list[PlannedRow]:
+        """The rows to measure once before those are built whose builds take minutes; none where nothing is gained.
+
+        A run that is continued has its first table already, and of a single one there is nothing to compare.
+        """
+        early = [row for row in rows if not builds_slowly(row.engine)]
+        begun = any(result.measurements for result in self.results.values())
+        several = any(count_builds(row) > 1 for row in rows)
+        return early if 1 < len(early) < len(rows) and not begun and not several else []
+
+    def _look_first(self, rows: Sequence[PlannedRow]) -> None:
+        """Builds, checks and measures these rows once, so that whoever interrupts the long builds has a table."""
+        self._prepare(rows)
+        self._compare_outputs()
+        ready = [row for row in rows if self.results[row.id].status == "partial"]
+        for start in range(0, len(ready), self._at_once):
+            group = ready[start : start + self._at_once]
+            self._take_turns([Turn(row, FIRST_LOOK, order - len(ready)) for order, row in enumerate(group, start)])
+
+    def _reopen_leaders(self) -> None:
+        """Has the leader and the baseline of the first look measured once more, beside what was built after them.
+
+        Only where a row has a single trial: with several, all are measured anew, and the first look does not count.
+        """
+        late = [r for r in self.results.values() if r.status == "partial" and not r.measurements]
+        looked = [r for r in self.results.values() if r.status == "ok" and is_first_look(r)]
+        if not late or not looked:
+            return
+        headlines = rank_results(looked, self._rules).headlines
+        named = {name for headline in headlines for name in (headline.id, headline.baseline)}
+        for result in looked:
+            if result.id in named:
+                self._save(replace(result, status="partial"))
 
     def check(self) -> None:
         """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
@@ -250,9 +293,12 @@ class Campaign:
         return any(m.repetition == repetition for m in self.results[row_id].measurements)
 
     def _prepare_all(self) -> None:
-        """Builds and checks every row in a child of its own; nothing is done for one that was prepared before."""
+        self._prepare(list(self._rows.values()))
+
+    def _prepare(self, rows: Sequence[PlannedRow]) -> None:
+        """Builds and checks these rows in a child each; nothing is done for one that was prepared before."""
         waiting = []
-        for row in self._rows.values():
+        for row in rows:
             known = self.results.get(row.id)
             if row.skip is not None:
                 self._save(self._skip(row, row.skip))
@@ -494,10 +540,11 @@ class Campaign:
         self._prepared.clear()
 
     def _list_alike(self) -> list[list[PlannedRow]]:
-        """The rows of each key, in their order."""
+        """The rows of each key, in their order, of those that were built, or that cannot be."""
         groups: dict[Key, list[PlannedRow]] = {}
         for row in self._rows.values():
-            groups.setdefault(find_key(row), []).append(row)
+            if row.id in self.results:
+                groups.setdefault(find_key(row), []).append(row)
         return list(groups.values())
 
     def _find_outputs(self, row: PlannedRow) -> Path:
@@ -797,6 +844,7 @@ class Campaign:
                 if result.status == "partial":  # it may have failed in an earlier turn
                     self._save(self._repeat(turn, result, ahead.get(turn.order)))
                     self._advance(turn.row)
+                    self._reporter.show(list(self.results.values()))
         self._timed_s += [(time.monotonic() - start) / len(turns) for _ in turns]
 
     def _advance(self, row: PlannedRow) -> None:
@@ -832,7 +880,9 @@ class Campaign:
                 return result  # the time of all was over, which says nothing about the row
             return self._failed(result, f"in trial {repetition + 1}", error)
         self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))
-        measurements = (*result.measurements, replace(answer.measurement, build=build))
+        # The first look stood alone: what was built later has no trial beside it. Only a single trial keeps it.
+        counted = [m for m in result.measurements if m.repetition != FIRST_LOOK or row.measure.processes == 1]
+        measurements = (*counted, replace(answer.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
         machine, gpu = result.machine, answer.measurement.gpu
         status: Status = "ok" if finished else "partial"
@@ -878,7 +928,8 @@ class Campaign:
 
     def _format_progress(self, row: PlannedRow, repetition: int) -> Iterator[str]:
         """`trial 4 of 10`, `2.29 ms so far (7.2x)`: beside the first row of its setting, `at most 40 s left`."""
-        yield f"trial {repetition + 1}{f' of {row.measure.processes}' if row.measure.processes < ENDLESS else ''}"
+        of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
+        yield "first look" if repetition == FIRST_LOOK else f"trial {repetition + 1}{of}"
         if own := self._medians.get(row.id):
             setting = find_setting(self.results[row.id])
             first = next(r.id for r in self.results.values() if r.id in self._medians and find_setting(r) == setting)
@@ -952,6 +1003,11 @@ def has_changed(result: Result) -> bool:
 def has_answered(result: Result) -> bool:
     """Whether the row was built and answered the check inputs, even if it failed later, while it was timed."""
     return result.status in ("ok", "partial") or bool(result.measurements)
+
+
+def is_first_look(result: Result) -> bool:
+    """Whether all that was measured of a row is the trial before the long builds."""
+    return bool(result.measurements) and all(m.repetition == FIRST_LOOK for m in result.measurements)
 
 
 def proves_when_timed(row: PlannedRow) -> bool:

@@ -161,6 +161,67 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
     assert places == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]
 
 
+@pytest.fixture
+def slow_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines with an even seed take minutes to build."""
+    monkeypatch.setattr(module, "builds_slowly", lambda engine: int(engine.options["seed"]) % 2 == 0)
+
+
+def list_events(bed: Bed) -> list[tuple[str, str, int | None]]:
+    return [
+        (type(job).__name__, job.engine.options["seed"], getattr(job, "repetition", None))
+        for job in bed.children.jobs
+        if isinstance(job, PrepareJob | MeasureJob)
+    ]
+
+
+@pytest.mark.usefixtures("slow_builds")
+def test_what_builds_in_seconds_is_measured_before_the_first_long_build(bed: Bed) -> None:
+    rows = [bed.plan(seed) for seed in "1352"]
+    reporter = Counting()
+    results = bed.start(*rows, reporter=reporter).run()
+    looks = [("MeasureJob", seed, module.FIRST_LOOK) for seed in "135"]
+    built = [("PrepareJob", seed, None) for seed in "135"]
+    assert list_events(bed)[:7] == [*built, *looks, ("PrepareJob", "2", None)]
+    assert {m.repetition for result in results for m in result.measurements} == {0, 1}, "verdicts are of rounds alone"
+    assert [(result.status, result.reason) for result in results] == [("ok", None)] * 4
+    assert reporter.total == reporter.advanced
+
+
+@pytest.mark.usefixtures("slow_builds")
+def test_with_one_trial_leader_and_baseline_are_measured_again_beside_a_late_one(bed: Bed) -> None:
+    one = replace(IDEAL, processes=1)
+    rows = [
+        bed.plan(seed, measure=one, latency_us=latency)
+        for seed, latency in (("1", "900"), ("3", "100"), ("5", "500"), ("2", "50"))
+    ]
+    results = bed.start(*rows, rules=Rules(baseline_engine="fake:latency_us=900,seed=1")).run()
+    trials = [[m.repetition for m in result.measurements] for result in results]
+    assert trials[0] == trials[1] == [module.FIRST_LOOK, 0], "the baseline, and who led before"
+    assert trials[2] == [module.FIRST_LOOK] and trials[3] == [0]
+    assert [result.status for result in results] == ["ok"] * 4
+
+
+@pytest.mark.usefixtures("slow_builds")
+def test_an_interrupt_during_a_long_build_leaves_times_and_outputs_of_the_others(bed: Bed) -> None:
+    rows = [bed.plan(seed) for seed in "132"]
+
+    def interrupt(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.engine.options["seed"] == "2":
+            raise KeyboardInterrupt
+
+    bed.children.before = interrupt
+    campaign = bed.start(*rows)
+    with pytest.raises(KeyboardInterrupt):
+        campaign.run()
+    kept = [result for result in campaign.results.values() if result.measurements]
+    assert [result.engine.options["seed"] for result in kept] == ["1", "3"]
+    assert all(result.drift is not None for result in kept), "what is named was compared"
+    again = bed.resume(*rows).run()
+    assert [len(result.measurements) for result in again] == [2, 2, 2]
+    assert module.FIRST_LOOK not in {job.repetition for job in bed.children.of(MeasureJob)}
+
+
 def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
     row = bed.plan("1")
     row = replace(row, engine=replace(row.engine, threads=3))
