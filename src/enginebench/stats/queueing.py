@@ -122,7 +122,7 @@ def describe_point(
         block: what was seen of the machine meanwhile; of the probe as a whole, as if it were one sample.
     """
     came = stamps.released > 0
-    stamps = Stamps(*(column[came] for column in stamps))
+    stamps = leave_unfinished(Stamps(*(column[came] for column in stamps)))
     ok = stamps.status == DONE
     # Requests that began and ended in the same moments were one batch.
     moments = np.stack([stamps.started[ok], stamps.done[ok]])
@@ -177,13 +177,25 @@ def _mean(times_ns: Times) -> float | None:
     return float(times_ns.mean()) / MS if len(times_ns) else None
 
 
+def leave_unfinished(stamps: Stamps) -> Stamps:
+    """The stamps with requests as still on their way that are called done, but lack a time, or whose times run
+    backwards: they have no duration that could be averaged."""
+    times = np.stack([stamps.scheduled, stamps.started, stamps.computed, stamps.done])
+    ordered = (times > 0).all(axis=0) & (np.diff(times, axis=0) >= 0).all(axis=0)
+    return stamps._replace(status=np.where((stamps.status == DONE) & ~ordered, 0, stamps.status))
+
+
 def join_queries(stamps: Stamps, query: int) -> Stamps:
-    """The stamps of queries of so many requests each: begun with the first, done with the last; a rest is left out."""
+    """The stamps of queries of so many requests each: begun with the first, done with the last; a rest is left out.
+
+    A query of which a request is still on its way has not ended.
+    """
     if query == 1:
         return stamps
     count = len(stamps.status) // query * query
     *times, status = (column[:count].reshape(-1, query) for column in stamps)
-    ends = np.where((status == DONE).all(axis=1), DONE, status.max(axis=1))
+    bad = np.where(status == DONE, 0, status).max(axis=1)
+    ends = np.where((status == DONE).all(axis=1), DONE, bad)
     columns = [c.min(axis=1) if i < 3 else c.max(axis=1) for i, c in enumerate(times)]
     return Stamps._make([*columns, ends])
 

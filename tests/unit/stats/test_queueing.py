@@ -98,3 +98,23 @@ def test_a_query_of_several_samples_ends_with_its_last() -> None:
     joined = join_queries(stamps, 2)
     assert (joined.done - joined.scheduled).tolist() == [9 * MS, 3 * MS]
     assert joined.status.tolist() == [DONE, FAILED]
+
+
+def test_a_query_of_which_a_request_is_still_on_its_way_has_not_ended() -> None:
+    """An interrupt cuts the last query in the middle: it has neither a start nor an end that could be averaged."""
+    stamps = make_stamps([5.0] * 6, status=[1, 1, 1, 1, 1, 0])
+    for column in (stamps.started, stamps.computed, stamps.done):
+        column[-1] = 0
+    whole, cut = (describe_point(each, qps=None, query=3, open_loop=False) for each in (make_stamps([5.0] * 3), stamps))
+    assert (cut.offered, cut.completed, cut.dropped) == (2, 1, 1)
+    assert (cut.queue_ms, cut.service_ms, cut.mean_ms) == (whole.queue_ms, whole.service_ms, whole.mean_ms)
+
+
+@pytest.mark.parametrize("missing", ["started", "computed", "done"])
+def test_a_request_that_lacks_a_time_is_averaged_nowhere(missing: str) -> None:
+    stamps = make_stamps([5.0] * 100)
+    getattr(stamps, missing)[7] = 0
+    point = describe_point(stamps, qps=100)
+    assert (point.completed, point.dropped) == (99, 1)
+    for figure in (point.queue_ms, point.service_ms, point.compute_ms, point.mean_ms):
+        assert figure is not None and 0 <= figure <= 5

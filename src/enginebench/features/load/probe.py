@@ -135,6 +135,18 @@ def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
             return _measure(plan, board, (), watch, serve)
 
 
+def copy_stamps(board: MemoryBoard) -> Stamps:
+    """The stamps of all requests as they are now, while others may be written.
+
+    The columns are copied in the opposite of the order in which they are written: a request whose status says that it
+    has ended when that is copied has all its times by then.
+    """
+    status = board.status.copy()
+    done, computed, started = board.done.copy(), board.computed.copy(), board.started.copy()
+    scheduled = board.scheduled
+    return Stamps(scheduled, board.released.copy(), started, computed, done, status)
+
+
 def _measure(
     plan: Plan, board: MemoryBoard, known: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
 ) -> LoadPoint:
@@ -149,7 +161,8 @@ def _measure(
         raise failure
     if answer is not None and answer.gpu is not None:
         reading = join_readings(reading, answer.gpu)
-    window_ns = max(0, int(board.done.max()) - int(board.head[START]))
+    stamps = copy_stamps(board)  # of an interrupted probe the server may still be at work
+    window_ns = max(0, int(stamps.done.max()) - int(board.head[START]))
     block = make_block(0, 1, window_ns, reading)
     doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
     if failure is not None:
@@ -158,9 +171,8 @@ def _measure(
         reason = INTERRUPTED if isinstance(failure, KeyboardInterrupt) else reason
         doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=reason))
     reasons = answer.reasons if answer else {}
-    columns = (board.released, board.started, board.computed, board.done, board.status)
     point = describe_point(
-        Stamps(board.scheduled, *(column.copy() for column in columns)),
+        stamps,
         qps=plan.qps,
         limit=plan.limit,
         busy_ns=answer.busy_ns if answer else None,
