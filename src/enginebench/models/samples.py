@@ -1,29 +1,31 @@
 """The user's inputs: read once from wherever they lie, kept one entry a file, and joined to what an engine is fed."""
 
 import hashlib
-import math
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.core.array_files import ONLY, declare_arrays, read_array_file
 from enginebench.core.blame import explain
-from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError, explaining
+from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, explaining
 from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, format_shape
-from enginebench.core.store import refuse_pointer
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
 
 # Of the folder beside a run's artifacts.
 SAMPLES = "samples"
-# The one array of an .npy file goes to the one input, whatever that is called.
-ONLY = ""
+EXPECTED = "one array for each input, as numpy.savez writes them"
+
+
+def declare_given(text: str) -> list[dict[str, Array]]:
+    """What `--inputs` names, as `resolve_given` gives it, but of files without the values: none is unpacked."""
+    return [read_heads(file) for file in list_given(text)] or resolve_given(text)
 
 
 def list_given(text: str) -> list[Path]:
@@ -68,64 +70,29 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
     return given
 
 
+def read_entries(text: str, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """The entries of what `--inputs` names, each with a batch of one.
+
+    Files that do not fit the inputs are refused before anything in them is unpacked.
+    """
+    for file in list_given(text):
+        count_entries(name_only(read_heads(file), specs), specs)
+    return [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, specs)]
+
+
 def read_file(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name; that of an .npy file under `ONLY`."""
-    try:
-        if path.exists() and not path.is_file():  # of a pipe it would wait for a writer
-            raise ValueError("no regular file")
-        with path.open("rb") as file:  # NumPy leaves a file that it opened itself open when it is damaged
-            stored = np.load(file, allow_pickle=False)
-            if isinstance(stored, np.ndarray):
-                return {ONLY: stored}
-            return {name: stored[name] for name in stored.files if not name.startswith("__")}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise explain_unread(path, error, "one array for each input, as numpy.savez writes them") from error
+    return drop_hidden(read_array_file(path, EXPECTED))
 
 
 def read_heads(path: Path) -> dict[str, Array]:
     """As `read_file`, of the headers alone: arrays of one value, repeated in the shape that each has."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("no regular file")
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                file.seek(0)
-                return {ONLY: _read_array_head(file, path.stat().st_size)}
-            with zipfile.ZipFile(file) as archive:
-                heads = {}
-                for member in archive.infolist():
-                    name = member.filename.removesuffix(".npy")
-                    if not name.startswith("__"):
-                        with archive.open(member) as entry:
-                            heads[name] = _read_array_head(entry, member.file_size)
-                return heads
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, NotImplementedError) as error:
-        raise explain_unread(path, error, "one array for each input, as numpy.savez writes them") from error
+    return drop_hidden(declare_arrays(path, EXPECTED))
 
 
-def _read_array_head(file: IO[bytes], size: int) -> Array:
-    """The header of an array of a file of `size` bytes, as an array without values of its own."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded")
-    if file.tell() + math.prod(shape) * dtype.itemsize > size:
-        raise ValueError(f"{size} bytes, too few for an array of shape {shape}")
-    return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
-    """The error to raise where NumPy cannot read a file."""
-    refuse_pointer(path)
-    found = getattr(error, "strerror", None) or str(error)
-    known = {
-        "No such file": "no such file",
-        "Object arrays": "Python objects, which are never loaded",
-        "pickle": "neither an .npz nor an .npy file",  # NumPy's guess about a file that does not begin as its own do
-        "No data left": "an empty file",
-    }
-    return ParseError(path, "", next((text for part, text in known.items() if part in found), found), expected)
+def drop_hidden(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of a file without those that a file says of itself, as `calibrate --keep-batches` writes them."""
+    return {name: array for name, array in arrays.items() if not name.startswith("__")}
 
 
 def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
@@ -165,6 +132,20 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
 def count_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> int | None:
     """How many entries one call holds; None where no input has a batch axis. Raises FeedError unless the arrays fit."""
     arrays, axes = name_only(arrays, specs), find_batch_axes(specs)
+    count = count_entries(arrays, specs)
+    if count is None:
+        return [dict(arrays)]
+    entries: list[dict[str, Array]] = [{} for _ in range(count)]
+    for name, array in arrays.items():
+        axis = axes[name]
+        for i, entry in enumerate(entries):
+            entry[name] = array if axis is None else np.take(array, [i], axis=axis)
+    return entries
+
+
+def count_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> int | None:
+    """How many entries the arrays of one call have, which fit the inputs; None where no input has a batch axis."""
+    axes = find_batch_axes(specs)
     if problems := list_problems(arrays, specs, axes):
         expected = ", ".join(f"{s.name}: {s.dtype}[{format_shape(s.shape)}]" for s in specs)
         raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")

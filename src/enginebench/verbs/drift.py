@@ -19,7 +19,7 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.check_inputs import Entries, make_check_sets, read_examples
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import cut_entries, group_samples, join_samples, resolve_given, write_samples
+from enginebench.models.samples import cut_entries, group_samples, join_samples, read_entries, write_samples
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
@@ -255,7 +255,7 @@ def make_inputs(
 
     specs = side.artifact.inputs
     if text is not None:
-        entries = [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, specs)][:n]
+        entries = read_entries(text, specs)[:n]
         origin = read_origin(Path(text)) if Path(text).is_file() else None  # of kept batches
         unknown = (EXTERNAL, (explain_external(f"inputs come from {text}"),))
         prepared, doubts = (origin.preprocess_sha256, origin.caveats) if origin else unknown

@@ -18,7 +18,7 @@ from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
-from enginebench.models.samples import name_only, resolve_given, take_sizes
+from enginebench.models.samples import declare_given, name_only, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Wait, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
@@ -111,7 +111,7 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
         device = find_device(name, shared.device)
         require_available(EngineSpec(backend=name, options=settings, device=device))
         check_source_ahead(source)
-        calls = resolve_given(inputs)
+        calls = declare_given(inputs)  # the child alone unpacks them
         first = next(iter(calls[0].values()), None)
         if first is None:
             raise ParseError(inputs, "", "no array", "one array for each input")

@@ -330,13 +330,13 @@ def load_target(
     """What the engines carry; `on_partial` gets it also if somebody interrupts, or an error ends what has begun."""
     earlier = take_up(request, settings, root) if resume else None
     if not resume:
-        check_free(root)
+        check_unloaded(root)
         check_ahead([request])
     loading = Loading(request, settings, root, reporter, earlier)
     devices = (*list_devices(request), *settings.devices[1:])
     with lock_folder(root, reporter.say), lock_devices(devices, wait=wait, on_wait=reporter.say):
         if not resume:  # another load may have begun and ended there before its lock was taken
-            check_free(root)
+            check_unloaded(root)
         RunFolder(root).drop_compiled()
         try:
             return loading.run()
@@ -347,7 +347,7 @@ def load_target(
             raise
 
 
-def check_free(root: Path) -> None:
+def check_unloaded(root: Path) -> None:
     """Checks that a load can begin in the folder: it holds none."""
     if (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")

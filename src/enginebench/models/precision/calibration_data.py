@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from enginebench.core.array_files import ONLY, declare_arrays, read_array_file
 from enginebench.core.caveats import make_caveat
 from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
@@ -25,16 +26,7 @@ from enginebench.core.store import explain_reading, parsing, refuse_pointer, rep
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import (
-    ONLY,
-    cut_entries,
-    explain_unread,
-    group_samples,
-    join_samples,
-    list_problems,
-    read_file,
-    resolve_given,
-)
+from enginebench.models.samples import EXPECTED, drop_hidden, group_samples, join_samples, list_problems, read_entries
 from enginebench.models.task import (
     Preprocess,
     choose_preprocess,
@@ -315,8 +307,14 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
 
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
     """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
-    arrays = _load_arrays(path, inputs)
-    lengths = check_arrays(path, arrays, inputs)
+    if path.suffix.lower() == ".npy" and len(inputs) != 1:
+        raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
+    declared = _name_arrays(path, inputs, declare_arrays(path, EXPECTED))
+    lengths = check_arrays(path, declared, inputs)
+    if path.suffix.lower() == ".npy":
+        arrays: dict[str, Any] = dict.fromkeys(declared, np.lib.format.open_memmap(path, mode="r"))
+    else:
+        arrays = _name_arrays(path, inputs, read_array_file(path, EXPECTED, entries=n))
 
     def read(start: int, stop: int) -> dict[str, Any]:
         feeds = {name: np.ascontiguousarray(array[start:stop]) for name, array in arrays.items()}
@@ -375,8 +373,7 @@ def _explain_image(path: Path, error: Exception) -> ArtifactError:
 
 def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
     """What `--inputs` names, as data."""
-    entries = [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, inputs)]
-    return use_samples(entries[:n], inputs, text)
+    return use_samples(read_entries(text, inputs)[:n], inputs, text)
 
 
 def use_samples(
@@ -413,26 +410,20 @@ class _Origin(Struct, frozen=True, kw_only=True):
 
 def read_origin(path: Path) -> _Origin | None:
     """Where the entries of a file that `keep_batches` wrote come from; None of any other file."""
-    if path.suffix.lower() != ".npz":
+    if path.suffix.lower() != ".npz" or ORIGIN_KEY not in declare_arrays(path, EXPECTED):
         return None
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        text = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
+    text = str(read_array_file(path, EXPECTED, names=(ORIGIN_KEY,))[ORIGIN_KEY])
     with parsing(path, "what --keep-batches of enginebench calibrate wrote", where=ORIGIN_KEY):
-        return msgspec.json.decode(text.encode(), type=_Origin) if text is not None else None
+        return msgspec.json.decode(text.encode(), type=_Origin)
 
 
-def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    if path.suffix.lower() == ".npy":
-        if len(inputs) != 1:
-            raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
-        try:
-            return {inputs[0].name: np.lib.format.open_memmap(path, mode="r")}
-        except (OSError, ValueError) as error:
-            raise explain_unread(path, error, "NumPy arrays without Python objects") from error
-    arrays = read_file(path)
-    if ONLY in arrays:
+def _name_arrays(path: Path, inputs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of a file by the name of their input."""
+    if ONLY not in arrays:
+        return drop_hidden(arrays)
+    if path.suffix.lower() != ".npy":
         raise ParseError(path, "", "a single array", "several arrays by name, as numpy.savez writes them")
-    return arrays
+    return {inputs[0].name: arrays[ONLY]}
 
 
 def keep_batches(data: CalibrationData, path: Path) -> None:

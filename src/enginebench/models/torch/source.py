@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from enginebench.core.array_files import ONLY, read_array_file
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, importing
 from enginebench.core.feeds import random_feeds
@@ -28,7 +29,7 @@ from torch import nn
 from enginebench.core.text import count_of, list_some
 from enginebench.models.file_kind import find_kind_of_file
 from enginebench.models.objects import find_object, may_open
-from enginebench.models.samples import ONLY, list_problems, write_samples
+from enginebench.models.samples import list_problems, write_samples
 from enginebench.models.task import hash_preprocess
 from enginebench.models.torch.architectures import (
     build_module,
@@ -392,8 +393,8 @@ def _read_state(path: Path) -> State:
     """The tensors of a state dict file; nothing in it is executed."""
     try:
         if path.suffix == ".npz":  # of a bundle, which holds no pickle
-            with np.load(path, allow_pickle=False) as stored:
-                return {name: torch.from_numpy(stored[name]) for name in stored.files}
+            stored = read_array_file(path, "the arrays of a bundle", compressed=False)
+            return {name: torch.from_numpy(array) for name, array in stored.items()}
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise ModelError(f"weights {path}: no such file; expected default, random, or a state dict") from error

@@ -2,13 +2,13 @@
 
 import io
 import math
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from enginebench.core.array_files import read_array_file
 from enginebench.core.errors import ParseError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
@@ -38,17 +38,8 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    try:
-        # Given a path, NumPy leaves a file open that it finds damaged.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise ParseError(path, "", "no such file", ARRAYS) from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
-        # NumPy's own words would advise to unpickle, which can run code that lies in the file.
-        pickled = "pickle" in str(error)
-        found = "pickled objects, which are never loaded, or no arrays at all" if pickled else f"damage ({error})"
-        raise ParseError(path, "", found, ARRAYS, "Write it with numpy.savez") from error
+    """The arrays of a file that `save_arrays` wrote, by name; ParseError if it is not as that writes it."""
+    return read_array_file(path, ARRAYS, compressed=False)
 
 
 def save_sets(path: Path, sets: Mapping[str, Mapping[str, Array]]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from enginebench.core.array_files import read_array_file
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import parsing
-from enginebench.runs.child.arrays import load_arrays
 from enginebench.stats.metrics.metric import Targets
 
 FORMS = "an .npz, .npy, .json, .csv or .txt file with an entry for each sample"
@@ -28,7 +28,7 @@ def read_targets(path: Path) -> Targets:
     a .txt a line for each sample.
     """
     readers: dict[str, Callable[[Path], Targets]] = {
-        ".npy": lambda path: Targets(values=np.load(path, allow_pickle=False)),
+        ".npy": lambda path: Targets(values=next(iter(read_array_file(path, FORMS).values()))),
         ".npz": _read_arrays, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines,
     }  # fmt: skip
     read = readers.get(path.suffix.lower())
@@ -39,7 +39,7 @@ def read_targets(path: Path) -> Targets:
 
 
 def _read_arrays(path: Path) -> Targets:
-    arrays = load_arrays(path)
+    arrays = read_array_file(path, FORMS)
     more = _read_more({name: arrays.pop(name) for name in ("vocabulary", "blank") if name in arrays})
     if not arrays:
         raise ValueError("no array of targets")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from enginebench.core.array_files import read_array_file
 from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.protocols import Array
@@ -294,12 +295,9 @@ def make_calibrator(trt: Any, batches: list[dict[str, Array]], cache: Path | Non
 
 def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
     """The arrays of an .npz file, cut into whole batches along their first axis."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            # Entries with such names are what `calibrate --keep-batches` tells of itself.
-            arrays = {name: archive[name] for name in archive.files if not name.startswith("__")}
-    except (OSError, ValueError, EOFError) as error:
-        raise ArtifactError(f"{path}: {error}; expected an .npz file with one array per input") from error
+    stored = read_array_file(path, "an .npz file with one array per input")
+    # Entries with such names are what `calibrate --keep-batches` tells of itself.
+    arrays = {name: array for name, array in stored.items() if not name.startswith("__")}
     lengths = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or min(lengths) < batch:
         raise ArtifactError(f"{path}: arrays of {sorted(lengths)} samples; expected the same number, {batch} or more")

@@ -20,7 +20,7 @@ from enginebench.core.shapes import find_open_outputs
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering
 from enginebench.engines.refusals import explaining_refusal
-from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, resolve_given
+from enginebench.models.samples import find_batch, group_samples, join_samples, read_entries
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.runs.child.collecting import Collector
 from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer, NoteCall, PrepareJob
@@ -136,7 +136,7 @@ def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
         return _open_data(job, job.labelled, job.labelled.data)
     assert job.inputs is not None
     specs = job.artifact.inputs
-    samples = [entry for arrays in resolve_given(job.inputs) for entry in cut_entries(arrays, specs)][: job.labelled.n]
+    samples = read_entries(job.inputs, specs)[: job.labelled.n]
     return Entries(
         n=len(samples),
         group=lambda step: group_samples(samples, step, specs),
