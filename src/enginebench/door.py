@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import inspect
 import math
-import os
 import re
 import signal
 import sys
@@ -20,8 +19,16 @@ import click
 
 from enginebench import __version__
 from enginebench.core.commands import COMMAND, OPTIONS, VERB
-from enginebench.core.errors import ArtifactError, DependencyError, EngineBenchError, UsageError, explaining
+from enginebench.core.errors import (
+    ArtifactError,
+    DependencyError,
+    EngineBenchError,
+    MeasurementError,
+    UsageError,
+    explaining,
+)
 from enginebench.core.features import Verb, list_verbs
+from enginebench.core.stdio import escape_json, find_failure, open_standard
 from enginebench.core.text import clean_lines
 
 if TYPE_CHECKING:
@@ -34,7 +41,10 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Struct")
 INTERRUPTED = 130
 # A full disk, a quota, or a device that fails under what is printed.
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+# No file descriptor, process or memory is left to this process, or to the system.
+FULL = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+RAISE_LIMIT = "End other programs, or raise the limit of this shell (ulimit -n 1024, ulimit -u, ulimit -v)"
 
 # Those of the kernel, then those of features; the groups of --help stand in the order in which they first appear.
 VERBS = {
@@ -97,6 +107,8 @@ class LazyGroup(click.Group):
         """Refuses empty texts, which a path would take for the current folder; behind `--` they are a tool's own."""
         own = args[: args.index("--")] if "--" in args else args
         for before, given in zip(["enginebench", *own], own, strict=False):
+            if any(0xD800 <= ord(character) <= 0xDFFF for character in given):
+                raise UsageError(format_unencodable(given))
             if not given or re.fullmatch("--[a-z0-9-]+=", given):
                 what = given.rstrip("=") or (before if before.startswith("-") else f"the argument after {before}")
                 raise UsageError(f"{what}: the text is empty. Is a shell variable unset? Otherwise leave it out")
@@ -130,12 +142,14 @@ def program() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Runs the command line and ends the process with the exit code of the contract."""
+    open_standard()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves it
             signal.signal(number, _interrupt)
     try:
         code = program.main(args=args, prog_name="enginebench", standalone_mode=False)
-        sys.stdout.flush()
+        if failure := find_failure():
+            raise failure
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:
@@ -143,8 +157,9 @@ def main(args: list[str] | None = None) -> None:
         if isinstance(error, click.NoSuchOption) and _OF_TRTEXEC.search(error.option_name):
             click.echo(_BEHIND, err=True)
         code = 2
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; all measurements so far are kept", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:
+        kept: list[str] = getattr(error, "__notes__", [])  # by what was interrupted, if it has stored anything
+        click.echo("; ".join(["interrupted", *kept]), err=True)
         code = INTERRUPTED
     except EngineBenchError as error:
         # Prints the message and the last output of a child, if any, without control characters.
@@ -154,16 +169,29 @@ def main(args: list[str] | None = None) -> None:
             for line in clean_lines(tail).splitlines()[-20:]:
                 click.echo(f"  {line}", err=True)
         code = error.exit_code
+    except UnicodeEncodeError as error:
+        click.echo(f"error: {format_unencodable(error.object)}", err=True)
+        code = ArtifactError.exit_code
     except OSError as error:
         # The reader of a pipe has gone (`| head`): nobody is left to tell. Else what is printed does not fit anywhere.
-        gone = isinstance(error, BrokenPipeError)
-        if not gone and error.errno not in UNWRITABLE:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not gone:
+        code = 0
+        if error.errno in FULL:
+            click.echo(f"error: the system's limit is reached: {error.strerror}. {RAISE_LIMIT}", err=True)
+            code = MeasurementError.exit_code
+        elif error.errno in UNWRITABLE:
             click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
-        code = 0 if gone else ArtifactError.exit_code
+            code = ArtifactError.exit_code
+        elif not isinstance(error, BrokenPipeError):
+            raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def format_unencodable(text: str) -> str:
+    """What is wrong with a text that holds bytes of another encoding, such as the name of a file."""
+    return (
+        f"{text!a} is no text in this system's encoding ({sys.getfilesystemencoding()}), so it cannot be stored or "
+        "printed. Rename the file or folder, or set LC_ALL to the encoding of its name, such as C.UTF-8"
+    )
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -304,14 +332,19 @@ def group(name: str, *commands: click.Command, help: str) -> click.Group:
     return click.Group(name, {command.name or "": command for command in commands}, help=help)
 
 
+def print_json(document: Struct) -> None:
+    """Prints a record as JSON, with escapes where standard output has another encoding."""
+    from enginebench.core.store import encode
+
+    click.echo(escape_json(encode(document).decode()))
+
+
 def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], None]) -> None:
     """Prints the JSON document, or the tables."""
     from rich.console import Console
 
-    from enginebench.core.store import encode
-
     if shown["as_json"]:
-        click.echo(encode(document).decode())
+        print_json(document)
     else:
         draw(document, Console(highlight=False))
 

@@ -76,7 +76,7 @@ def read_entries(text: str, specs: Sequence[TensorSpec]) -> list[dict[str, Array
     Files that do not fit the inputs are refused before anything in them is unpacked.
     """
     for file in list_given(text):
-        count_entries(name_only(read_heads(file), specs), specs)
+        count_entries(read_heads(file), specs)
     return [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, specs)]
 
 
@@ -132,20 +132,6 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
 def count_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> int | None:
     """How many entries one call holds; None where no input has a batch axis. Raises FeedError unless the arrays fit."""
     arrays, axes = name_only(arrays, specs), find_batch_axes(specs)
-    count = count_entries(arrays, specs)
-    if count is None:
-        return [dict(arrays)]
-    entries: list[dict[str, Array]] = [{} for _ in range(count)]
-    for name, array in arrays.items():
-        axis = axes[name]
-        for i, entry in enumerate(entries):
-            entry[name] = array if axis is None else np.take(array, [i], axis=axis)
-    return entries
-
-
-def count_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> int | None:
-    """How many entries the arrays of one call have, which fit the inputs; None where no input has a batch axis."""
-    axes = find_batch_axes(specs)
     if problems := list_problems(arrays, specs, axes):
         expected = ", ".join(f"{s.name}: {s.dtype}[{format_shape(s.shape)}]" for s in specs)
         raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")

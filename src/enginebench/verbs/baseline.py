@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 import click
 
 from enginebench import door
-from enginebench.core.store import encode
 from enginebench.core.text import clean_text, count_of
 from enginebench.options import Opt, PathLike, Printed, Store, verb
 from enginebench.report.numbers import format_time
@@ -95,7 +94,10 @@ def _list(store: str | None, shown: Printed) -> None:
 @door.command(remove_baseline, "NAME", name="rm")
 def _remove(name: str, shown: Printed, **options: Unpack[Stored]) -> None:
     path = remove_baseline(name, **options)
-    click.echo(encode(list_baselines(options["store"])).decode() if shown["as_json"] else f"removed {path}")
+    if shown["as_json"]:
+        door.print_json(list_baselines(options["store"]))
+    else:
+        click.echo(f"removed {path}")
 
 
 def print_baselines(found: BaselineList, console: Console) -> None:

@@ -23,7 +23,7 @@ from enginebench.core.names import format_precision, known, parse_precision, slu
 from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
-from enginebench.core.store import bring_files, copy_file, encode, explain_writing, hash_file
+from enginebench.core.store import bring_files, copy_file, explain_writing, hash_file
 from enginebench.engines.abilities import Composed
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.measure.pin import default_threads
@@ -244,7 +244,10 @@ def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed) -> 
     plan = DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
     for text in plan.before:
         click.echo(text, err=True)
-    click.echo(encode(plan).decode() if shown["as_json"] else shlex.join(plan.command))
+    if shown["as_json"]:
+        door.print_json(plan)
+    else:
+        click.echo(shlex.join(plan.command))
 
 
 def list_settings(options: BuildOptions) -> dict[str, str]:

@@ -30,7 +30,7 @@ def command(shown: Printed) -> None:
     from enginebench.report.terminal import print_sections
 
     if shown["as_json"]:
-        click.echo(msgspec.json.encode(ModelsDocument(models=list_models())).decode())
+        door.print_json(ModelsDocument(models=list_models()))
         return
     lines = [
         (

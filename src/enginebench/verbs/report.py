@@ -11,7 +11,6 @@ from msgspec import Struct
 from enginebench import door
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find, find_each
-from enginebench.core.store import encode
 from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
@@ -67,7 +66,7 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
             list_sections, folder=Path(path), wide=shown["wide"], warnings=shown["warnings"], deployment=deployment
         )
     if shown["as_json"]:
-        click.echo(encode(document).decode())
+        door.print_json(document)
     elif list_parts is not None:
         door.show(document, shown, door.tables(list_parts))
         click.echo("", err=True)

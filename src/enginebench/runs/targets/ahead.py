@@ -18,13 +18,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from enginebench.core.array_files import ONLY
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import ModelSource, TensorSpec
 from enginebench.core.store import is_bundle
 from enginebench.models.objects import check_importable
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
-from enginebench.models.samples import ONLY, count_entries, list_given, read_file, read_heads
+from enginebench.models.samples import count_entries, list_given, read_file, read_heads
 from enginebench.models.zoo import BUILTIN, resolve_model
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
