@@ -71,9 +71,9 @@ def open_standard() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if type(stream) is io.TextIOWrapper:  # not what a test or a notebook has put there
-            how = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-            encoding = stream.encoding
-            setattr(sys, name, Outlet(stream.detach(), encoding, SPELLED, **how))
+            encoding, by_lines, at_once = stream.encoding, stream.line_buffering, stream.write_through
+            outlet = Outlet(stream.detach(), encoding, SPELLED, None, by_lines, at_once)
+            setattr(sys, name, outlet)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=SPELLED)
 

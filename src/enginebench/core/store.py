@@ -4,7 +4,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,6 +25,11 @@ BUNDLE = "bundle.json"
 
 # What a decoder of JSON raises on bytes that are none, or in which brackets are nested too deep for it.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+# A figure of more bits is none: counts, bytes and nanoseconds fit, and NumPy has no such integers.
+LARGEST = 2**64 - 1
+# As many digits as that has at least; the decimals of a float may be as many.
+LONG_NUMBER = re.compile(rb"[0-9]{20}")
 
 # Asks for the blocks of another file, to be shared until either is written. Source: linux/fs.h, _IOW(0x94, 9, int).
 FICLONE = 0x40049409
@@ -171,7 +178,7 @@ def read_result(path: Path) -> Result:
     data = _read_bytes(path)
     schema = _decode_schema(path, data)
     if schema == RESULT_SCHEMA:
-        return read_record(path, Result)
+        return _check_trials(path, read_record(path, Result))
     if schema not in UPGRADES:
         advice = "Was it written by a newer version? Upgrade enginebench"
         raise ParseError(path, "$.schema", repr(schema), f"{RESULT_SCHEMA!r} or older", advice)
@@ -180,7 +187,16 @@ def read_result(path: Path) -> Result:
         while schema in UPGRADES:
             document = UPGRADES[schema](document)
             schema = str(document["schema"])
-        return msgspec.convert(document, Result)
+        return _check_trials(path, msgspec.convert(document, Result))
+
+
+def _check_trials(path: Path, result: Result) -> Result:
+    """Checks that no trial is stored twice: the same figures, counted again, would narrow every interval."""
+    counts = Counter(one.repetition for one in result.measurements)
+    if repeated := [number for number, count in counts.items() if count > 1]:
+        found = f"trial {repeated[0] + 1} {counts[repeated[0]]} times"
+        raise ParseError(path, "$.measurements", found, "each trial once", "Was the file edited? Measure it again")
+    return result
 
 
 def read_schema(path: Path) -> str:
@@ -203,7 +219,16 @@ def _read_bytes(path: Path) -> bytes:
         raise ParseError(path, "", f"no readable file ({error.strerror})", "a JSON file") from error
     if not data:
         raise ParseError(path, "", "an empty file", "a JSON document")
+    if LONG_NUMBER.search(data):
+        with parsing(path, "whole numbers of at most 64 bits", ValueError, RecursionError):
+            json.loads(data, parse_int=_check_integer)
     return data
+
+
+def _check_integer(text: str) -> int:
+    if len(text) > len(str(LARGEST)) + 1 or abs(int(text)) > LARGEST:
+        raise ValueError(f"the number {text[:20]}... of {len(text)} digits")
+    return int(text)
 
 
 def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]]:

@@ -5,7 +5,7 @@ The row's file is rewritten after every repetition, so that nothing measured is 
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +35,7 @@ from enginebench.core.names import row_id as make_id
 from enginebench.core.records import Artifact, Caveat, Drift, LeastWork, Machine, Precision, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
+from enginebench.core.text import count_of
 from enginebench.engines.refusals import shorten_words
 from enginebench.engines.registry import is_simulated, takes
 from enginebench.models.samples import find_samples, list_samples
@@ -200,6 +201,9 @@ class Campaign:
                 continue
             if stored is None or not has_answered(stored):
                 continue  # it begins anew
+            timed = tuple(one for one in stored.measurements if one.latency_ns)
+            if timed != stored.measurements:  # a trial without samples is measured again
+                stored = replace(stored, measurements=timed, look=None)
             finished = stored.look is not None or len(stored.measurements) >= row.measure.processes
             compiled = any(map(holds_refused, (*stored.artifacts, *(build.artifact for build in stored.builds))))
             if compiled and not finished:
@@ -218,6 +222,13 @@ class Campaign:
 
     def run(self) -> list[Result]:
         """Every row, prepared, checked, and measured until no verdict can change; a failed row has its reason."""
+        try:
+            return self._run()
+        except KeyboardInterrupt as error:
+            note_kept(error, self.results.values(), self._folder.root)
+            raise
+
+    def _run(self) -> list[Result]:
         wanted = [row for row in self._rows.values() if row.skip is None]
         early = self._list_early(wanted)
         # Those of the first look are passed over once more when the others are built.
@@ -974,6 +985,14 @@ def order_round(items: Sequence[T], number: int, builds: int = 1) -> Sequence[T]
     """
     backwards = (number % builds + number // builds) % 2 == 1
     return items[::-1] if backwards else items
+
+
+def note_kept(interrupt: KeyboardInterrupt, results: Iterable[Result], root: Path) -> None:
+    """Adds to an interrupt what of the measurements is stored in `root`, if anything is."""
+    trials = [len(result.measurements) for result in results if result.measurements]
+    if trials:
+        configurations = count_of(len(trials), "configurations")
+        interrupt.add_note(f"{count_of(sum(trials), 'trials')} of {configurations} are kept in {root}")
 
 
 def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:

@@ -34,8 +34,6 @@ from enginebench.verbs.given import begin, share
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
 
-INFER_TIMEOUT_S = 1800.0
-
 
 class InferDocument(Struct, frozen=True, kw_only=True):
     schema: str = "enginebench.infer/1"
@@ -47,6 +45,7 @@ class InferDocument(Struct, frozen=True, kw_only=True):
 class InferOptions(Modules, Shared, total=False):
     engine: GraphEngine
     wait: Wait
+    timeout: Annotated[float, Opt("Seconds that the export, and the calls, may take each.", 1800.0, gt=0)]
 
 
 class InferPrinted(Native, total=False):
@@ -119,7 +118,7 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
         spec = EngineSpec(backend=name, options=settings, device=device, batch=batch, threads=threads)
         job = SourceJob(source=source, out_dir=str(scratch), batch=batch, onnx=takes(name) == "onnx")
         with lock_devices((device,), wait=options["wait"], on_wait=reporter.say):
-            sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
+            sources = make_sources(job, threads=threads, timeout_s=options["timeout"], reporter=reporter)
             artifact = choose_source(sources, spec, takes(name))
             if artifact.kind in ("onnx", "plan", "aoti"):  # they run in the precision that they are in
                 spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
@@ -138,5 +137,5 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
                 inputs_path=inputs,
                 outputs_path=str(out.absolute()),
             )
-            outputs = run_child(infer, timeout_s=INFER_TIMEOUT_S).outputs
+            outputs = run_child(infer, timeout_s=options["timeout"]).outputs
     return InferDocument(engine=spec, outputs=outputs, path=str(out))

@@ -1,8 +1,12 @@
 """Files that lie about themselves, for every verb that takes such files: an error names them, without a traceback."""
 
+import json
+import re
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,3 +50,51 @@ def test_arrays_that_lie_are_refused_by_name(verb: str, name: str, hostile: Path
     arguments = (str(hostile / name) if word == "FILE" else word for word in ARRAYS[verb])
     done = run_here(tmp_path, *arguments, code=5)
     assert f"{name}: found " in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A run of two trials by a fake engine, stored in `r`."""
+    arguments = ("--engines", "fake:latency_us=10", "--processes", "2", "--iters", "5", "--warmup", "1")
+    run_here(tmp_path, "run", GRAPH, *arguments, "--threads", "1", "--out", "r", code=0)
+    return next((tmp_path / "r" / "rows").iterdir())
+
+
+def edit(row: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads(row.read_text())
+    change(document)
+    row.write_text(json.dumps(document))
+
+
+LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a latency of 401 digits": (lambda row: row["measurements"][0].update(latency_ns=[10**400]), "10000.* digits"),
+    "a batch of 30 digits": (lambda row: row["engine"].update(batch=10**29), "10000.* of 30 digits"),
+    "a trial twice": (lambda row: row["measurements"].append(row["measurements"][0]), "found trial 1 2 times"),
+}
+
+
+@pytest.mark.usefixtures("children")
+@pytest.mark.parametrize("verb", ["report", "diff", "history", "resume", "baseline"])
+@pytest.mark.parametrize("lie", LIES)
+def test_rows_that_lie_are_refused_by_name(lie: str, verb: str, stored: Path, tmp_path: Path) -> None:
+    change, said = LIES[lie]
+    edit(stored, change)
+    arguments = {
+        "report": ("report", "r"),
+        "diff": ("diff", "r", "r"),
+        "history": ("history", "r"),
+        "resume": ("run", GRAPH, "--resume", "--out", "r"),
+        "baseline": ("baseline", "save", "b", "r"),
+    }[verb]
+    done = run_here(tmp_path, *arguments)
+    assert "Traceback" not in done.stderr and re.search(f"{stored.name}.*{said}", done.stderr + done.stdout, re.DOTALL)
+    assert done.returncode == 5 or verb == "history"  # which lists what it cannot read beside the rest
+
+
+@pytest.mark.usefixtures("children")
+def test_a_trial_without_samples_is_measured_again(stored: Path, tmp_path: Path) -> None:
+    edit(stored, lambda row: row["measurements"][1].update(latency_ns=[]))
+    run_here(tmp_path, "run", GRAPH, "--resume", "--out", "r", code=0)
+    row = json.loads(stored.read_text())
+    assert sorted(one["repetition"] for one in row["measurements"]) == [0, 1]
+    assert all(len(one["latency_ns"]) == 5 for one in row["measurements"])

@@ -16,7 +16,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
-from enginebench.core.text import stamp_utc
+from enginebench.core.text import count_of, stamp_utc
 from enginebench.engines.registry import find_installed, read_engines
 from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
 from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
@@ -344,6 +344,8 @@ def load_target(
             found = loading.describe(finished=False)
             if found.points or isinstance(error, KeyboardInterrupt):
                 on_partial(found)
+            if found.points and isinstance(error, KeyboardInterrupt):
+                error.add_note(f"{count_of(len(found.points), 'points')} are kept in {root}")
             raise
 
 

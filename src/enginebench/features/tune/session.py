@@ -269,10 +269,12 @@ def tune_model(
 
         try:
             search.run()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             document = describe()
             write_tune(root, document)
             on_partial(document)
+            if search.tried:
+                interrupt.add_note(f"what was measured of {count_of(len(search.tried), 'settings')} is kept in {root}")
             raise
     for proposer in proposers:
         if isinstance(proposer, MixedProposer) and (path := proposer.write_best(search.tried)) is not None:

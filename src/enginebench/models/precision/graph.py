@@ -146,10 +146,12 @@ def name_nodes(model: ModelProto) -> None:
     """Gives a name of its own to every node without one, and to those that share one."""
     taken = {node.name for node in walk_nodes(model)} | {""}
     seen: set[str] = set()
+    numbers: dict[str, Iterator[int]] = {}  # of each base, where its search goes on: a name once taken stays so
     for node in walk_nodes(model):
         if not node.name or node.name in seen:
             base = node.name or node.op_type
-            node.name = next(name for i in itertools.count(1) if (name := f"{base}_{i}") not in taken)
+            counted = numbers.setdefault(base, itertools.count(1))
+            node.name = next(name for i in counted if (name := f"{base}_{i}") not in taken)
             taken.add(node.name)
         seen.add(node.name)
 
