@@ -312,7 +312,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
     declared = _name_arrays(path, inputs, declare_arrays(path, EXPECTED))
     lengths = check_arrays(path, declared, inputs)
     if path.suffix.lower() == ".npy":
-        arrays: dict[str, Any] = dict.fromkeys(declared, np.lib.format.open_memmap(path, mode="r"))
+        arrays: dict[str, Array] = dict.fromkeys(declared, np.lib.format.open_memmap(path, mode="r"))
     else:
         arrays = _name_arrays(path, inputs, read_array_file(path, EXPECTED, entries=n))
 
@@ -417,7 +417,7 @@ def read_origin(path: Path) -> _Origin | None:
         return msgspec.json.decode(text.encode(), type=_Origin)
 
 
-def _name_arrays(path: Path, inputs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _name_arrays(path: Path, inputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays of a file by the name of their input."""
     if ONLY not in arrays:
         return drop_hidden(arrays)
