@@ -28,8 +28,7 @@ from enginebench.core.errors import (
     explaining,
 )
 from enginebench.core.features import Verb, list_verbs
-from enginebench.core.stdio import escape_json, find_failure, open_standard
-from enginebench.core.text import clean_lines
+from enginebench.core.text import clean_lines, escape_json, find_failure, open_standard
 
 if TYPE_CHECKING:
     from msgspec import Struct
