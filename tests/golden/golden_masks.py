@@ -82,7 +82,8 @@ def mask_tables(text: str) -> str:
 
 def words(line: str) -> str:
     """A line of a table without numbers, units and marks."""
-    line = re.sub(r"(?<=\d) (ms|s)(?=\?| |$)", "", line)  # behind a time that is too long for its column's unit
+    # Behind a time that is too long for its column's unit; not in a heading such as `p50 ms`.
+    line = re.sub(r"(?<![\w.])(\d[\d.,]*) (ms|s)(?=\?| |$)", r"\1", line)
     line = MARKS.sub("", MEASURED.sub("#", line.replace("..", " ")))
     line = re.sub(r"(?<![\w/])(ns|us|ms|s)(?![\w])", "UNIT", line)
     line = re.sub(r"#[#\-.,()/\s]*(?=\s|$)", "# ", f"{line} ")
