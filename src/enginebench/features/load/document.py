@@ -73,6 +73,7 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
     machine: Machine | None = None
     finished: bool = True
     settings: LoadSettings | None = None
+    preparation_s: float | None = None  # to load the model and to build and check engines; no part of the time budget
     caveats: tuple[Caveat, ...] = ()
     started_utc: str = ""
 

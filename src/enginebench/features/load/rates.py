@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,10 @@ OFFLINE_SHARE = 0.1
 OFFLINE_BATCHES = 16
 # The most requests of a closed loop that the board has room for, each second.
 CLOSED_RATE = 100_000
+
+
+class BudgetSpent(MeasurementError):
+    """What would be measured next does not fit into what is left of the time of all searches."""
 
 
 class Bench(Struct, frozen=True, kw_only=True):
@@ -180,12 +184,23 @@ class Prober:
         self.earlier = tuple([point for point in points if not was_interrupted(point)] for points in known)
         self._scheduled: Counter[str] = Counter()  # row -> its probes
         self._spent_s = 0.0
+        self.preparation_s = (earlier.preparation_s or 0.0) if earlier else 0.0  # before anything was probed
+        self._start_s: dict[str, float] = {}  # row -> seconds that its last probe took beside serving
         self._seconds = settings.duration_s or POINT_S
         self.rows: dict[str, LoadRow] = {}
         self.points: list[LoadPoint] = []
         self.pilots: list[LoadPoint] = []
         self.verdicts: tuple[CapacityVerdict, ...] = ()
         self.failures: dict[str, EngineBenchError] = {}  # what ended a row
+
+    @contextmanager
+    def time_preparing(self) -> Iterator[None]:
+        """Counts the block as time before the first probe, which is no part of the searches' budget."""
+        start_s = self._clock()
+        try:
+            yield
+        finally:
+            self.preparation_s += self._clock() - start_s
 
     def probe(self, bench: Bench) -> LoadPoint:
         settings = self._settings
@@ -213,6 +228,7 @@ class Prober:
         if same and (planned in (None, known[0].offered) or was_cut_short(known[0].caveats)):
             waiting.remove(known[0])
             self._spent_s += known[0].seconds
+            self._start_s[plan.row] = _measure_start_s(known[0])
             found.append(known[0])
             return known[0]
         waiting[:] = [point for point in waiting if point.row != plan.row]
@@ -227,6 +243,7 @@ class Prober:
             seconds = self._clock() - start_s
             self._spent_s += seconds
         found.append(replace(point, seconds=seconds))
+        self._start_s[plan.row] = _measure_start_s(found[-1])
         self._keep()
         return found[-1]
 
@@ -244,10 +261,10 @@ class Prober:
     def _probe_rate(self, bench: Bench, offsets: Times, qps: float | None) -> LoadPoint:
         """The point of these arrivals, each asking for a sample that is drawn from the pool."""
         limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
-        seconds = float(offsets[-1]) / 1e9
+        seconds = _last_s(offsets)
         rate = qps or (len(offsets) / seconds if seconds else None)
         most = count_fullest(offsets, max(QUEUE_S, 10 * limit_s))
-        job = replace(bench.job, queue_limit=most, grace_s=max(GRACE_S, 2 * limit_s))
+        job = replace(bench.job, queue_limit=most, grace_s=self._find_grace())
         told = f"{len(offsets)} requests at once"
         if rate:
             told = f"{rate:{'.0f' if rate >= 1e4 else '.4g'}} requests a second for {seconds:.3g} s"
@@ -264,6 +281,11 @@ class Prober:
         probe = partial(self._probe_open, plan, np.zeros(count, np.int64), self._draw(bench, count))
         return self._take(self.pilots if found is None else found, plan, f"{count} requests at once", count, probe)
 
+    def _find_grace(self) -> float:
+        """Seconds after the last arrival in which what still waits is begun."""
+        limit = self._settings.limit
+        return max(GRACE_S, 2 * limit.ms / 1e3 if limit else 0.0)
+
     def _plan(self, job: ServeJob, bench: Bench, qps: float | None = None, limit: Limit | None = None) -> Plan:
         return Plan(job=job, row=bench.row.id, qps=qps, limit=limit, devices=bench.row.devices)
 
@@ -275,9 +297,12 @@ class Prober:
         return self._probe_offline(bench, self._count_offline(bench))
 
     def search_capacity(self, bench: Bench, earlier: Sequence[Capacity] = ()) -> Capacity:
-        """One search, within the time that searches may take; it begins where the last of the earlier ones ended."""
+        """One search, within the time that searches may take; it begins where the last of the earlier ones ended.
+
+        Raises MeasurementError where that time is too short for a single probe.
+        """
         end_s = self._spent_s + self._settings.time_budget_s
-        search = self._begin_search(bench, earlier)
+        search = self._begin_search(bench, earlier, end_s)
         while self._go_on(search, bench, end_s):
             pass
         return search.describe(ended_early=search.next_rate() is not None)
@@ -292,10 +317,11 @@ class Prober:
         end_s = self._spent_s + self._settings.time_budget_s
         found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
         for number in range(self._settings.rounds):
-            if number and self._spent_s >= end_s:
-                break
+            before = len(self.points)
             left = [bench for bench in benches if bench.row.id not in self.failures]
             self._search_round(left[::-1] if number % 2 else left, found, end_s)
+            if len(self.points) == before:  # no probe fits into what is left of the time
+                break
         if self._settings.rounds > 1 or len(benches) > 1:
             names = [bench.row.id for bench in benches]
             pairs = [(names[0], name) for name in names[1:]]
@@ -306,11 +332,12 @@ class Prober:
         searches: dict[str, CapacitySearch] = {}
         try:
             for bench in benches:
-                with self.catch_failure(bench):
-                    searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
+                earlier = found[bench.row.id]
+                with self.catch_failure(bench), self._end_in_time(known=bool(earlier)):
+                    searches[bench.row.id] = self._begin_search(bench, earlier, end_s)
             going = [bench for bench in benches if bench.row.id in searches]
             while going:
-                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s)][::-1]
+                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s, found)][::-1]
         finally:
             for name, search in searches.items():
                 if search.probes:
@@ -319,15 +346,29 @@ class Prober:
                 capacity = join_capacities(ended)
                 self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
-    def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
-        """Probes one more rate while there is time; the first one also where starting took all of it."""
-        return (self._spent_s < end_s or not search.probes) and self._ask(search, bench)
-
-    def _try(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
-        with self.catch_failure(bench):
-            if self._go_on(search, bench, end_s):
+    def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float, known: bool = False) -> bool:
+        """Whether one more rate was probed; `known`: an earlier search has shown something of the configuration."""
+        with self._end_in_time(known=known or bool(search.probes)):
+            if self._ask(search, bench, end_s):
                 return True
         return False
+
+    def _try(self, search: CapacitySearch, bench: Bench, end_s: float, found: Mapping[str, Sequence[Capacity]]) -> bool:
+        with self.catch_failure(bench):
+            if self._go_on(search, bench, end_s, known=bool(found[bench.row.id])):
+                return True
+        return False
+
+    @contextmanager
+    def _end_in_time(self, *, known: bool) -> Iterator[None]:
+        """Ends the block where the budget does. Where nothing is known by then, that is an error."""
+        try:
+            yield
+        except BudgetSpent as spent:
+            if not known:
+                advice = "Give them more with load --time-budget, or ask for a lower --percentile"
+                raise BudgetSpent(f"{spent}. {advice}") from None
+            self._reporter.say(f"{spent}; the search ends here")
 
     @contextmanager
     def catch_failure(self, bench: Bench) -> Iterator[None]:
@@ -344,7 +385,7 @@ class Prober:
         if benches and all(bench.row.id in self.failures for bench in benches):
             raise self.failures[benches[0].row.id]
 
-    def _begin_search(self, bench: Bench, earlier: Sequence[Capacity]) -> CapacitySearch:
+    def _begin_search(self, bench: Bench, earlier: Sequence[Capacity], end_s: float) -> CapacitySearch:
         """A search that begins at half of what the engine computes when all requests are there; or where one ended.
 
         Later ones begin a little off: with the same rates each time, the ends would always be the same.
@@ -355,7 +396,10 @@ class Prober:
             rng = np.random.default_rng([self._seed, len(earlier), self._scheduled[bench.row.id]])
             begin = middle * RESOLUTION ** rng.uniform(-1, 1)
             return CapacitySearch(begin, limit, resolution=self._settings.resolution, stride=SHORT_STRIDE, votes=1)
-        grace_s = OFFLINE_SHARE * self._settings.time_budget_s
+        serving_s = self._find_serving_s(bench, end_s)
+        if serving_s <= 0:
+            raise BudgetSpent(f"{bench.row.id}: {self._format_left(end_s)}, and starting the engine takes them")
+        grace_s = min(OFFLINE_SHARE * self._settings.time_budget_s, serving_s)
         point = self._probe_offline(bench, self._count_offline(bench), grace_s=grace_s)
         self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
         if point.achieved_per_s is None:
@@ -372,10 +416,11 @@ class Prober:
         """Requests that keep all streams at full batches for a while."""
         return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
 
-    def _ask(self, search: CapacitySearch, bench: Bench) -> bool:
-        """Whether there was a rate to probe, and time for it; the search has the answer.
+    def _ask(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
+        """Whether there was a rate to probe; the search has the answer.
 
         It is asked again with more requests where the first are too few to tell.
+        Raises BudgetSpent where there is no time for that.
         """
         limit, rate = self._settings.limit, search.next_rate()
         assert limit is not None
@@ -387,9 +432,9 @@ class Prober:
         if self._settings.strict:
             wanted = [strict_min_samples(limit.share, late) for late in PROBE_LATE]
         for count in [max(least, count_arrivals(rate, least_s)) for least in wanted]:
-            if not self._has_time(count / rate, bench, rate, first=not search.probes):
-                return False
-            point = self._probe_rate(bench, self._schedule(bench, rate, count), rate)
+            offsets = self._schedule(bench, rate, count)
+            self._check_time(_last_s(offsets), bench, rate, end_s)
+            point = self._probe_rate(bench, offsets, rate)
             held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
             doubtful = is_disturbed(point)
             if held is not None:
@@ -397,15 +442,36 @@ class Prober:
         search.add(rate, bool(held), doubtful)
         return True
 
-    def _has_time(self, seconds: float, bench: Bench, rate: float, *, first: bool) -> bool:
-        """Whether a probe of so many seconds may begin: one alone takes no longer than all were to take."""
-        budget = self._settings.time_budget_s
-        if seconds <= budget:
-            return True
-        told = f"{bench.row.id}: {rate:.3g} requests a second would be probed for {seconds:.0f} s, and all searches may"
-        told += f" take {budget:g} s"
-        if first:
-            advice = "Give them more with load --time-budget, or ask for a lower --percentile"
-            raise MeasurementError(f"{told}. {advice}")
-        self._reporter.say(f"{told}; the search ends here")
-        return False
+    def _check_time(self, seconds: float, bench: Bench, rate: float, end_s: float) -> None:
+        """Raises BudgetSpent where a probe whose requests arrive within so many seconds may end after `end_s`."""
+        start_s = self._find_start_s(bench)
+        needed_s = start_s + seconds + self._find_grace()
+        if self._spent_s + needed_s > end_s:
+            told = f"{bench.row.id}: probing {rate:.3g} requests a second may take {needed_s:.1f} s"
+            raise BudgetSpent(f"{told}, {start_s:.1f} of them to start the engine; {self._format_left(end_s)}")
+
+    def _find_serving_s(self, bench: Bench, end_s: float) -> float:
+        """Seconds for requests, of those until `end_s`, if the engine starts now."""
+        return end_s - self._spent_s - self._find_start_s(bench)
+
+    def _find_start_s(self, bench: Bench) -> float:
+        """Seconds that starting its processes takes: as last time; before the first time, as the slowest of the others.
+
+        An engine that compiles when it is loaded takes most of a probe for that.
+        """
+        return self._start_s.get(bench.row.id, max(self._start_s.values(), default=0.0))
+
+    def _format_left(self, end_s: float) -> str:
+        left_s = max(0.0, end_s - self._spent_s)
+        return f"{left_s:.1f} of the {self._settings.time_budget_s:g} s that all searches may take are left"
+
+
+def _last_s(offsets: Times) -> float:
+    """Seconds from the beginning to the last arrival."""
+    return float(offsets[-1]) / 1e9
+
+
+def _measure_start_s(point: LoadPoint) -> float:
+    """Seconds that the probe took beside serving: from the first request until the last one that ended."""
+    serving_s = point.completed / point.achieved_per_s if point.achieved_per_s else 0.0
+    return max(0.0, point.seconds - serving_s)

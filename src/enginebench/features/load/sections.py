@@ -66,7 +66,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
             one = max(points, key=lambda point: _take_rate(point) or 0.0)
             rate = format_digits(_take_rate(one))
             answers.append(f"{format_row(row)}: p99 {_show_figure(one, 'p99_ms')} ms at {rate} requests a second")
-    answers += _format_stages(document)
+    answers += (*_format_stages(document), *_format_seconds(document))
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
     facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
@@ -77,6 +77,15 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
+
+
+def _format_seconds(document: LoadDocument) -> Iterator[str]:
+    """What the search for a capacity took of its budget, and what was done before it."""
+    settings = document.settings
+    if settings and settings.find_capacity and document.preparation_s is not None:
+        spent_s = sum(point.seconds for point in (*document.pilots, *document.points))
+        before = f"loading the model and building engines took {document.preparation_s:.1f} s before that"
+        yield f"The search took {spent_s:.1f} of {settings.time_budget_s:g} s, engine starts included; {before}."
 
 
 def _format_stages(document: LoadDocument) -> Iterator[str]:

@@ -198,6 +198,7 @@ class Loading:
             finished=finished,
             caveats=self._machine.caveats,
             settings=replace(settings, arrivals=hide_home(settings.arrivals)),
+            preparation_s=self._prober.preparation_s,
             started_utc=self._started_utc,
         )
 
@@ -205,7 +206,8 @@ class Loading:
         write_atomic(self._folder.root / DOCUMENT, encode(self.describe(finished=False), indent=2))
 
     def run(self) -> LoadDocument:
-        benches = self._prepare()
+        with self._prober.time_preparing():
+            benches = self._prepare()
         if self._settings.find_capacity:
             self._prober.find_capacities(benches)
         else:

@@ -1,6 +1,7 @@
 """The search for a rate on simulated processes: what it finds against theory, and what a rough search saves."""
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.sections import format_capacity, list_load
+from enginebench.features.load.serving import Batcher
 from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import make_block
 from enginebench.report.terminal import format_text
@@ -56,12 +58,12 @@ def search(seed: int, **changes: Any) -> tuple[Capacity, list[LoadPoint]]:
 
 
 def prepare(
-    settings: LoadSettings, seed: int = 0, streams: tuple[int, ...] = (1,), probe: Any = probe
+    settings: LoadSettings, seed: int = 0, streams: tuple[int, ...] = (1,), probe: Any = probe, **given: Any
 ) -> tuple[Prober, list[Bench]]:
     """(a prober, a configuration for each number of streams)."""
     rows = [name_row(EngineSpec(backend="fake"), streams=n, max_batch=1, max_wait_ms=0.0) for n in streams]
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
-    prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe)
+    prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe, **given)
     prober.rows = {row.id: row for row in rows}
     jobs = [ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="") for row in rows]
     return prober, [Bench(row=row, job=job) for row, job in zip(rows, jobs, strict=True)]
@@ -170,9 +172,77 @@ def test_an_engine_that_cannot_be_opened_any_more_keeps_its_points_and_the_other
 def test_no_probe_takes_longer_than_all_searches_may() -> None:
     """At 120 requests a second p99 takes 4 s, and 17 s where ten may be late."""
     prober, benches = prepare(replace(CAPACITY, time_budget_s=2.0))
-    with pytest.raises(MeasurementError, match=r"probed for \d+ s, and all searches may take 2 s"):
+    told = r"may take \d+\.\d s, .* 2\.0 of the 2 s that all searches may take are left\. Give them more with load --"
+    with pytest.raises(MeasurementError, match=told):
         prober.find_capacities(benches)
     assert not prober.points
+
+
+class Slow:
+    """Probes in simulated time, each of which starts its engine first; `clock` says how late it is."""
+
+    def __init__(self, start_s: float) -> None:
+        self.now_s, self.start_s = 0.0, start_s
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def __call__(self, plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+        deadline_ns = int(offsets[-1]) + round(1e9 * plan.job.grace_s)
+        batcher = Batcher(limit=plan.job.queue_limit)
+        board, busy_ns = simulate(offsets, lambda requests: SERVICE_NS, batcher=batcher, deadline_ns=deadline_ns)
+        self.now_s += self.start_s + float(max(board.done.max(), board.scheduled[-1])) / 1e9
+        stamps = Stamps(board.scheduled, board.released, board.started, board.computed, board.done, board.status)
+        return describe_point(stamps, qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row)
+
+
+@pytest.mark.parametrize("start_s", [0.0, 4.0, 20.0])
+@pytest.mark.parametrize("streams", [(1,), (1, 2, 3)])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_all_searches_together_hold_their_budget(start_s: float, streams: tuple[int, ...], rounds: int) -> None:
+    """What has begun may end one service later. The first probe of a later round is no exception, nor is a pilot."""
+    ended = set()
+    for budget_s in (10.0, 30.0, 45.0, 60.0, 100.0, 150.0, 220.0):
+        settings = replace(CAPACITY, percentile=90.0, time_budget_s=budget_s, rounds=rounds)
+        prober, benches = prepare(settings, streams=streams, probe=(slow := Slow(start_s)), clock=lambda: slow.now_s)
+        with suppress(MeasurementError):
+            prober.find_capacities(benches)
+        first_s = start_s if budget_s < start_s else 0.0  # nobody knows what starting takes before the first time
+        assert slow.now_s <= budget_s + first_s + 2 * SERVICE_NS / 1e9
+        ended |= {row.capacity.ended if row.capacity else row.reason for row in prober.rows.values()}
+    assert "budget" in ended or any("are left" in str(end) for end in ended)
+
+
+def test_a_configuration_that_the_budget_leaves_no_probe_says_what_it_takes() -> None:
+    """Starting takes 20 s: both pilots fit into 68 s, and a probe of one of the two."""
+    settings = replace(CAPACITY, percentile=90.0, time_budget_s=68.0)
+    prober, benches = prepare(settings, streams=(1, 2), probe=(slow := Slow(20.0)), clock=slow.clock)
+    prober.find_capacities(benches)
+    first, second = prober.rows.values()
+    assert first.capacity is not None and first.capacity.ended == "budget" and first.reason is None
+    assert second.capacity is None and second.reason is not None
+    assert "20.0 of them to start the engine" in second.reason and "of the 68 s" in second.reason
+
+
+def test_what_is_done_before_the_search_is_no_part_of_its_budget_and_is_said_apart() -> None:
+    settings = replace(CAPACITY, percentile=90.0, time_budget_s=100.0)
+    prober, benches = prepare(settings, probe=(slow := Slow(4.0)), clock=slow.clock)
+    with prober.time_preparing():
+        slow.now_s += 500.0
+    prober.find_capacities(benches)
+    row = prober.rows[benches[0].row.id]
+    assert row.capacity is not None and row.capacity.ended == "settled"
+    told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": 1.0, "percentile": 90.0, "seed": 0}
+    found = {"points": tuple(prober.points), "pilots": tuple(prober.pilots), "preparation_s": prober.preparation_s}
+    document = LoadDocument(rows=(row,), settings=settings, **found, **told)
+    spent_s = slow.now_s - 500.0
+    shown = " ".join(format_text(list_load(document)).split())
+    assert document.preparation_s == 500.0
+    again, _ = prepare(settings, clock=slow.clock, earlier=document)  # a session that resumes it
+    with again.time_preparing():
+        slow.now_s += 20.0
+    assert again.preparation_s == 520.0
+    assert f"The search took {spent_s:.1f} of 100 s" in shown and "took 500.0 s before that" in shown
 
 
 def test_an_engine_that_is_slow_is_not_waited_for_beyond_the_time_of_the_search() -> None:
