@@ -42,6 +42,7 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
     """The part of an output that is compared."""
     for path, name in places.items():
         text = text.replace(path, name)
+    text = re.sub(r"^ *\d+ s (?=\S)", "", text, flags=re.MULTILINE)  # seconds since the start, before a step
     text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
     moment = r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"
@@ -57,7 +58,6 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
 
 def mask_progress(text: str) -> str:
     """Lines that tell how a measurement goes: sorted, since rows may be built side by side, and without times."""
-    text = re.sub(r"^ *\d+ s (?=\S)", "", text, flags=re.MULTILINE)  # seconds since the start
     text = re.sub(r"( · [\d.]+ ms so far.*| · at most [\d.]+ s left)$", "", text, flags=re.MULTILINE)
     text = re.sub(r"Verdict: .*", "Verdict: MEASURED", re.sub(r"ceilings/\S+", "ceilings/MACHINE", text))
     lines = FRACTION.sub("#", re.sub(r"^\[\d+/(\d+)\]", r"[#/\1]", text, flags=re.MULTILINE)).splitlines()

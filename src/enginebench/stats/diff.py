@@ -305,7 +305,7 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
     if not drift.n or not drift.outputs:
         return None, "the outputs were not compared: there is no sample that both sides have outputs for"
     if not drift.passed:
-        exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
+        exceeded = "; ".join(find_exceeded(drift))
         return False, f"the outputs are not within the limits: {exceeded}"
     free = [  # no limit was applied to them: a figure that an output does not have keeps every limit
         o.name

@@ -4,6 +4,7 @@ The first axis of every output counts samples; the rest of it is one answer. All
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import NormalDist
@@ -699,7 +700,7 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     sentences = [f"{o.name}: {o.nonfinite} values are not finite{alike}" for o, alike in broken if o.nonfinite]
     for output in drift.outputs:
         for figure, value, name in _list_broken(output, drift.limits):
-            sentences.append(f"{output.name}: {figure} is {value:.6g}; the limit is {drift.limits[name]:g}")
+            sentences.append(f"{output.name}: {explain_figure(figure, value, name, drift.limits[name])}")
         if _lacks_partners(output, drift.limits):
             shared = f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided}"
             others = "the others are not computed over samples, give a limit of agreement"
@@ -709,6 +710,37 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     for further in drift.further if not sentences else ():  # what usual inputs show needs no others
         sentences += [f"on {SET_NAMES[further.inputs]}: {sentence}" for sentence in find_exceeded(further)]
     return tuple(sentences)
+
+
+# What a limit on a share of decisions says in words; `{value:.0%}` of what.
+_SHARES = {
+    "agreement": "shares {value:.1%} of the reference's decisions",
+    "top1": "has the reference's best class in {value:.1%} of the samples",
+    "top5": "has the reference's best class among its five in {value:.1%} of the samples",
+}
+
+
+def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
+    """A figure and the limit `name` that it does not keep, in plain words, with the field's figure in brackets.
+
+    `error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)`: the ratio of
+    the error's size to the signal's is 10 to the power of -SNR / 20.
+    """
+    if name in ("snr", "snr_min"):
+        part = figure.removeprefix(name).removeprefix("snr").strip()
+        if match := re.fullmatch(r"of (\d+)% of the samples", part):
+            part = f"in the worst {100 - int(match[1])}% of the samples"
+        where = f" {part.removesuffix(',')}" if part else ""
+        if math.isinf(value):
+            return f"the reference is 0 everywhere{where}, and these outputs are not (limit of SNR {limit:g} dB)"
+        error, most = (10 ** (-db / 20) for db in (value, limit))
+        return f"error is {error:.3g} of the signal{where}, limit {most:.3g} (SNR {value:.3g} dB, limit {limit:g})"
+    if name in _SHARES and figure == name:
+        return f"{_SHARES[name].format(value=value)}, limit {limit:.1%}"
+    if name == "centred_cosine":
+        measure = figure.replace("centred_cosine", "centred cosine")
+        return f"its variation follows the reference's by {value:.3g}, limit {limit:g} ({measure.removesuffix(',')})"
+    return f"{figure} is {value:.6g}, limit {limit:g}"
 
 
 def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """How far outputs lie apart: figures, limits, slices of a scale, tasks, single samples."""
 
+import math
 from typing import get_args
 
 import msgspec
@@ -18,6 +19,7 @@ from enginebench.stats.drift import (
     SNR_CEILING_DB,
     default_limits,
     doubt_samples,
+    explain_figure,
     find_exceeded,
     keeps_limits,
     limits_between,
@@ -173,7 +175,7 @@ def test_answers_that_do_not_depend_on_the_input_are_held_to_the_plain_cosine() 
     assert (near.passed, near.outputs[0].centred_cosine_mean) == (True, None)
     assert measure_drift({"y": ref}, {"y": ref + 1e-9}, default_limits("fp32")).passed
     far = measure_drift({"y": ref}, {"y": -ref}, default_limits("int8"))
-    assert not far.passed and "y: cosine is -1; the limit is 0.9" in find_exceeded(far)
+    assert not far.passed and "y: cosine is -1, limit 0.9" in find_exceeded(far)
 
 
 def test_no_outputs_no_samples_and_no_values_do_not_agree() -> None:
@@ -234,7 +236,7 @@ def test_a_detector_that_finds_nothing_does_not_agree(classes: int, last: bool, 
     assert out.slices.snr_db == pytest.approx(0.7, abs=0.1)
     assert (out.slices.axis, out.slices.first, out.slices.count) == (1 if last else 2, 4, classes)
     place = f"{classes} of {4 + classes} slices of axis {1 if last else 2}, from 4 on"
-    assert any(f"out: snr of {place}, is 0.7" in sentence for sentence in find_exceeded(drift))
+    assert any("out: error is " in text and f"{place}, limit" in text for text in find_exceeded(drift))
     assert "unread_boxes" in [c.code for c in doubt_samples(drift)]
 
 
@@ -536,12 +538,39 @@ SLICES = [
 
 
 @pytest.mark.parametrize(("shape", "place", "where"), SLICES)
+@pytest.mark.parametrize(
+    ("figure", "value", "name", "limit", "expected"),
+    [
+        (
+            "snr of 98% of the samples",
+            4.8068,
+            "snr",
+            6.0,
+            "error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)",
+        ),
+        ("snr", 36.0, "snr", 60.0, "error is 0.0158 of the signal, limit 0.001 (SNR 36 dB, limit 60)"),
+        (
+            "snr",
+            -math.inf,
+            "snr",
+            60.0,
+            "the reference is 0 everywhere, and these outputs are not (limit of SNR 60 dB)",
+        ),
+        ("agreement", 0.88, "agreement", 0.9, "shares 88.0% of the reference's decisions, limit 90.0%"),
+        ("max_abs", 1.0, "max_abs", 0.5, "max_abs is 1, limit 0.5"),
+    ],
+)
+def test_a_limit_is_explained_in_plain_words(figure, value, name, limit, expected):
+    assert explain_figure(figure, value, name, limit) == expected
+
+
 def test_one_slice_that_is_wrong_does_not_hide_among_many(shape, place, where):
     right = np.random.default_rng(5).standard_normal(shape)
     drift, out = measure(right, scale_slice(right, place, 1.01), **default_limits("fp32"))
     assert out.snr_db > 60 and (out.snr_min_at, drift.passed) == (where, False)
     (sentence,) = [text for text in find_exceeded(drift) if "axis" in text]
-    assert sentence.startswith(f"y: snr of {where} is 4") and sentence.endswith("the limit is 55")
+    assert sentence.startswith("y: error is 0.01 of the signal") and where in sentence
+    assert "(SNR 4" in sentence and sentence.endswith("limit 55)")
     assert measure(right, scale_slice(right, place, 1.01), **default_limits("tf32"))[0].passed
 
 
@@ -751,7 +780,7 @@ def test_every_limit_that_was_not_kept_is_a_sentence() -> None:
     cand = DRIFT_SAMPLES_REF + 1
     cand[0, 0] = np.inf
     drift = measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": cand}, {"max_abs": 0.5, "cosine": 0.1, "mean_abs": 2.0})
-    assert find_exceeded(drift) == ("y: 1 values are not finite", "y: max_abs is 1; the limit is 0.5")
+    assert find_exceeded(drift) == ("y: 1 values are not finite", "y: max_abs is 1, limit 0.5")
     assert find_exceeded(measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": DRIFT_SAMPLES_REF}, {"max_abs": 0.5})) == ()
 
 

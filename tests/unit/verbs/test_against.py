@@ -62,7 +62,7 @@ def test_the_gate_fails_on_other_answers_however_fast(cli: Cli, tiny_onnx: Path,
     done = cli("bench", tiny_onnx, *sides, *GATED, *files, code=4)
     comparison = json.loads((tmp_path / "b.json").read_text())["comparison"]
     (why,) = comparison["failures"]
-    assert why.startswith("the outputs are not within the limits: ") and "snr is " in why and "the limit is 60" in why
+    assert why.startswith("the outputs are not within the limits: ") and "error is " in why and "limit 60)" in why
     assert f"Verdict: not comparable: {why}" in " ".join(done.stdout.split())
     assert why in done.stderr
     failure = ElementTree.parse(tmp_path / "j.xml").getroot().find(".//failure")

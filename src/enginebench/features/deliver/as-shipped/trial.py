@@ -86,6 +86,8 @@ def check(predictor: Any) -> bool:
         passed = passed and kept
     if verdict := format_run_verdict(facts.BUNDLE):
         print(verdict)
+    count = f"{len(wanted)} output{'s' if len(wanted) > 1 else ''} of {len(feeds)} call{'s' if len(feeds) > 1 else ''}"
+    print(f"OK: outputs agree ({count})" if passed else f"FAILED: outputs differ from the measured ones ({count})")
     return passed
 
 
