@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from enginebench.core.commands import COMMAND, VERB
 from in_process import children, cli
 
 __all__ = ["children", "cli"]
@@ -25,3 +26,10 @@ def pytest_pycollect_makemodule() -> Iterator[Any]:
             f"{module.path} imports {', '.join(heavy)}: import it in the test, or move it to tests/engines"
         )
     return module
+
+
+@pytest.fixture(autouse=True)
+def forget_verbs() -> None:
+    """A command that another test ran in this process is not at work any more."""
+    COMMAND.set(())
+    VERB.set("run")

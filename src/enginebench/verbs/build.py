@@ -361,6 +361,7 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
     check_options(spec)
     require_available(spec)
+    read_normalize(asked["input_dtype"], asked["normalize"])  # before anything is waited for
     check_source_ahead(ModelSource(model=model))
     with open_scratch() as scratch, lock_devices((device,), wait=asked["wait"], on_wait=reporter.say):
         artifact = make_source(model, scratch, asked, reporter, onnx=False)

@@ -45,7 +45,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     """
     asked: list[tuple[str, str, int]] = []
 
-    def pretend(request: RunRequest, side: Side, root: Path, *, reporter: object) -> list[Result]:
+    def pretend(request: RunRequest, side: Side, root: Path, *, reporter: object, wait: bool = True) -> list[Result]:
         (_, cand), base, count = request.engines[0], side.engine[1], request.measure.processes
         versions = [options["env"].removeprefix("p-") for options in (base, cand)]
         asked.append((versions[0], versions[1], count))
