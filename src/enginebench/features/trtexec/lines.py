@@ -14,6 +14,10 @@ _BANNER = re.compile(
     r"&&&& (RUNNING|PASSED|FAILED|WAIVED) TensorRT\.trtexec"
     r"(?: \[TensorRT v(\d{1,9})\])?(?: \[b(\d{1,9})\])?(?: # (.*))?"
 )
+# The prefix where whoever quoted the log cut the time stamps away.
+_LEVEL = re.compile(r"^\s*\[([FEWIV])\] ?(\[TRT\] ?)?")
+# What a comment in a source file, or a quotation in a message, puts in front of each line of a log.
+_MARK = re.compile(r"\s*(#+|//+|>+|--+|;+|%+|\*+)\s*")
 # The one message of the library that is about the engine.
 ENGINE_SIZE = "Loaded engine size: "
 _TASK = re.compile(r"&&&& (TASK_BEGIN|TASK_END|TASK_ABORT) ")
@@ -55,16 +59,31 @@ class RunLines:
 
 def split_lines(text: str) -> Iterator[Line]:
     """The messages of a log. A print without line end in front of a message becomes a line of its own."""
+    prefix, mark = read_style(text)
     # One by one: a list of all lines would take more memory than a verbose log itself.
     for number, found in enumerate(re.finditer(r"^[^\n]*", text, re.MULTILINE), 1):
         raw = found[0]
-        matches = list(_PREFIX.finditer(raw))
+        if mark and raw.lstrip().startswith(mark):
+            raw = raw.lstrip().removeprefix(mark).removeprefix(" ")
+        matches = list(prefix.finditer(raw))
         head = raw[: matches[0].start()] if matches else raw
         if head.strip() or not matches:
             yield Line(number, None, False, head)
         ends = [match.start() for match in matches[1:]] + [len(raw)]
         for match, end in zip(matches, ends, strict=False):
             yield Line(number, match[1], match[2] is not None, raw[match.end() : end].rstrip())
+
+
+def read_style(text: str) -> tuple[re.Pattern[str], str]:
+    """(the prefix of messages in this log, the mark of a comment or quotation in front of its lines or "").
+
+    Messages without time stamps are read only where a banner shows whose they are: other tools print `[E] ...`, too.
+    """
+    banner = _BANNER.search(text)
+    if banner is None:
+        return _PREFIX, ""
+    mark = _MARK.fullmatch(text, text.rfind("\n", 0, banner.start()) + 1, banner.start())
+    return _PREFIX if _PREFIX.search(text) else _LEVEL, mark[1] if mark else ""
 
 
 def read_banner(text: str) -> Banner | None:

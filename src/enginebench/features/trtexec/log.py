@@ -51,6 +51,9 @@ _FATAL = re.compile(
     r"|Error occurred during inference|Uncaught exception detected|Assertion failure|Accuracy validation FAILED"
     r"|Failed to parse --|is required when|Incompatible load and save"
 )
+_HELP = "=== Help ==="
+_ASKED_HELP = {"-h", "--help"}
+_BOTH_PIPES = "errors go to another pipe: save both, trtexec ... > run.log 2>&1"
 _ENABLED = {"Enabled": True, "Disabled": False}
 _CAPTURED = "Successfully captured CUDA graph"
 # Versions up to this print nothing of a capture that succeeded (seen in 8.6.0, 8.6.1 and 10.0.1), and a warning of one
@@ -64,7 +67,15 @@ _INPUT_SHAPE = re.compile(
 # What the log says in a run that passed without a latency; the profile's table is not printed for --exportProfile.
 _PROFILED = ("=== Profile (", "The e2e network timing is not reported")
 _SKIPPED = "Skipped inference phase"
-# A message is joined with at most this many lines without prefix, while its brackets are open.
+# The parser's own text, which follows a message or, up to 7, has no prefix at all.
+_PARSER = re.compile(r"^\s*(?:While parsing node number \d|ERROR: )")
+_IN_FUNCTION = re.compile(r"ERROR: .{1,200} In function \w{1,100}:")
+# Figures in the layouts of 5 to 7, and the headings of those of 7.
+_OLD_FIGURE = re.compile(
+    r"^(?:(?:min|max|mean|median): \S+ ms \(end to end |percentile: \S+ ms at \d|Average over \d{1,9} runs is \d)"
+)
+_OLD_HEADINGS = ("host latency", "gpu compute")
+# A message is joined with at most this many lines without prefix.
 _MAX_CONTINUATION = 20
 
 
@@ -78,7 +89,7 @@ def read_log(text: str, path: Path) -> LogDocument:
     runs = split_runs(text)
     # Of a run without banners or prefixes (they were cut away) a summary row may be left.
     lines = [line for run in runs for line in run.lines]
-    if not any(run.banner for run in runs) and not any(x.level or _ROW.match(x.text.strip()) for x in lines):
+    if not any(run.banner for run in runs) and not any(map(is_written_by_trtexec, lines)):
         first = next((line for line in text.split("\n") if line.strip()), "")[:80]
         found = f"no line that trtexec writes (it begins {first!r})"
         wanted = "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'"
@@ -89,6 +100,12 @@ def read_log(text: str, path: Path) -> LogDocument:
             note = "a tuning run: the runs that it started were timed, not itself"
             read[index] = replace(run, notes=(*run.notes, note))
     return LogDocument(path=str(path), joint=join_runs(read), runs=tuple(read))
+
+
+def is_written_by_trtexec(line: Line) -> bool:
+    """Whether a line without a banner around it is trtexec's: by its prefix, or as a figure of a summary."""
+    text = line.text.strip()
+    return line.level is not None or bool(_ROW.match(text) or _OLD_FIGURE.match(text))
 
 
 def join_runs(runs: list[LogRun]) -> Joint | None:
@@ -136,7 +153,7 @@ def complete_run(run: LogRun) -> LogRun:
         for row in ROWS
         if (stat := getattr(run, row)) is not None and stat.median is not None
     }
-    return replace(run, images_per_second=find_images(run), **rows)
+    return replace(run, images_per_s=find_images(run), **rows)
 
 
 def read_run(run: RunLines) -> LogRun:
@@ -151,7 +168,13 @@ def read_run(run: RunLines) -> LogRun:
     rounded = "engine_bytes" not in fields and int(size) > 0
     fields |= {"engine_bytes": int(size) << 20} if rounded else {}
     errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
-    status, reason = decide_status(run, errors)
+    ending = find_ending(run)
+    status, reason = decide_status(run, errors, ending)
+    if status == "failed" and ending and not any(ending in error for error in errors):
+        errors = (*errors, ending)
+    if has_old_figures(run):
+        # 7 counts images in place of queries, and none of an explicit batch.
+        fields = {name: value for name, value in fields.items() if name not in ("queries", "warmup_queries")}
     banner = run.banner
     # Model, precision and device as the option blocks name them; the model also from the command line.
     command = banner.command if banner else None
@@ -303,7 +326,7 @@ def read_switches(
 
 
 def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
-    """Messages of the given levels, each with the lines that continue it while its brackets are open."""
+    """Messages of the given levels, each with the lines that continue it (`is_continued`)."""
     messages: list[str] = []
     joined = 0
     for line in lines:
@@ -312,39 +335,77 @@ def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
             if line.level in levels:
                 messages.append(line.text)
                 joined = _MAX_CONTINUATION
-        elif joined and messages and messages[-1].count("(") > messages[-1].count(")"):
+        elif joined and messages and line.text.strip() and is_continued(messages[-1]):
             messages[-1] = f"{messages[-1].rstrip()} {line.text.strip()}"
             joined -= 1
         elif "E" in levels and (said := line.text.find("Cuda failure")) >= 0:
             messages.append(line.text[said:].strip())
+        elif "E" in levels and _PARSER.match(line.text):
+            messages.append(line.text.strip())
+            joined = _MAX_CONTINUATION
+        elif not (messages and has_open_bracket(messages[-1])):
+            joined = 0
     return tuple(messages)
 
 
-def decide_status(run: RunLines, errors: tuple[str, ...]) -> tuple[RunStatus, str | None]:
-    """(status, why it is not "passed"). A run without closing banner failed only if it says what ended it."""
+def is_continued(message: str) -> bool:
+    """Whether the next line without prefix belongs to it: the parser prints what went wrong below the place."""
+    return has_open_bracket(message) or message.rstrip().endswith(":") or _IN_FUNCTION.search(message) is not None
+
+
+def has_open_bracket(message: str) -> bool:
+    return message.count("(") > message.count(")")
+
+
+def find_ending(run: RunLines) -> str | None:
+    """The line that tells what ended the run, whatever its level: some versions print it as information."""
+    for line in run.lines:
+        crashed = line.level is None and _CRASH.search(line.text)
+        if crashed or (line.level in ("E", "F", "I", None) and _FATAL.search(line.text)):
+            # A driver's line may stand behind what a container prints in front of every line.
+            return line.text[max(line.text.find("Cuda failure"), 0) :].strip()
+    return None
+
+
+def decide_status(run: RunLines, errors: tuple[str, ...], ending: str | None) -> tuple[RunStatus, str | None]:
+    """(status, why it is not "passed"). A run without closing banner failed only if it shows what ended it."""
     if run.closing is not None:
         if run.closing.verdict == "PASSED":
             return "passed", None
-        return "failed", errors[-1] if errors else f"trtexec ended with {run.closing.verdict}"
+        silent = f"trtexec ended with {run.closing.verdict}, and no line says why; {_BOTH_PIPES}"
+        return "failed", errors[-1] if errors else ending or silent
     if run.aborted:
         return "failed", "the tuning run aborted it"
-    fatal = next(
-        (line.text for line in run.lines if line.level in ("E", "F", "I", None) and _FATAL.search(line.text)), None
-    )
-    helped = any(line.text.strip() == "=== Help ===" for line in run.lines)
-    if ended := fatal or (errors[-1] if errors and helped else None):
+    if ended := ending or (errors[-1] if errors and has_help(run) else None):
         return "failed", f"no closing banner; ended by: {ended.strip()}"
-    if helped:
+    if has_help(run):
+        command = (run.banner.command if run.banner else None) or ""
+        options = set(command.split()[1:])
+        if options and not options & _ASKED_HELP:
+            text = "no closing banner; an option was refused: help was printed, which the command does not ask for"
+            return "failed", f"{text}; {_BOTH_PIPES}"
         return "unknown", "no closing banner; only help was printed"
     return "unknown", "no closing banner: the log is cut, or the run was killed"
+
+
+def has_help(run: RunLines) -> bool:
+    return any(line.text.strip() == _HELP for line in run.lines)
+
+
+def has_old_figures(run: RunLines) -> bool:
+    """Whether figures are printed as trtexec 5 to 7 did."""
+    texts = (line.text.strip() for line in run.lines)
+    return any(_OLD_FIGURE.match(text) or text.lower() in _OLD_HEADINGS for text in texts)
 
 
 def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """What a reader of the numbers should know and the log does not say in words."""
     untimed = fields.get("latency_ms") is None
     known = (
-        (untimed and any(line.text.strip().lower() == "host latency" for line in run.lines),
-         "figures as trtexec 7 prints them, which are not read; 8 to 11 are"),
+        (untimed and has_old_figures(run),
+         "figures as trtexec 7 and older print them, which are not read; 8 to 11 are"),
+        (untimed and run.closing is not None and run.closing.verdict == "PASSED" and has_help(run),
+         "only help was printed: nothing was built or timed"),
         (run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines),
          "the process crashed after its closing banner"),
         (options.get("Build Options", {}).get("Load engine"),

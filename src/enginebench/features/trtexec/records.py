@@ -54,7 +54,7 @@ class LogRun(Struct, frozen=True, kw_only=True):
     precision: str | None = None
     batch: int | None = None
     throughput_qps: float | None = None
-    images_per_second: float | None = None
+    images_per_s: float | None = None
     latency_ms: Stat | None = None
     end_to_end_ms: Stat | None = None
     enqueue_ms: Stat | None = None

@@ -83,7 +83,11 @@ def summarize_trace(
         host_walltime_s=walltime_s,
         gpu_compute_total_s=total_s if math.isfinite(total_s) else None,
         **stats,  # type: ignore[arg-type]
-        trtexec={name: make_trtexec_stat(column) for name, column in finite.items() if len(column)},
+        trtexec={
+            name: make_trtexec_stat(column, restore_row(name, timed.columns))
+            for name, column in finite.items()
+            if len(column)
+        },
         # As trtexec has it, which prints percent.
         cov={name: float(c.std() / c.mean()) for name, c in finite.items() if len(c) and c.mean()},
         intervals={"latency_ms": estimate_row(rows["latency_ms"])} if intervals else {},
@@ -214,23 +218,47 @@ def make_stat(ascending: Column) -> Stat:
     )
 
 
-def make_trtexec_stat(ascending: Column) -> Stat:
+def make_trtexec_stat(ascending: Column, restored: Column) -> Stat:
     """The row as trtexec prints it: its percentile rule, its 32-bit floats, six digits.
 
-    The mean is ours: trtexec sums in 32 bits, which is off by up to 2e-5, and the error depends on digits that the file
-    does not hold.
+    The mean is of a sum in 32 bits, from the smallest value to the largest. Its rounding errors grow with the number of
+    queries, and depend on digits that the file does not hold; `restored` are the ascending times with those digits.
 
     Source: getPerformanceResult in samples/common/sampleReporting.cpp.
     """
-    values = ascending.astype(np.float32)
+    values, exact = ascending.astype(np.float32), restored.astype(np.float32)
     n = len(values)
     return Stat(
         min=print_digits(values[0]),
         max=print_digits(values[-1]),
-        mean=print_digits(ascending.mean()),
-        median=print_digits(values[n // 2] if n % 2 else (values[n // 2 - 1] + values[n // 2]) / np.float32(2)),
+        mean=print_digits(np.add.accumulate(exact)[-1] / np.float32(n)),
+        median=print_digits(exact[n // 2] if n % 2 else (exact[n // 2 - 1] + exact[n // 2]) / np.float32(2)),
         percentiles={label: print_digits(values[find_trtexec_index(n, label)]) for label in PERCENTILES},
     )
+
+
+def restore_row(name: str, columns: dict[Quantity, Column]) -> Column:
+    """The finite times of a row of the summary, ascending, with their digits restored where the file says when."""
+    *_, quantity = ROWS[name]
+    times, starts = columns[quantity], columns.get("start_h2d", columns.get("start_compute"))
+    if starts is not None and quantity != "enqueue":  # which comes from the stamps in the file
+        times = restore_digits(times, starts)
+    return np.sort(times[np.isfinite(times)])
+
+
+def restore_digits(times: Column, starts: Column) -> Column:
+    """The times with the digits that the file does not hold, as far as they are known.
+
+    trtexec takes them as differences of two 32-bit stamps, so that each is a multiple of the step of the first stamp,
+    while the file has six digits of it. A time that is no such multiple stays as it is.
+
+    Source: InferenceTrace and traceToTiming in samples/common/sampleReporting.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.spacing(starts.astype(np.float32)).astype(np.float64)
+        exact = np.round(times / steps) * steps
+        last_digit = 10.0 ** (np.floor(np.log10(np.abs(times))) - 5)
+        return np.where(np.abs(exact - times) <= last_digit / 2, exact, times)
 
 
 def print_digits(value: np.floating[Any]) -> float:

@@ -46,7 +46,7 @@ def _list_run(run: LogRun) -> Section:
     names = ("precision", "batch", "device", "queries")
     facts = [f"{name} {value}" for name in names if (value := getattr(run, name)) is not None]
     if run.throughput_qps is not None:
-        images = run.images_per_second
+        images = run.images_per_s
         extra = f" ({images:g} images/s)" if images not in (None, run.throughput_qps) else ""
         facts.append(f"throughput {run.throughput_qps:g} qps{extra}")
     known = ", ".join(facts)

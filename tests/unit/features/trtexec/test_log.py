@@ -26,7 +26,25 @@ def test_rows_of_8_0_are_read_and_7_is_named() -> None:
     assert run.end_to_end_ms is not None and run.end_to_end_ms.percentiles == {"99": 3}
     run = read_one(made.make_log7())
     assert (run.status, run.latency_ms, run.throughput_qps) == ("passed", None, None)
-    assert run.notes == ("figures as trtexec 7 prints them, which are not read; 8 to 11 are",)
+    assert run.notes == ("figures as trtexec 7 and older print them, which are not read; 8 to 11 are",)
+    # It counts images in place of queries, and none of an explicit batch.
+    assert (run.queries, run.warmup_queries) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GPU Compute\nmin: 4.125 ms\nmax: 7 ms",
+        "min: 4.25 ms (end to end 4.5 ms)",
+        "percentile: 5.5 ms at 99% (end to end 6.125 ms at 99%)",
+        "Average over 10 runs is 0.66 ms (host walltime is 0.81 ms, 99% percentile time is 0.67).",
+    ],
+)
+def test_a_piece_of_an_older_summary_is_named_as_not_read(lines: str) -> None:
+    text = "".join(f"{made.STAMP} [I] {line}\n" for line in lines.split("\n"))
+    for piece in (text, f"&&&& RUNNING TensorRT.trtexec # trtexec --onnx=m\n{lines}\n"):
+        assert ["trtexec 7 and older" in note for note in read_one(piece).notes] == [True]
+    assert read_one(made.make_log()).notes == ()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -118,7 +136,7 @@ def test_processes_of_one_command_have_a_joint_figure() -> None:
 def test_images_in_a_second_count_the_batch_once(printed: str, images: int) -> None:
     run = read_log(made.make_log().replace("Batch: Explicit", f"Batch: {printed}"), LOG).runs[0]
     full = complete_run(replace(run, batch=4))
-    assert full.images_per_second == images * (run.throughput_qps or 0.0)
+    assert full.images_per_s == images * (run.throughput_qps or 0.0)
     assert full.latency_ms is not None and full.latency_ms.percentiles["50"] == full.latency_ms.median
 
 
@@ -158,3 +176,97 @@ def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -
     text = "2026-11-21T01:02:03Z &&&& RUNNING TensorRT.trtexec # x\n2026-11-21T01:02:04Z Cuda failure: 35\n"
     (run,) = read_log(text, Path("x")).runs
     assert run.errors == ("Cuda failure: 35",)
+
+
+FAILED_PARSE = f"""\
+&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=m.onnx
+{made.STAMP} [I] === Model Options ===
+{made.STAMP} [I] Format: ONNX
+{made.STAMP} [I] Model: m.onnx
+{made.STAMP} [I]
+{made.STAMP} [E] [TRT] ModelImporter.cpp:768: While parsing node number 3 [Pad -> "y"]:
+{made.STAMP} [E] [TRT] ModelImporter.cpp:774: ERROR: ModelImporter.cpp:195 In function parseGraph:
+[6] Invalid Node - Pad_3
+[shuffleNode.cpp::symbolicExecute::392] Error Code 4: Internal Error (a shape tensor)
+
+loading of plugins ended
+{made.STAMP} [E] Engine set up failed
+&&&& FAILED TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=m.onnx
+"""
+CAUSE = (
+    "ModelImporter.cpp:774: ERROR: ModelImporter.cpp:195 In function parseGraph: [6] Invalid Node - Pad_3 "
+    "[shuffleNode.cpp::symbolicExecute::392] Error Code 4: Internal Error (a shape tensor)"
+)
+
+
+@pytest.mark.parametrize("stamp", [f"{made.STAMP} ", ""])
+@pytest.mark.parametrize("mark", ["", "# ", "  // ", "> ", "    "])
+def test_a_log_that_is_quoted_says_what_the_log_says(mark: str, stamp: str) -> None:
+    lines = FAILED_PARSE.replace(f"{made.STAMP} ", stamp).splitlines()
+    run = read_one("import os\n\nrun('m.onnx')\n" + "".join(f"{mark}{line}".rstrip() + "\n" for line in lines))
+    assert (run.status, run.status_reason, run.model) == ("failed", "Engine set up failed", "m.onnx")
+    assert run.errors == (
+        'ModelImporter.cpp:768: While parsing node number 3 [Pad -> "y"]:',
+        CAUSE,
+        "Engine set up failed",
+    )
+    passed = made.make_log().replace(f"{made.STAMP} ", stamp).splitlines()
+    assert read_one("".join(f"{mark}{line}\n" for line in passed)).latency_ms == read_one(made.make_log()).latency_ms
+
+
+def test_levels_without_stamps_are_another_tools_where_no_banner_is() -> None:
+    with pytest.raises(ParseError, match="no line that trtexec writes"):
+        read_log("[I] Loading model\n[E] Could not load it\n", LOG)
+
+
+def test_the_parsers_text_of_older_versions_is_an_error_without_a_prefix() -> None:
+    parser = "While parsing node number 0 [Conv]:\nERROR: ModelImporter.cpp:296 In function importModel:\n"
+    text = f"{parser}[5] Assertion failed: tensors.count(input_name)\n{made.STAMP} [E] Failed to parse onnx file\n"
+    run = read_one(f"{text}&&&& FAILED TensorRT.trtexec # trtexec --onnx=m\n")
+    cause = parser.replace("\n", " ") + "[5] Assertion failed: tensors.count(input_name)"
+    assert run.errors == (cause, "Failed to parse onnx file")
+
+
+@pytest.mark.parametrize(
+    ("command", "lines", "status", "errors", "reason"),
+    [
+        (
+            "trtexec --device=9",
+            f"{made.STAMP} [I] Cannot find device ID 9!",
+            "failed",
+            ("Cannot find device ID 9!",),
+            "ended by: Cannot find device ID 9!",
+        ),
+        (
+            "trtexec --infStreams=0",
+            "Segmentation fault (core dumped)",
+            "failed",
+            ("Segmentation fault (core dumped)",),
+            "ended by: Segmentation fault",
+        ),
+        ("trtexec --onnx=m --fp16", "=== Help ===", "failed", (), "an option was refused: help was printed"),
+        (
+            "trtexec --onnx=m --fp16",
+            f"=== Help ===\n{made.STAMP} [E] Unknown option: --fp16 ",
+            "failed",
+            ("Unknown option: --fp16",),
+            "ended by: Unknown option: --fp16",
+        ),
+        ("trtexec --help", "=== Help ===", "unknown", (), "only help was printed"),
+        ("trtexec", "=== Help ===", "unknown", (), "only help was printed"),
+    ],
+)
+def test_a_run_without_closing_banner_says_what_its_lines_hold(
+    command: str, lines: str, status: str, errors: tuple[str, ...], reason: str
+) -> None:
+    run = read_one(f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # {command}\n{lines}\n")
+    assert (run.status, run.errors) == (status, errors)
+    assert run.status_reason is not None and reason in run.status_reason
+
+
+def test_a_failed_run_whose_errors_went_elsewhere_says_so() -> None:
+    command = "[TensorRT v8601] # trtexec --foo"
+    run = read_one(f"&&&& RUNNING TensorRT.trtexec {command}\n&&&& FAILED TensorRT.trtexec {command}\n")
+    assert run.status_reason is not None and "no line says why; errors go to another pipe" in run.status_reason
+    run = read_one(f"&&&& RUNNING TensorRT.trtexec {command}\n=== Help ===\n&&&& PASSED TensorRT.trtexec {command}\n")
+    assert run.notes == ("only help was printed: nothing was built or timed",)

@@ -27,8 +27,6 @@ ROWS = {
     "enqueue_ms": "Enqueue Time",
 }
 NUMBER = r"([-+0-9.e]+|inf|nan)"
-# trtexec sums in 32 bits: 2.08e-5 is the largest error of a mean in these files.
-MEAN = 2.1e-5
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +95,7 @@ def compare_row(computed: Stat, printed: Stat, even: bool) -> list[str]:
     unit = 10.0 ** (_exponent(printed.median) - 5)
     if abs(computed.median - printed.median) > (1.01 * unit if even else 1e-3 * unit):
         wrong.append("median")
-    if abs(computed.mean - printed.mean) > MEAN * printed.mean:
+    if abs(computed.mean - printed.mean) > 1.01 * 10.0 ** (_exponent(printed.mean) - 5):
         wrong.append("mean")
     return wrong
 

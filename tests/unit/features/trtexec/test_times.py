@@ -51,6 +51,31 @@ def test_trtexecs_rule_counts_what_to_leave_out(n: int, label: str, index: int) 
     assert find_trtexec_index(n, label) == index
 
 
+def test_the_mean_of_overlapping_queries_is_the_one_that_trtexec_prints() -> None:
+    # Queries of about 0.24 ms, a new one every 0.06 ms; stamps and sums have 32 bits, and the file has six digits.
+    n, rng = 20_000, np.random.default_rng(3)
+    starts = (200 + 0.06 * np.arange(n)).astype(np.float32)
+    times = (starts + rng.normal(0.24, 0.002, n).astype(np.float32)) - starts
+    total = np.float32(0)
+    for value in np.sort(times):
+        total += value
+    printed = float(f"{total / np.float32(n):.6g}")
+    stamps = ("startEnqMs", "endEnqMs", "startH2dMs", "endH2dMs", "startComputeMs")
+    ends = ("endComputeMs", "startD2hMs", "endD2hMs")
+    queries = [
+        {name: float(f"{start:.6g}") for name in stamps}
+        | {name: float(f"{start + time:.6g}") for name in ends}
+        | {"h2dMs": 0, "computeMs": float(f"{time:.6g}"), "d2hMs": 0, "latencyMs": float(f"{time:.6g}")}
+        for start, time in zip(starts.tolist(), times.tolist(), strict=True)
+    ]
+    document = summarize(json.dumps(queries), warmup_ms=0, intervals=False)
+    assert document.trtexec["latency_ms"].mean == printed
+    assert document.trtexec["latency_ms"].median == float(f"{np.median(times):.6g}")
+    # The mean of our own table is summed in 64 bits, and is another number.
+    assert document.latency_ms.mean == pytest.approx(times.astype(np.float64).mean(), rel=1e-6)
+    assert float(f"{document.latency_ms.mean:.6g}") != printed
+
+
 def test_old_keys() -> None:
     document = summarize(made.make_times(50, start_ms=300, keys=made.OLD_KEYS))
     assert document.layout == "trtexec<=8.2"
