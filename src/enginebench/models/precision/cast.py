@@ -1,6 +1,5 @@
 """FP16 and BF16 by casting the graph, branches and loops included; what cannot be cast stays in FP32, by name."""
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import list_opsets, name_nodes, raise_opset, read_graphs, walk_nodes
+from enginebench.models.precision.graph import FreeNames, list_opsets, name_nodes, raise_opset, read_graphs, walk_nodes
 
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
@@ -144,8 +143,9 @@ class _Caster:
         self._to = to
         self._blocked = blocked
         self._opsets = list_opsets(model)
-        self._taken = {name for node in walk_nodes(model) for name in (*node.input, *node.output, node.name)}
-        self._taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+        taken = {name for node in walk_nodes(model) for name in (*node.input, *node.output, node.name)}
+        taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+        self._names = FreeNames(taken)
 
     def cast(self, graph: GraphProto, outside: Mapping[str, _Value], to: int, ends: int) -> None:
         """Casts a graph in place.
@@ -179,9 +179,8 @@ class _Caster:
         for node in nodes:
             inward, outward = self._choose_types(node, to)
             if to != FP32 and any(n in values or n in floats for n in (*node.input, *node.output)):
-                known = floats | values.keys()
                 kinds = zip((*inward, *outward), (*node.input, *node.output), strict=True)
-                if all(kind == FP32 for kind, name in kinds if name in known):
+                if all(kind == FP32 for kind, name in kinds if name in floats or name in values):
                     self.kept.append(node.name)
             for i, name in enumerate(node.input):
                 if name in values:
@@ -262,10 +261,7 @@ class _Caster:
         return helper.make_node("Cast", [source], [target], self._make_name(f"cast_{target}"), to=kind)
 
     def _make_name(self, base: str, kind: int | None = None) -> str:
-        base = base if kind is None else f"{base}_{SUFFIXES[kind]}"
-        name = next(name for i in itertools.count() if (name := f"{base}_{i}" if i else base) not in self._taken)
-        self._taken.add(name)
-        return name
+        return self._names.take(base if kind is None else f"{base}_{SUFFIXES[kind]}")
 
 
 def _rewrite_type(node: NodeProto, kind: int) -> None:

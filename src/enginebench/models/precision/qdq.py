@@ -1,6 +1,5 @@
 """INT8 and FP8 by explicit Q/DQ nodes: what the recipes ask of onnxruntime's quantizer, and what they add to it."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,14 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from enginebench.core.errors import ArtifactError, explaining
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import make_consumers, make_producers, name_nodes, quiet_logging, sort_nodes
+from enginebench.models.precision.graph import (
+    FreeNames,
+    make_consumers,
+    make_producers,
+    name_nodes,
+    quiet_logging,
+    sort_nodes,
+)
 
 INT8_MAX = 127
 # The largest number of E4M3. Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
@@ -122,7 +128,7 @@ def prepare_biases(model: ModelProto) -> None:
     number.
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    names = FreeNames({name for node in model.graph.node for name in (*node.input, *node.output)})
     seen: set[str] = set()
     for node in model.graph.node:
         bias = tensors.get(node.input[2]) if node.op_type in WEIGHTED and len(node.input) > 2 else None
@@ -134,9 +140,7 @@ def prepare_biases(model: ModelProto) -> None:
             if values.size in (1, columns) and values.shape[-1:] in ((), (1,), (columns,)):
                 values = np.ascontiguousarray(np.broadcast_to(values.reshape(-1), (columns,)))
         if bias.name in seen or values.shape != tuple(bias.dims):
-            base = f"{bias.name}_{node.name}"
-            node.input[2] = next(name for i in itertools.count() if (name := f"{base}_{i}" if i else base) not in taken)
-            taken.add(node.input[2])
+            node.input[2] = names.take(f"{bias.name}_{node.name}")
             model.graph.initializer.append(numpy_helper.from_array(values, node.input[2]))
         seen.add(bias.name)
     drop_unused_constants(model)
