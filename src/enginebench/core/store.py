@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -138,6 +139,52 @@ def replace_atomic(path: Path) -> Iterator[BinaryIO]:
         os.umask(mask := os.umask(0))
         Path(temporary).chmod(0o666 & ~mask)
         Path(temporary).replace(path)
+
+
+@contextmanager
+def open_partial(target: Path) -> Iterator[Path]:
+    """An empty folder on the disk of `target`, which must have a parent; at its end it is removed, if still there.
+
+    Folders for the same target that killed processes left are removed first. A living process holds a lock on its
+    folder, which the kernel frees however the process ends. On file systems without locks nobody can tell who lives:
+    there nothing is removed.
+    """
+    parent, prefix = target.absolute().parent, f".{target.name[:60]}.partial-"
+    _remove_abandoned(parent, prefix)
+    folder, handle = _make_locked_folder(parent, prefix)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def _make_locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
+    """(a new folder, the open descriptor that holds its lock)."""
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # taken for abandoned before it was locked
+            continue
+        with suppress(OSError):  # no locks here
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, handle
+        os.close(handle)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for folder in parent.iterdir():
+        if not folder.name.startswith(prefix):
+            continue
+        with suppress(OSError):  # a link, a file, or just removed by another process
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its process lives
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
-from enginebench.core.store import BUNDLE, encode, explain_writing, hash_file, hash_files, write_atomic
+from enginebench.core.store import BUNDLE, encode, explain_writing, hash_file, hash_files, open_partial, write_atomic
 from enginebench.runs.bundles import Bundle, check_name
 from enginebench.stats.validity import explain_implausible
 
@@ -171,15 +170,12 @@ def open_stage(out: Path) -> Iterator[Path]:
     check_free(out)
     with explain_writing(out):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
-        try:
+        with open_partial(out) as stage:
             yield stage
             stage.chmod(0o755)
             if out.is_dir():
                 out.rmdir()
             stage.rename(out)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
 
 
 def copy_programs(stage: Path, *names: str) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Artifact, Machine, Result
+from enginebench.core.store import open_partial
 from enginebench.features.sweep.document import Tuned
 from enginebench.features.sweep.reading import describe_group, has_finished, read_group
 from enginebench.features.sweep.records import (
@@ -105,8 +106,8 @@ def run_group(job: GroupJob, reporter: Reporter) -> int:
             f"{name} was begun on another machine, and the two cannot be compared: {'; '.join(changed)}. "
             "Continue it there, or measure it in another store"
         )
-    with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
-        folder = GroupFolder(Path(scratch) / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))
+    with open_partial(_scratch(name)) as scratch:
+        folder = GroupFolder(scratch / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))
         fetch_folder(store, folder.prefix, folder.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
         request = replace(job.group.request, threads=job.group.request.threads or default_threads())
         if not (folder.root / "run.json").exists():
@@ -117,6 +118,11 @@ def run_group(job: GroupJob, reporter: Reporter) -> int:
     cells, machines = describe_group(job.group, read_group(store, name))
     write_document(store, f"{GROUPS}/{name}/done.json", Finished(cells=cells, machines=machines))
     return len(cells)
+
+
+def _scratch(name: str) -> Path:
+    """The place of temporary files for a group, a source or a search; a killed sweep's go with the next one's."""
+    return Path(tempfile.gettempdir()) / f"enginebench-sweep-{name}"
 
 
 def _begin(
@@ -138,8 +144,8 @@ def make_sources(job: SourcesJob, reporter: Reporter) -> None:
     store = open_store(job.store)
     if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
         return
-    with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
-        folder = RunFolder(Path(scratch))
+    with open_partial(_scratch(job.key)) as scratch:
+        folder = RunFolder(scratch)
         request = replace(job.request, threads=job.request.threads or default_threads())
         given = folder.root / GIVEN / Path(job.request.model).name
         fetch_folder(store, f"{SOURCES}/{job.key}", folder.root, (f"{GIVEN}/",))
@@ -171,8 +177,8 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
         threads = group.request.threads
         request = replace(group.request, batches=(batch,), wanted=(), threads=threads or default_threads())
         blank = Tuned(model=format_model(group.model), machine_kind=group.machine.kind, batch=batch)
-        with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
-            root = Path(scratch) / "tune"
+        with open_partial(_scratch(f"tune-{group.id}")) as scratch:
+            root = scratch / "tune"
             try:
                 _begin(job, store, RunFolder(root), request, machine, verb="tune")
                 given = {"threads": threads or None, "budget_s": group.tune_budget_s, "reporter": reporter}

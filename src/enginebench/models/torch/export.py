@@ -6,7 +6,6 @@ import copy
 import logging
 import re
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -35,7 +34,7 @@ from enginebench.core.names import known
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, ExportCheck, InputsCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, format_shape, takes_whole
-from enginebench.core.store import explain_writing
+from enginebench.core.store import explain_writing, open_partial
 from enginebench.core.text import first_line
 
 with importing("{}, which export needs,", 'pip install "enginebench[torch]"'):
@@ -200,8 +199,8 @@ def _sibling_folder(out: Path) -> Iterator[Path]:
     """A folder on the disk of `out`: files are complete before they get their name, and failures leave none."""
     with explain_writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-", suffix=".tmp") as folder:
-            yield Path(folder)
+        with open_partial(out) as folder:
+            yield folder
 
 
 def _write_graph(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from enginebench.core.errors import ArtifactError, MissingDependency, Unsupporte
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
+from enginebench.core.store import open_partial
 from enginebench.engines.openvino import Graph, compile_model, read_graph
 from enginebench.engines.refusals import explaining_refusal
 
@@ -144,9 +144,9 @@ def save_model(model: Any, target: Path) -> None:
     """
     with explaining_refusal(f"OpenVINO cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".openvino-", suffix=".tmp") as made:
-            openvino.save_model(model, str(Path(made) / target.name), compress_to_fp16=False)
-            for file in sorted(Path(made).iterdir()):  # the weights before the graph that needs them
+        with open_partial(target) as made:
+            openvino.save_model(model, str(made / target.name), compress_to_fp16=False)
+            for file in sorted(made.iterdir()):  # the weights before the graph that needs them
                 file.replace(target.with_name(file.name))
 
 
