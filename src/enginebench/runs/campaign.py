@@ -104,6 +104,9 @@ from enginebench.stats.standing import find_setting
 ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs", "outputs_differ", "outputs_not_compared")
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
+# The same of `--quick`, which makes no claims: half as many leave room for the outputs of the graph as it stands. Of
+# fewer than ten a single decision near a tie would break the limit of 8 bits, nine in ten.
+QUICK_SAMPLES = 16
 # Two outputs for the same inputs that differ by more than this share of the largest value are not those of a function:
 # what the order of sums leaves open on a GPU is a hundred times smaller in FP16 (as for the exported graph).
 VARIATION = 1e-2
@@ -142,8 +145,14 @@ class Campaign:
         task: Task | None = None,
         rules: Rules = USUAL,
         checks_graph: bool = True,
+        samples: int = CHECK_SAMPLES,
     ) -> None:
-        """`checks_graph`: the outputs of a graph are compared with those of the graph itself, not of the first row."""
+        """Take the rows of a run; nothing is done yet.
+
+        Args:
+            checks_graph: the outputs of a graph are compared with those of the graph itself, not of the first row.
+            samples: over which outputs are compared.
+        """
         self._folder, self._rules = folder, rules
         self._judged = judged
         self._task = task
@@ -153,7 +162,7 @@ class Campaign:
         self._reporter = reporter
         self._at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
-        self._checks_graph = checks_graph
+        self._checks_graph, self._samples = checks_graph, samples
         self._references: dict[Key, Reference] = {}  # with which the rows of each key are compared, once it is known
         self._graphs: dict[Key, Reference | str] = {}  # outputs of graphs as they stand; or why there are none
         self._unasked: set[str] = set()  # rows that nobody asked for; they do not count as progress
@@ -448,7 +457,7 @@ class Campaign:
             engine=row.engine,
             out_dir=self._choose_place(row),
             outputs_path=str(self._folder.outputs_path(row.id).absolute()),
-            samples=CHECK_SAMPLES,
+            samples=self._samples,
             seed=row.measure.seed,
             prove=not proves_when_timed(row),
             labelled=self._judged.labelled if self._judged else None,
@@ -786,7 +795,7 @@ class Campaign:
         if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
             return None
         pictures = labelled.n if labelled is not None and labelled.unlabelled else None
-        asked = pictures or -(-CHECK_SAMPLES // batch) * batch
+        asked = pictures or -(-self._samples // batch) * batch
         given = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(asked)
         most = -(-len(given) // batch)
         if calls:

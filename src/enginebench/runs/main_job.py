@@ -12,7 +12,7 @@ from enginebench.core.features import find_each
 from enginebench.core.records import Machine, Result
 from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.campaign import Campaign
+from enginebench.runs.campaign import CHECK_SAMPLES, QUICK_SAMPLES, Campaign
 from enginebench.runs.folder import (
     RunFolder,
     RunRecord,
@@ -88,6 +88,7 @@ def run_model(
             limits=wanted.limits,
             requested=wanted.list_requested(),
         )
+        how["samples"] = QUICK_SAMPLES if wanted.quick else CHECK_SAMPLES
         campaign = Campaign(folder, planned, record.machine, reporter=reporter, **how)
         if resume:
             campaign.restore()

@@ -190,6 +190,11 @@ def test_a_graph_with_random_numbers_is_not_judged(bed: Bed, tmp_path: Path) -> 
     assert rank_results([result]).standings[0].outputs == "not_judged"
 
 
+def test_quick_compares_fewer_samples(bed: Bed, graph: Artifact) -> None:
+    (result,) = bed.run(plan(graph), samples=module.QUICK_SAMPLES).values()
+    assert (result.drift.n, result.drift.asked) == (16, 16), "and nothing is missing"
+
+
 def test_bench_compares_nothing(bed: Bed, graph: Artifact) -> None:
     bed.run(plan(graph), checks_graph=False)
     assert bed.children.of(ReferenceJob) == []
