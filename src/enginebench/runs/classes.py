@@ -24,7 +24,9 @@ def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocume
     labels, request, sources = find_labels(record.request.model), record.request, record.sources
     if not labels or not document.headlines or any(source.weights == "random" for source in sources):
         return
-    ids = [*(row.id for row in document.rows if row.is_reference), document.headlines[0].id][-2:]
+    # Where the graph itself was the reference of outputs, the first row that has any stands for it.
+    firsts = [row.id for row in document.rows if row.is_reference] or [row.id for row in document.rows if row.n][:1]
+    ids = [*firsts, document.headlines[0].id][-2:]
     shown = {row.id: format_name(row) for row_id in ids for row in document.rows if row.id == row_id}
     try:
         names = open_data(
