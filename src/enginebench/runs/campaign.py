@@ -548,7 +548,7 @@ class Campaign:
         """
         for rows in self._list_alike():
             answered = [r for r in rows if has_answered(self.results[r.id]) and holds_arrays(self._find_outputs(r))]
-            new = [row for row in answered if row.id in self._prepared or self.results[row.id].drift is None]
+            new = [row for row in answered if self._lacks_comparison(row, answered)]
             if not new:
                 continue
             reference = self._find_reference(rows, answered)
@@ -558,6 +558,13 @@ class Campaign:
                     reduce_answers(self._find_outputs(row))
             self._explain_export([row for row in new if row.id in self._prepared], reference)
         self._prepared.clear()
+
+    def _lacks_comparison(self, row: PlannedRow, answered: Sequence[PlannedRow]) -> bool:
+        """Whether its outputs are new, or the row that they were compared with has none any more."""
+        drift = self.results[row.id].drift
+        if drift is None or row.id in self._prepared:
+            return True
+        return not drift.elsewhere and row.graph is None and all(one.id != drift.reference for one in answered)
 
     def _list_alike(self) -> list[list[PlannedRow]]:
         """The rows of each key, in their order, of those that were built, or that cannot be."""
