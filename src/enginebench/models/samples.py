@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.array_files import ONLY, declare_arrays, read_array_file
 from enginebench.core.blame import explain
-from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, explaining
+from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError, explaining
 from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
@@ -82,12 +82,18 @@ def read_entries(text: str, specs: Sequence[TensorSpec]) -> list[dict[str, Array
 
 def read_file(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name; that of an .npy file under `ONLY`."""
-    return drop_hidden(read_array_file(path, EXPECTED))
+    return _check_any(path, drop_hidden(read_array_file(path, EXPECTED)))
 
 
 def read_heads(path: Path) -> dict[str, Array]:
     """As `read_file`, of the headers alone: arrays of one value, repeated in the shape that each has."""
-    return drop_hidden(declare_arrays(path, EXPECTED))
+    return _check_any(path, drop_hidden(declare_arrays(path, EXPECTED)))
+
+
+def _check_any(path: Path, arrays: dict[str, Array]) -> dict[str, Array]:
+    if not arrays:
+        raise ParseError(path, "", "no array", EXPECTED)
+    return arrays
 
 
 def drop_hidden(arrays: Mapping[str, Array]) -> dict[str, Array]:
