@@ -187,7 +187,7 @@ def list_verbs(*group: str) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     _, _, listed = done.stdout.partition("Show this message and exit.\n")
-    verbs = re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE)
+    verbs = re.findall(r"^  ([a-z][a-z-]*)", listed, re.MULTILINE)
     return [name for verb in verbs for name in (list_verbs(verb) if not group else [f"{group[0]} {verb}"])] or [*group]
 
 

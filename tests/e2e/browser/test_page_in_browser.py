@@ -141,7 +141,7 @@ def test_a_disturbed_time_is_marked_in_sight(visit: Visits, doubtful_report: Pat
 @pytest.mark.parametrize(("width", "height"), [(1300, 900), (400, 800)])
 def test_answer_command_and_ratios_are_on_the_first_screen(visit, report, width, height) -> None:
     page = visit(report, width=width, height=height).page
-    for place in (".answer", ".command code", ".brief .span"):
+    for place in (".answer", "text=Deploy it", ".brief .span"):
         box = page.locator(place).first.bounding_box()
         assert box["y"] >= 0 and box["y"] + box["height"] <= height, place
     warnings = page.locator("#warnings li").first

@@ -43,7 +43,7 @@ def test_a_bundle_holds_nothing_of_whoever_made_it(delivered: dict[str, Path], e
     for path in (path for path in root.rglob("*") if path.is_file()):
         data = path.read_bytes()
         assert [text for text in secrets if text.encode() in data] == [], path
-        assert path.suffix in (".json", ".py", ".txt", ".npz", ".onnx", ".xml", ".bin", ".pbtxt", "")
+        assert path.suffix in (".json", ".md", ".py", ".txt", ".npz", ".onnx", ".xml", ".bin", ".pbtxt", "")
         if path.suffix == ".npz":
             assert all(array.dtype != object for array in np.load(path, allow_pickle=False).values())
 
@@ -108,10 +108,11 @@ def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_p
         result = folder.read_result(row_id)
         assert result is not None
         if result.drift is not None:
-            folder.write_result(replace(result, drift=replace(result.drift, passed=False), scores=()))
+            noisy = tuple(replace(o, snr_db=1.0, centred_cosine_mean=0.1) for o in result.drift.outputs)
+            folder.write_result(replace(result, drift=replace(result.drift, passed=False, outputs=noisy), scores=()))
     safe = deliver_row(folder.root, tmp_path / "safe", reporter=Silent())
     assert safe.row == name("pytorch")  # what the user has is what is left
-    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
     assert document.notes[0] == "its outputs do not agree with the reference of the run"
     assert read_bundle(tmp_path / "out").figures.outputs_agree is False
 
