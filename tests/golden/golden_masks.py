@@ -43,7 +43,7 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
     for path, name in places.items():
         text = text.replace(path, name)
     text = re.sub(r"^ *\d+ s (?=\S)", "", text, flags=re.MULTILINE)  # seconds since the start, before a step
-    text = re.sub(r"\bpid \d+", "pid #", re.sub(r"since \d\d:\d\d:\d\d", "since #", text))  # who holds a device
+    text = re.sub(r"\bpid \d+, .*?, since \d\d:\d\d:\d\d", "pid #, COMMAND, since #", text)  # who holds a device
     text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
     moment = r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"
