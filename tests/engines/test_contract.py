@@ -194,8 +194,8 @@ def test_proof_names_what_runtimes_are_known_to_do(loaded: Any) -> None:
 def test_a_graph_of_another_precision_is_refused(name: str, graphs: Any, onnx_artifact: Artifact) -> None:
     backend: Any = open_backend(name)
     for artifact, precision, recipe, words in (
-        (onnx_artifact, "int8", "cpu", "quantize --to int8@cpu"),
-        (onnx_artifact, "fp16", None, "quantize --to fp16"),
+        (onnx_artifact, "int8", "cpu", "--to int8@cpu"),
+        (onnx_artifact, "fp16", None, "--to fp16"),
         (graphs("int8", "cpu"), "fp32", None, "Ask for int8"),
         (graphs("int8", "cpu"), "int8", "tensorrt", "is int8@cpu, not int8@tensorrt"),
     ):

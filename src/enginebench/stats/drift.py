@@ -714,9 +714,9 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
 
 # What a limit on a share of decisions says in words; `{value:.0%}` of what.
 _SHARES = {
-    "agreement": "shares {value:.1%} of the reference's decisions",
-    "top1": "has the reference's best class in {value:.1%} of the samples",
-    "top5": "has the reference's best class among its five in {value:.1%} of the samples",
+    "agreement": "shares {value:.1%} of the decisions of the reference",
+    "top1": "has the best class of the reference in {value:.1%} of the samples",
+    "top5": "has the best class of the reference among its five in {value:.1%} of the samples",
 }
 
 
@@ -739,7 +739,9 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
         return f"{_SHARES[name].format(value=value)}, limit {limit:.1%}"
     if name == "centred_cosine":
         measure = figure.replace("centred_cosine", "centred cosine")
-        return f"its variation follows the reference's by {value:.3g}, limit {limit:g} ({measure.removesuffix(',')})"
+        return (
+            f"its variation follows that of the reference by {value:.3g}, limit {limit:g} ({measure.removesuffix(',')})"
+        )
     return f"{figure} is {value:.6g}, limit {limit:g}"
 
 

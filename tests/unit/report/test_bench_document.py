@@ -55,7 +55,8 @@ def test_no_verdict_that_passes_stands_on_other_answers(median_ms: float, verdic
     assert row.verdict == verdict and row.outputs_agree is False and row.ratio is not None
     assert row.failures[0] == (
         "the outputs are not within the limits: logits: error is 0.237 of the signal, limit 0.001 "
-        "(SNR 12.5 dB, limit 60); logits: its variation follows the reference's by 0.25, limit 0.9999 (centred cosine)"
+        "(SNR 12.5 dB, limit 60); logits: its variation follows that of the reference by 0.25, limit 0.9999 "
+        "(centred cosine)"
     )
     assert document.comparison is not None and document.row.outputs_agree is False
     assert format_conclusion(document.comparison).count(row.failures[0]) == 1

@@ -68,7 +68,7 @@ def test_the_gate_fails_on_other_answers_however_fast(cli: Cli, tiny_onnx: Path,
     failure = ElementTree.parse(tmp_path / "j.xml").getroot().find(".//failure")
     assert failure is not None and failure.get("message") == why
     summary = (tmp_path / "s.md").read_text()
-    assert "gate failed" in summary and "the outputs are not within the limits" in summary and "snr is " in summary
+    assert "gate failed" in summary and "the outputs are not within the limits" in summary and "error is " in summary
 
 
 def test_a_stored_row_of_another_model_is_compared_with(cli: Cli, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_outputs_beyond_the_usual_limits_are_reported_and_end_with_code_4(
 ) -> None:
     sides = (f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}")
     done = cli("drift", *sides, "--out", "d", "--skip-output-save", "--n", "3", code=4)
-    assert "NOT within the limits" in done.stdout and "output: snr is" in done.stderr
+    assert "NOT within the limits" in done.stdout and "output: error is" in done.stderr
     assert "the inputs are random" in done.stdout
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["output_diff.json", "per_sample_diff.json"]
 
