@@ -729,7 +729,8 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
     if name in ("snr", "snr_min"):
         part = figure.removeprefix(name).removeprefix("snr").strip()
         if match := re.fullmatch(r"of (\d+)% of the samples", part):
-            part = f"in the worst {100 - int(match[1])}% of the samples"
+            rest = 100 - int(match[1])
+            part = f"in the worst {rest}% of the samples" if rest else "in the worst sample"
         where = f" {part.removesuffix(',')}" if part else ""
         if math.isinf(value):
             return f"the reference is 0 everywhere{where}, and these outputs are not (limit of SNR {limit:g} dB)"
