@@ -196,6 +196,8 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         named = ", ".join(short[one] for one in fits)
         raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
+        if not short:
+            raise UsageError(f"the run has no configuration {wanted!r}: it holds none at all. Measure it with --resume")
         near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=len(short)) or short.values())
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
     found = next(result for result in results if result.id == fits[0])
