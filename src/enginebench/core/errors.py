@@ -58,7 +58,11 @@ def explaining(
     tell: Callable[[Any], object] = str,
     cure: str = "",
 ) -> Iterator[None]:
-    """What a library, a user's code or the system raises becomes `kind`: `failed`, its words, `cure`. Ours stays."""
+    """Raise what a library, a user's code or the system raises as `kind`: `failed`, its words, `cure`. Ours stays.
+
+    Without `caught` that is every `Exception`: ONNX, ONNX Runtime, NNCF, protobuf and zip files each have classes of
+    their own for every kind of failure, with no base in common, and quantizers fail with KeyErrors and asserts.
+    """
     caught = caught or (Exception,)
     try:
         yield

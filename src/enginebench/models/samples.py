@@ -56,7 +56,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
     if files := list_given(text):
         return [read_file(file) for file in files]
     found = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
-    with explaining(ModelError, f"--inputs {text}", Exception, SystemExit, tell=explain):
+    failing = explaining(ModelError, f"--inputs {text}", Exception, SystemExit, tell=explain)
+    with failing:  # user code: anything can come out of it, also the end of a script
         made: Any = found()
         given = []
         for entry in [made] if isinstance(made, Mapping) else made:

@@ -26,7 +26,14 @@ LOWEST_SHARE = 0.01
 
 
 class CapacitySearch:
-    """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed."""
+    """Brackets, then halves the distance of the logs; ends that contradict others are probed again, not believed.
+
+    Args:
+        resolution: fails over passes at which the search ends.
+        stride: the first step away from the guess; each further one in the same direction is longer by it.
+        votes: probes that the rates at both ends of the bracket need before the search ends.
+        lowest_share: fraction of `first_qps` below which no rate is probed.
+    """
 
     def __init__(
         self,

@@ -94,6 +94,7 @@ def compare(
     one build are one value, their mean.
 
     Args:
+        margin: relative difference that matters, 0.02 for 2 %.
         level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
         trials: that count on both sides, where one of them ended earlier; None: all.
 
@@ -295,8 +296,10 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
 def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
     """The reasons why two rows must not be compared; an empty list if they may.
 
-    `neighbours`: the rows were measured interleaved, in one run: the reference kernel need not say that the machine was
-    the same. Else it may have changed by the margin.
+    Args:
+        margin: largest relative difference of the reference kernel between runs made at different times.
+        neighbours: the rows were measured interleaved, in one run: the reference kernel need not show that the machine
+            was the same.
     """
     before, after = _list_settings(base), _list_settings(cand)
     reasons = _list_differences(before, after, [name for name in before if "" not in (before[name], after[name])])

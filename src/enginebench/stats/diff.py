@@ -92,10 +92,13 @@ def diff_results(
     `not_comparable`. One that was skipped on both sides is so, too, but decides nothing where there are others.
 
     Args:
+        margin: relative difference that matters, 0.02 for 2 %.
         neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
         same_inputs: both sides were given the same inputs and the candidate was held against the base, so that their
-            answers count, too. Otherwise nobody compared them.
+            outputs count, too. Otherwise nobody compared them.
+        allow_not_comparable: such rows do not fail the gate.
+        metric, max_metric_drop: as `MetricLimit` has them.
     """
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
     limit.check((*base, *cand))

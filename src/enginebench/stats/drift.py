@@ -168,8 +168,12 @@ def measure_drift(
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
         asked: samples that were to be compared; None: those that there are.
-        task: what the answers mean: boxes are matched, maps of classes and sequences decoded, and these decisions are
+        task: what the outputs mean: boxes are matched, maps of classes and sequences decoded, and these decisions are
             compared beside the values.
+
+    Raises:
+        FeedError: names, shapes or dtypes differ; lists every difference.
+        UsageError: a limit is unknown.
     """
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)

@@ -238,9 +238,15 @@ def weigh(
     *,
     margin: float = MARGIN,
     is_reference: bool = False,
-    requested: Iterable[Precision | None] = (),  # by all configurations of the run
+    requested: Iterable[Precision | None] = (),
 ) -> Standing:
-    """What the samples and the outputs of a row say, also of one that failed or was skipped."""
+    """Assess what the samples and the outputs of a configuration show, also of one that failed or was skipped.
+
+    Args:
+        baseline: what `speedup` is taken against; `result` itself gives 1; None: nothing.
+        is_reference: whether others were compared with its outputs.
+        requested: the precisions of all configurations of the run.
+    """
     measured, summary = _list_measured(result), None
     if measured:
         asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]

@@ -65,7 +65,12 @@ class Board:
         self._sent = 0
 
     def infer(self, inputs: Array) -> tuple[Array, list[int]]:
-        """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol."""
+        """Return (real outputs [n, outputs], cycles of the engine for each), through UART and protocol.
+
+        Raises:
+            FeedError: an input has another size, or is not a number.
+            MeasurementError: the device gave a wrong response, or none.
+        """
         rows = self._network.encode(inputs.astype(np.float32))
         answers, cycles = [], []
         for first in range(0, len(rows), CHUNK):

@@ -72,9 +72,17 @@ def compute_crc(data: bytes) -> int:
     return binascii.crc_hqx(data, 0xFFFF)
 
 
-def pack_request(command: int, sequence: int, payload: bytes = b"", start: int = REQUEST_START) -> bytes:
-    """The bytes of a request, or of an answer: a `Command` or status, a number from 0 to 255, at most 255 bytes."""
-    body = bytes([command, sequence, len(payload)]) + payload
+def pack_request(command: int, sequence: int, payload: bytes = b"") -> bytes:
+    """Return the bytes of a request: a `Command`, a number from 0 to 255, at most 255 bytes of payload."""
+    return _pack_frame(REQUEST_START, bytes([command, sequence, len(payload)]) + payload)
+
+
+def pack_response(status: int, sequence: int, payload: bytes = b"") -> bytes:
+    """Return the bytes of a response: a `Status`, the number of its request, at most 255 bytes of payload."""
+    return _pack_frame(ANSWER_START, bytes([status, sequence, len(payload)]) + payload)
+
+
+def _pack_frame(start: int, body: bytes) -> bytes:
     return bytes([start]) + body + compute_crc(body).to_bytes(2, "big")
 
 

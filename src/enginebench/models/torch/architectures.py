@@ -86,7 +86,8 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ())."""
     expected = "a function without arguments"
     factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
-    with explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, tell=explain):
+    failing = explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, tell=explain)
+    with failing:  # user code: anything can come out of it, also the end of a script
         made = with_torchvision(factory)
     module, given, further = split_made(made)
     if not isinstance(module, nn.Module):

@@ -379,9 +379,11 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
     """Writes the module's state dict, and `config` beside it; the same weights give the same bytes in any file."""
     state = (module.module if isinstance(module, Flat) else module).state_dict()
-    if strange := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
+    others = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
+    if others:
+        named = list_some([f"{name} ({type(value).__name__})" for name, value in others.items()])
         raise ModelError(
-            f"the module's state dict holds more than tensors: {list_some(strange)}. PyTorch's own quantization leaves "
+            f"the module's state dict holds more than tensors: {named}. PyTorch's own quantization leaves "
             "such values: give the module before it, and let int8 of --precisions quantize it"
         )
     buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside

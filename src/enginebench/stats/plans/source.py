@@ -50,6 +50,7 @@ def open_bytes(path: Path) -> bytes | mmap.mmap:
 def unpack_gzip(path: Path, packed: bytes) -> bytes:
     """The unpacked content of a gzip file, all its members one behind the other."""
     try:
+        # One byte more than there is room for shows that there is more, and a compressed bomb is unpacked no further.
         data = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(MAX_TEXT_BYTES + 1)
     except EOFError as error:
         raise ParseError(path, "", "gzip data that is cut", "a whole gzip file") from error
@@ -98,6 +99,7 @@ def decode_text(data: bytes) -> str:
 
     Bytes that are no text become U+FFFD. Colours and other terminal sequences are taken out.
     """
+    # Like JSON, a log begins with ASCII: in UTF-16 every second byte of that is zero, which is how it is recognized.
     text = data.decode(detect_encoding(data), errors="replace").lstrip("\ufeff")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
