@@ -14,6 +14,7 @@ from enginebench.core.names import slug
 from enginebench.core.records import Result
 from enginebench.core.store import explain_access, explain_writing
 from enginebench.runs.folder import RunFolder, read_results, read_rows
+from enginebench.stats.validity import explain_implausible, is_implausible
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
 # Inside the default folder of runs, so that both are kept, or ignored, together.
@@ -27,6 +28,7 @@ class Baseline(Struct, frozen=True, kw_only=True):
     path: str
     model: str = ""
     rows: int = 0
+    left_out: tuple[str, ...] = ()  # ids of configurations that were not saved, since their times are implausible
     started_utc: str = ""
     cpu_model: str = ""
     reason: str | None = None
@@ -46,7 +48,14 @@ def find_store(store: Path | None = None) -> Path:
 
 
 def save_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
-    """Copies the rows of a run under `name`, lower-case as a slug; samples and settings, no artifacts."""
+    """Copy the measured configurations of a run under `name`; samples and settings, no artifacts.
+
+    Those whose times are implausible are left out: nothing may be compared with them.
+
+    Raises:
+        UsageError: the name is not lower-case as a slug, or it is taken.
+        ArtifactError: the run has no measured configuration, or none with times that a correct engine can have.
+    """
     target = _find_place(name, store)
     if target.exists() and not force:
         raise UsageError(f"a baseline {name!r} exists in {target.parent}; choose another name or pass --force")
@@ -54,19 +63,27 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     measured = [result for result in results if result.measurements]
     if not measured:
         raise ArtifactError(f"{run} has no measured configuration; there is nothing to compare with")
+    kept = [result for result in measured if not is_implausible(result.measurements)]
+    if not kept:
+        why = explain_implausible(measured[0].measurements)
+        raise ArtifactError(
+            f"{run} has implausible times alone ({measured[0].id}: {why}); expected one configuration whose times a "
+            "correct engine can have. Measure another engine"
+        )
     # Beside its place, and moved there in one step: a kill leaves the old one or the new one.
     with explain_writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
             made, old = Path(scratch) / "new", Path(scratch) / "old"
             folder = RunFolder(made)
-            folder.create(replace(record, rows=tuple(result.id for result in measured), sources=()))
-            for result in measured:
+            folder.create(replace(record, rows=tuple(result.id for result in kept), sources=()))
+            for result in kept:
                 folder.write_result(result)
             if target.exists():
                 target.rename(old)
             made.rename(target)
-    return _describe(target)
+    left_out = tuple(result.id for result in measured if result not in kept)
+    return replace(_describe(target), left_out=left_out)
 
 
 def list_baselines(store: Path | None = None) -> BaselineList:

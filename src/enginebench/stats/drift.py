@@ -771,8 +771,9 @@ def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple
 
 
 def find_kept(drift: Drift) -> str:
-    """`agreement=0.98`: one of the limits, as outputs that break it would keep it; "" if none would do alone."""
-    names = [name for name in reversed(drift.limits) if LIMITS[name][1] and name != "samples"]
+    """`agreement=0.98`: one of the broken limits, as the outputs would keep it; "" if none would do alone."""
+    broken = {name for output in drift.outputs for _, _, name in _list_broken(output, drift.limits)}
+    names = [name for name in reversed(drift.limits) if name in broken and LIMITS[name][1] and name != "samples"]
     for name in sorted(names, key=lambda name: name == "snr_min"):  # a limit of all values says more
         figures = (_find_figure(output, name)[1] or 0.0 for output in drift.outputs)
         least = math.floor(1000 * min((f if f > 0 else 0.0 for f in figures), default=0.0)) / 1000

@@ -9,7 +9,7 @@ from msgspec import Struct
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
 from enginebench.stats.compare import Comparison, Times, choose_clock
-from enginebench.stats.drift import find_kept
+from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
 from enginebench.stats.validity import WIDE_RATIO, find_worst
@@ -140,8 +140,7 @@ def make_headline(
     rejected, faster = None, next((one for one in ranked[:place] if one.result.id in reasons), None)
     if faster is not None:
         against, why = _compare_with(today, faster, margin), reasons[faster.result.id]
-        drift = faster.result.drift if faster.outputs == "changed" and not scored else None
-        cure = find_kept(drift) if drift else ""
+        cure = _find_cure(faster.result) if faster.outputs == "changed" and not scored else ""
         rejected = Rejected(id=faster.result.id, ratio=against.ratio if against else None, reason=why, limit=cure)
     strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
@@ -177,6 +176,21 @@ def make_headline(
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
     )
+
+
+def _find_cure(result: Result) -> str:
+    """Return the limit that would accept changed outputs; "" where they are wrong, not rounded.
+
+    They are wrong if the graph itself gives other outputs, in the same precision; and if FP32 or TF32 is further from
+    the reference than FP16 may be.
+    """
+    drift = result.drift
+    if drift is None or any(caveat.code == "outputs_differ" for caveat in result.caveats):
+        return ""
+    rounding = default_limits("fp16")
+    if result.requested_precision in FULL and not all(keeps_limits(output, rounding) for output in drift.outputs):
+        return ""
+    return find_kept(drift)
 
 
 def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tuple[Outputs, str]:

@@ -34,13 +34,15 @@ def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]
 
     Example: enginebench baseline save main results/first
 
+    Configurations with implausible times are left out.
+
     Args:
         name: lower-case letters, digits, dots and hyphens.
         run: the folder of a run; also a `Run`.
 
     Raises:
         UsageError: the name is not plain, or it is taken.
-        ArtifactError: the run has no measured row, or cannot be read.
+        ArtifactError: the run has no measured configuration, only implausible times, or cannot be read.
     """
     place = run.folder if isinstance(run, Run) else Path(run)
     return baselines.save_baseline(name, place, to_path(options["store"]), force=options["force"])
@@ -82,7 +84,9 @@ def remove_baseline(name: str, **options: Unpack[Stored]) -> Path:
 def _save(name: str, run: str, shown: Printed, **options: Unpack[SaveOptions]) -> None:
     saved = save_baseline(name, run, **options)
     document = BaselineList(store=str(find_store(to_path(options["store"]))), baselines=(saved,))
-    line = f"saved {count_of(saved.rows, 'rows')} of {clean_text(saved.model)} in {saved.path}"
+    line = f"saved {count_of(saved.rows, 'configurations')} of {clean_text(saved.model)} in {saved.path}"
+    if saved.left_out:
+        line += f"; not {', '.join(saved.left_out)}, whose times are implausible"
     door.show(document, shown, lambda *_: click.echo(line))
 
 

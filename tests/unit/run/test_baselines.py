@@ -6,6 +6,7 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.runs.baselines import are_neighbours, list_baselines, read_side, remove_baseline, save_baseline
+from samples import make_implausible, make_result
 from stored_run import make_results, write_run
 
 
@@ -26,6 +27,15 @@ def test_a_baseline_is_a_copy_of_what_was_measured(run: Path, tmp_path: Path) ->
     assert [p.name for p in store.iterdir()] == ["v1.0"]
     assert remove_baseline("v1.0", store) == store / "v1.0"
     assert list_baselines(store).baselines == ()
+
+
+def test_implausible_times_are_no_baseline(tmp_path: Path) -> None:
+    honest, cheat = make_result(median_ms=20), make_implausible(make_result("ort", median_ms=1, seed=2))
+    saved = save_baseline("main", write_run(tmp_path / "run", [honest, cheat]), tmp_path / "store")
+    assert (saved.rows, saved.left_out) == (1, (cheat.id,))
+    assert [row.id for row in read_side("main", tmp_path / "store")] == [honest.id]
+    with pytest.raises(ArtifactError, match=f"implausible times alone .{cheat.id}: "):
+        save_baseline("other", write_run(tmp_path / "cheat", [cheat]), tmp_path / "store")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Main", "-x", "a b", "../run", "ö"])

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Result
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import default_limits
@@ -77,6 +78,33 @@ def test_a_score_excuses_int8_and_no_fp32_whose_outputs_changed() -> None:
     assert ranking.recommended is not None and ranking.recommended.id == int8.id
     rejected = ranking.headlines[0].rejected
     assert rejected is not None and rejected.id == fp32.id and "changes the outputs" in rejected.reason
+
+
+@pytest.mark.parametrize(
+    ("rejected", "limit"),
+    [
+        (make_noisy("ort", "bf16", 15.5, median_ms=2), "snr=15.5"),
+        (make_noisy("ort", "fp32", 45, median_ms=2), "snr=45"),  # rounded by some kernel
+        (make_noisy("ort", "fp32", 7.4, median_ms=2), ""),  # another network
+        (make_noisy("ort", "tf32", 7.4, median_ms=2), ""),
+    ],
+)
+def test_a_limit_is_offered_only_for_outputs_that_are_rounded(rejected: Result, limit: str) -> None:
+    assert rejected.drift is not None
+    figures = replace(rejected.drift.outputs[0], centred_cosine_mean=0.99999)
+    rejected = replace(rejected, drift=replace(rejected.drift, outputs=(figures,)))
+    base = make_result(median_ms=20)
+    assert find_offered(base, rejected) == limit
+    for template in ("outputs_differ.optimizer", "outputs_differ.engine", "outputs_differ.export"):
+        wrong = make_caveat(template, kept="ort:opt=none", tool="ONNX Runtime", engine="ort")
+        assert find_offered(base, replace(rejected, caveats=(wrong,))) == "", template
+
+
+def find_offered(*rows: Result) -> str:
+    """Return the `--limit` with which the rejected configuration would be accepted."""
+    rejected = rank_results(rows).headlines[0].rejected
+    assert rejected is not None
+    return rejected.limit
 
 
 def test_noise_of_random_weights_is_judged_alike_for_all_reduced_precisions() -> None:
