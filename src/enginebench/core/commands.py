@@ -43,7 +43,7 @@ OPTIONS: dict[str, frozenset[str]] = {
         {"--data", "--targets", "--metric", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
     ),
     "stages": frozenset({"--no-wait", *_MODEL_INPUTS}),
-    "sweep": frozenset({"--resume", "--out"}),
+    "sweep": frozenset({"--resume", "--out", "--no-wait"}),
     "tune": frozenset(
         {"--data", "--targets", "--metric", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
     ),

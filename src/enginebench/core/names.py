@@ -139,19 +139,23 @@ def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measu
 def find_rows(text: str, results: Iterable[Result]) -> list[str]:
     """Ids of the rows that a shortened id fits: `ort-fp32`, `ort-int8@cpu-b8`, `openvino`. A whole id fits its own row.
 
-    What may be left out: the precision, its recipe, every setting behind it, and the options of an engine.
+    What may be left out: the precision, its recipe, every setting behind it, and the options of an engine. The
+    precision is the one that was asked for, or where that fits none, the one that ran.
     """
     known = {result.id: result for result in results}
     if text in known:
         return [text]
-    fits: list[str] = []
     for loose in (False, True):
-        fits = fits or [one for one, result in known.items() if _fits(text.replace("@", "."), result, loose)]
-    return fits
+        for ran in (False, True):
+            fits = [one for one, result in known.items() if _fits(text.replace("@", "."), result, loose=loose, ran=ran)]
+            if fits:
+                return fits
+    return []
 
 
-def _fits(text: str, result: Result, loose: bool) -> bool:
-    name, precision, *settings = _list_parts(result.engine, result.requested_precision, result.measure)
+def _fits(text: str, result: Result, *, loose: bool, ran: bool) -> bool:
+    wanted = result.engine.precision if ran else result.requested_precision
+    name, precision, *settings = _list_parts(result.engine, wanted, result.measure)
     number, _, recipe = precision.partition(".")
     pattern = re.escape(result.engine.backend if loose else name)
     pattern += f"(-{re.escape(number)}" + (rf"(\.{re.escape(recipe)})?" if recipe else "") + ")?"
@@ -159,19 +163,32 @@ def _fits(text: str, result: Result, loose: bool) -> bool:
 
 
 def shorten_ids(rows: Sequence[Any]) -> dict[str, str]:
-    """Row id -> the shortest id that fits it alone: without the settings in which no row differs."""
-    leads = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
-    varied = [name for name in leads if len({getattr(row, name) for row in rows}) > 1]
+    """Row id -> the shortest id that fits it alone: without the settings in which no row differs.
+
+    It names the precision that ran, unless another row has that id because its precision was asked for.
+    """
+    varied = [name for name in _SETTINGS if len({getattr(row, name) for row in rows}) > 1]
     short = {row.id: row.id for row in rows}
-    for whole in (True, False):
-        tried = {}
+    for with_options in (True, False):
+        asked = {row.id: _join_parts(row, row.requested_precision, varied, with_options) for row in rows}
+        ran = {row.id: _join_parts(row, row.precision, varied, with_options) for row in rows}
+        count_asked, count_ran = Counter(asked.values()), Counter(ran.values())
         for row in rows:
-            precision = format_precision(row.requested_precision, row.recipe, row.mix).replace(" ", "-")
-            name = slug(row.engine) if whole and ":" in row.engine else row.engine.partition(":")[0]
-            tried[row.id] = "-".join([name, precision, *(f"{leads[key]}{getattr(row, key)}" for key in varied)])
-        counts = Counter(tried.values())
-        short |= {one: text for one, text in tried.items() if counts[text] == 1}
+            if ran[row.id] not in count_asked and count_ran[ran[row.id]] == 1:
+                short[row.id] = ran[row.id]
+            elif count_asked[asked[row.id]] == 1:
+                short[row.id] = asked[row.id]
     return short
+
+
+# What an id says of a configuration behind its precision, and with which letter in front.
+_SETTINGS = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
+
+
+def _join_parts(row: Any, precision: str | None, settings: Sequence[str], with_options: bool) -> str:
+    name = slug(row.engine) if with_options and ":" in row.engine else row.engine.partition(":")[0]
+    named = format_precision(precision, row.recipe, row.mix).replace(" ", "-")
+    return "-".join([name, named, *(f"{_SETTINGS[key]}{getattr(row, key)}" for key in settings)])
 
 
 # Finished TensorRT engines, by the names that people give them.

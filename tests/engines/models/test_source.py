@@ -131,7 +131,7 @@ def test_random_weights_are_seeded_calibrated_and_marked(tmp_path: Path) -> None
     first, again, other = make(0, "a"), make(0, "b"), make(1, "c")
     assert first.sha256 == again.sha256 != other.sha256
     assert first.weights == "random"
-    assert [c.code for c in first.caveats if c.code != "environment"] == ["random_weights"]  # of torchvision's build
+    assert [caveat.code for caveat in first.caveats] == ["random_weights"]
     assert "34 BatchNorm layers calibrated" in first.caveats[0].message
     assert first.inputs[0].shape == (1, 3, 64, 64)
     module = load_module(first)
@@ -207,8 +207,7 @@ def test_pretrained_weights_are_used_where_they_can_be_had(tmp_path: Path, monke
     state = torch.load(given.path, weights_only=True)
     monkeypatch.setattr(torch_source, "fetch_pretrained", lambda ref: state)
     artifact = make_torch_artifact("mobilenet_v3_small", tmp_path / "b", input_size=32)
-    own = tuple(caveat for caveat in artifact.caveats if caveat.code != "environment")  # that is of torchvision's build
-    assert (artifact.weights, own, artifact.sha256) == ("pretrained", (), given.sha256)
+    assert (artifact.weights, artifact.caveats, artifact.sha256) == ("pretrained", (), given.sha256)
 
 
 def test_timm_is_built_with_its_own_and_with_another_size(tmp_path: Path) -> None:
@@ -401,6 +400,43 @@ print("done")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.strip(), done.stderr) == ("done", "")
+
+
+def test_a_missing_operator_of_torchvision_is_a_warning_of_the_models_that_need_it(
+    write_user_module: WriteModule, tmp_path: Path
+) -> None:
+    write_user_module(
+        "detecting",
+        """
+import torch
+import torchvision
+class Boxes(torch.nn.Module):
+    def forward(self, x):
+        return x[torchvision.ops.nms(x, x[:, 0], 0.5)]
+class Regions(torch.nn.Module):
+    def forward(self, x):
+        return torchvision.ops.roi_align(x, [torch.tensor([[0.0, 0.0, 4.0, 4.0]])], output_size=2)
+class Deformed(torch.nn.Module):
+    def forward(self, x):
+        return torchvision.ops.deform_conv2d(x, torch.zeros(1, 18, 14, 14), torch.ones(4, 3, 3, 3))
+def boxes(): return Boxes(), torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9]])
+def regions(): return Regions(), torch.rand(1, 3, 16, 16)
+def deformed(): return Deformed(), torch.rand(1, 3, 16, 16)
+""",
+    )
+
+    def list_codes(model: str) -> list[str]:
+        return [caveat.code for caveat in make_torch_artifact(model, tmp_path, weights="default").caveats]
+
+    torchvision_import.import_torchvision()
+    missing = ["environment"] if torchvision_import._libraries else []  # this environment may have the right build
+    assert list_codes("detecting:boxes") == missing
+    assert "environment" not in list_codes("user_models:pair")  # made later in the same process
+    assert list_codes("detecting:regions") == missing
+    if missing:
+        with pytest.raises(ModelError, match="of another build than PyTorch") as caught:
+            make_torch_artifact("detecting:deformed", tmp_path)
+        assert "Or import torchvision" not in str(caught.value)  # it has no stand-in
 
 
 def test_torchvision_failures_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.errors import DeviceBusy, EngineBenchError, MeasurementError, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import open_partial
@@ -112,7 +112,8 @@ def run_group(job: GroupJob, reporter: Reporter) -> int:
         request = replace(job.group.request, threads=job.group.request.threads or default_threads())
         if not (folder.root / "run.json").exists():
             _begin(job, store, folder, request, machine)
-        run_model(request, folder, reporter=reporter, resume=True, locks=("cuda:0",) if job.shared else None)
+        locks = ("cuda:0",) if job.shared else None
+        run_model(request, folder, reporter=reporter, resume=True, wait=job.wait, locks=locks)
     if job.group.tune_budget_s is not None:
         tune_group(job, store, machine, reporter)
     cells, machines = describe_group(job.group, read_group(store, name))
@@ -181,8 +182,16 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
             root = scratch / "tune"
             try:
                 _begin(job, store, RunFolder(root), request, machine, verb="tune")
-                given = {"threads": threads or None, "budget_s": group.tune_budget_s, "reporter": reporter}
-                document = find("offers", "tune_run")(request, root, **given)
+                document = find("offers", "tune_run")(
+                    request,
+                    root,
+                    threads=threads or None,
+                    budget_s=group.tune_budget_s,
+                    reporter=reporter,
+                    wait=job.wait,
+                )
+            except DeviceBusy:  # the next attempt may find it free: nothing is kept in place of the search
+                raise
             except EngineBenchError as error:
                 reporter.say(f"{group.id}: tune: {error}")
                 answer = replace(blank, reason=str(error))

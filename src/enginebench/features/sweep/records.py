@@ -72,6 +72,7 @@ class GroupJob(Struct, frozen=True, kw_only=True, tag="group"):
     salt: str
     sources: str = ""  # key of the graphs that were made for the whole fleet
     shared: bool = False  # one of several GPUs of its machine, which others measure on meanwhile
+    wait: bool = True  # where another run measures on its device; else it fails
 
 
 class SourcesJob(Struct, frozen=True, kw_only=True, tag="sources"):

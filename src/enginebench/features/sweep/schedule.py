@@ -79,8 +79,11 @@ def answer(data: bytes) -> bytes:
 class Schedule:
     """The jobs of a sweep: which are at work, which wait for graphs, and what was lost."""
 
-    def __init__(self, store: Store, salt: str, fleet: Fleet, reporter: Reporter, *, shared: bool = False) -> None:
-        self._store, self._salt, self._fleet, self._reporter, self._shared = store, salt, fleet, reporter, shared
+    def __init__(
+        self, store: Store, salt: str, fleet: Fleet, reporter: Reporter, *, shared: bool = False, wait: bool = True
+    ) -> None:
+        self._store, self._salt, self._fleet, self._reporter = store, salt, fleet, reporter
+        self._shared, self._wait = shared, wait
         self._losses: Counter[str] = Counter()
         self._progress: dict[str, int] = {}
         self._blocked: dict[str, list[GroupJob]] = {}
@@ -98,8 +101,12 @@ class Schedule:
         left = [group for group in left if group.id not in self.refused]
         for key in dict.fromkeys(slug(group.model) for group in left):  # of the graphs that groups start from
             members = [group for group in left if slug(group.model) == key]
-            store, salt, shared = self._store.url, self._salt, self._shared
-            jobs = [GroupJob(store=store, group=one, salt=salt, sources=key, shared=shared) for one in members]
+            jobs = [
+                GroupJob(
+                    store=self._store.url, group=one, salt=self._salt, sources=key, shared=self._shared, wait=self._wait
+                )
+                for one in members
+            ]
             if read_document(self._store, f"{SOURCES}/{key}.json", StoredSources) is not None:
                 for ready in jobs:
                     self._start(ready)

@@ -21,11 +21,12 @@ from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, write_document
-from enginebench.options import Opt, PathLike, Printed, Progress, verb
+from enginebench.options import Opt, PathLike, Printed, Progress, Wait, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import PROBE_TIMEOUT_S
-from enginebench.runs.lock import lock_folder
+from enginebench.runs.lock import lock_devices, lock_folder
+from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import open_progress
 
@@ -42,6 +43,7 @@ class SweepOptions(Progress, total=False):
     kind: Annotated[str | None, Opt("With --on local: the kind of machine that this one is.", metavar="KIND")]
     share_machine: Annotated[bool, Opt("Measure on each GPU of a machine at once, and report what that costs.", False)]
     resume: Annotated[bool, Opt("Continue the sweep in --out.", False)]
+    wait: Wait
 
 
 class SweepPrinted(Printed, total=False):
@@ -70,7 +72,7 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
     """
     asked = read_spec(Path(spec))
     with open_progress(options["progress"]) as reporter:
-        how: dict[str, Any] = {name: dict(options)[name] for name in ("on", "kind", "share_machine", "resume")}
+        how: dict[str, Any] = {name: dict(options)[name] for name in ("on", "kind", "share_machine", "resume", "wait")}
         return run_sweep(asked, str(out), **how, reporter=reporter, command=COMMAND.get())
 
 
@@ -119,6 +121,7 @@ def run_sweep(
     kind: str | None = None,
     share_machine: bool = False,
     resume: bool = False,
+    wait: bool = True,
     reporter: Reporter,
     command: tuple[str, ...] = (),
 ) -> SweepDocument:
@@ -129,24 +132,30 @@ def run_sweep(
         raise UsageError("--share-machine divides a machine among the tasks of Ray; local runs one at a time")
     if share_machine and "tune" in spec.steps:
         raise UsageError('--share-machine and steps with "tune": a search needs the machine to itself; leave one out')
+    if not wait and on == "local":  # before graphs are made; a device that is taken later costs its groups alone
+        devices = {device for group in list_groups(spec) for device in list_devices(group.request)}
+        with lock_devices(devices, wait=False):
+            pass
     folder = lock_folder(store.root, reporter.say) if isinstance(store, FolderStore) else nullcontext()
     with folder:
         record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
         with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
-            reasons = measure_groups(store, record, fleet, reporter)
+            reasons = measure_groups(store, record, fleet, reporter, wait=wait)
     return read_sweep(store, reasons)
 
 
-def measure_groups(store: Store, record: SweepRecord, fleet: Fleet, reporter: Reporter) -> dict[str, str]:
+def measure_groups(
+    store: Store, record: SweepRecord, fleet: Fleet, reporter: Reporter, *, wait: bool = True
+) -> dict[str, str]:
     """Measures what is missing; {id of a group: why nobody measured it}. Rows in company get a partner alone."""
     groups = list_groups(record.spec)
-    schedule = Schedule(store, record.salt, fleet, reporter, shared=record.shared)
+    schedule = Schedule(store, record.salt, fleet, reporter, shared=record.shared, wait=wait)
     schedule.run(groups)
     if record.shared:
         reporter.say("the first configuration of each group once more, with the machine to itself")
         first = [replace(group, id=f"{group.id}{ALONE}", cells=group.cells[:1], tune_budget_s=None) for group in groups]
         first = [replace(one, request=replace(one.request, wanted=one.request.wanted[:1])) for one in first]
-        Schedule(store, record.salt, fleet, reporter).run(first)
+        Schedule(store, record.salt, fleet, reporter, wait=wait).run(first)
     return schedule.refused
 
 

@@ -289,12 +289,14 @@ def tune_model(
     return document, write_tune(root, document, stored)
 
 
-def tune_run(run: RunRequest, root: Path, *, threads: int | None, budget_s: float, reporter: Reporter) -> TuneDocument:
+def tune_run(
+    run: RunRequest, root: Path, *, threads: int | None, budget_s: float, reporter: Reporter, wait: bool = True
+) -> TuneDocument:
     """The search for a request of another verb; a run in `root` that measured nothing has made the graphs for it."""
     request = SearchRequest(run=run, threads=threads, budget_s=budget_s)
     if made := holds_run(root):
         write_search(root, SearchRecord(request=request))
-    return tune_model(request, root, reporter=reporter, resume=made)[0]
+    return tune_model(request, root, reporter=reporter, resume=made, wait=wait)[0]
 
 
 def _open(

@@ -43,7 +43,7 @@ from enginebench.models.torch.architectures import (
 )
 from enginebench.models.torch.flat import Flat, find_state, holds_script, restore_buffers, take_bytes
 from enginebench.models.torch.scripted import explain_no_examples
-from enginebench.models.torch.torchvision_import import has_stand_in
+from enginebench.models.torch.torchvision_import import count_stand_in_calls
 from enginebench.models.torch.weights import (
     DownloadFailed,
     State,
@@ -97,7 +97,7 @@ def make_torch_artifact(
 
     The example inputs of a factory or a module are kept in `out_dir`, too.
     """
-    ref = _resolve_for_torch(model)
+    ref, stand_in_calls = _resolve_for_torch(model), count_stand_in_calls()
     if (batch is not None and batch < 1) or (input_size is not None and input_size < 1):
         raise UsageError(f"batch {batch} and input size {input_size} must be at least 1")
     whole = ref.kind in ("object", "pt2", "torchscript")  # a file that holds a module, weights and all: it is copied
@@ -124,7 +124,7 @@ def make_torch_artifact(
         told = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
         doubts.append(make_caveat("chosen_shapes.made", shapes=told, option=format_shapes(shapes)))
     filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
-    if has_stand_in():
+    if count_stand_in_calls() > stand_in_calls:
         doubts.append(make_caveat("environment.torchvision"))
     if ref.kind in ("factory", "object", "pt2") and not input_shapes:
         _keep_examples(module, own, draft, out_dir / EXAMPLES)

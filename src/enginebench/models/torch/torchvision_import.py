@@ -24,10 +24,15 @@ SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+# What PyTorch says of an operator that nobody declared: it ends the import, and one that is declared first cures it.
+UNDECLARED = "torchvision::"
+# What torchvision says before it would call an operator of an extension that did not load.
+# Source: torchvision/extension.py (_assert_has_ops), 0.28.0.
+NOT_LOADED = "Couldn't load custom C++ ops"
 # A declaration lives as long as its library object.
 _libraries: list[Any] = []
-# Stand-ins that were called in this process.
-_called: set[str] = set()
+# The operators in whose place one in Python was called, one entry for each call in this process.
+_stand_in_calls: list[str] = []
 
 T = TypeVar("T")
 
@@ -55,7 +60,7 @@ def with_torchvision(call: Callable[[], T]) -> T:
     try:
         return call()
     except Exception as error:
-        if not any("torchvision::" in str(link) for link in list_causes(error)):  # some raise their own from it
+        if not any(UNDECLARED in str(link) for link in list_causes(error)):  # some raise their own from it
             raise
     import_torchvision()
     return call()
@@ -63,13 +68,19 @@ def with_torchvision(call: Callable[[], T]) -> T:
 
 def explain_other_build(error: BaseException) -> str:
     """What to do where an operator of torchvision is missing because its build is not that of PyTorch; else ""."""
-    if not any("torchvision::" in str(link) for link in list_causes(error)):
+    causes = " ".join(map(str, list_causes(error)))
+    if UNDECLARED not in causes and NOT_LOADED not in causes:
         return ""
     own, build = version("torchvision"), str(torch.__version__).partition("+")[2] or "the same"
-    return (
+    cure = (
         f". torchvision {own} is of another build than PyTorch {torch.__version__}, so its operators do not load: "
-        f"install torchvision of the build {build}, from where this PyTorch was installed. Or import torchvision at "
-        "the top of the factory's file: EngineBench then puts operators of its own in their place"
+        f"install torchvision of the build {build}, from where this PyTorch was installed"
+    )
+    if NOT_LOADED in causes:  # not one of those that have a stand-in
+        return cure
+    return (
+        f"{cure}. Or import torchvision at the top of the factory's file: EngineBench then puts operators of its own "
+        "in their place"
     )
 
 
@@ -77,7 +88,7 @@ def _import_or_declare() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:
-        if "torchvision::" not in str(error):
+        if UNDECLARED not in str(error):
             raise
     for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
         del sys.modules[name]
@@ -93,7 +104,13 @@ def _import_or_declare() -> ModuleType:
     # It has this one in Python itself, for compilers: called as it is, it needs none.
     aligning = importlib.import_module("torchvision.ops.roi_align").__dict__
     aligning["is_compile_supported"] = lambda device: True
-    aligning["_roi_align"] = getattr(aligning["_roi_align"], "__wrapped__", aligning["_roi_align"])
+    align = getattr(aligning["_roi_align"], "__wrapped__", aligning["_roi_align"])
+
+    def align_in_python(*args: Any, **kwargs: Any) -> Any:
+        _stand_in_calls.append("roi_align")
+        return align(*args, **kwargs)
+
+    aligning["_roi_align"] = align_in_python
     return package
 
 
@@ -116,9 +133,12 @@ def _postpone_dynamo() -> Iterator[None]:
         del sys.modules[package.__name__], sys.modules[utils.__name__]
 
 
-def has_stand_in() -> bool:
-    """Whether a call of this process went to an operator in Python that stands in for one of torchvision's own."""
-    return bool(_called)
+def count_stand_in_calls() -> int:
+    """Calls of this process that went to an operator in Python, in place of one of torchvision's own.
+
+    A process makes several models: what one of them called says nothing about the next, so compare two counts.
+    """
+    return len(_stand_in_calls)
 
 
 def suppress_overlaps(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
@@ -126,7 +146,7 @@ def suppress_overlaps(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: 
 
     Source: torchvision/csrc/ops/cpu/nms_kernel.cpp, 0.28.
     """
-    _called.add("nms")
+    _stand_in_calls.append("nms")
     order = scores.argsort(stable=True, descending=True)
     low, high = boxes[order, :2], boxes[order, 2:]
     areas = (high - low).prod(1)

@@ -74,6 +74,25 @@ def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[s
     assert {short: find_rows(short, rows) for short in shown.values()} == {v: [k] for k, v in shown.items()}
 
 
+def test_an_id_names_the_precision_that_ran_unless_that_is_another_row() -> None:
+    module = make_result("pytorch")
+    module = replace(module, engine=replace(module.engine, precision="int8"))  # what asked for fp32 ran in int8
+    other = make_result("ort", "int8@cpu")
+
+    def shorten(*rows: Result) -> dict[str, str]:
+        shown = shorten_ids(describe_run(model="m", machine=None, spec={}, results=rows).rows)
+        assert all(find_rows(short, rows) == [one] for one, short in shown.items())
+        return shown
+
+    assert list(shorten(module, other).values()) == ["pytorch-int8", "ort-int8@cpu"]
+    assert find_rows("pytorch-fp32", [module, other]) == [module.id]  # as it was asked for still fits
+    asked = replace(make_result("pytorch", "int8"), id="pytorch-int8-of-its-own")
+    asked = replace(asked, requested_precision="int8")
+    assert list(shorten(module, asked).values()) == ["pytorch-fp32", "pytorch-int8"]
+    half = replace(module, id="second", requested_precision="fp16")
+    assert list(shorten(module, half).values()) == ["pytorch-fp32", "pytorch-fp16"]  # two that ran alike
+
+
 def remark(*results: Result) -> str:
     return " ".join(list_remarks(describe(*results)))
 
