@@ -1,12 +1,12 @@
 """FP16 and BF16 by casting the graph, branches and loops included; what cannot be cast stays in FP32, by name."""
 
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.graph import FreeNames, list_opsets, name_nodes, raise_opset, read_graphs, walk_nodes
@@ -21,8 +21,6 @@ BF16, FP16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT
 SUFFIXES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
 TYPES = {BF16: "tensor(bfloat16)", FP16: "tensor(float16)"}
 ALL_FP32 = "tensor(float)"
-# The elements of a sequence or an optional value have the type that their maker was told, which no cast changes.
-CONTAINERS = ("Sequence", "SplitToSequence", "ConcatFromSequence", "Optional")
 # Arithmetic by which a graph computes lengths and places: between a cast from integers and one back to them.
 ARITHMETIC = frozenset(
     (
@@ -73,14 +71,16 @@ def _cast(model: ModelProto, to: int, blocked: set[str], keep_io: bool) -> tuple
     name_nodes(cast)
     graphs = list(walk_graphs(cast.graph))
     arithmetic = {name for graph in graphs for name in find_index_arithmetic(graph)}
-    # What reads or makes a value of a type that nobody knows, as behind a custom operator.
+    # What reads or makes a value of an unknown type, as behind a custom operator, or a sequence or an optional value,
+    # whose elements have the type that their maker names.
     untyped = set()
     for graph in graphs:
-        typed = {value.name for value in (*graph.input, *graph.value_info, *graph.output)} | {""}
+        values = (*graph.input, *graph.value_info, *graph.output)
+        typed = {value.name for value in values if value.type.HasField("tensor_type")} | {""}
         unknown = {name for node in graph.node for name in node.output} - typed
         untyped |= {node.name for node in graph.node if unknown.intersection((*node.input, *node.output))}
     caster = _Caster(cast, to, blocked | arithmetic | untyped)
-    caster.cast(cast.graph, {}, to, FP32 if keep_io else to)
+    caster.cast(cast.graph, {}, {}, to, FP32 if keep_io else to)
     for graph in walk_graphs(cast.graph):
         del graph.value_info[:]
     return onnx.shape_inference.infer_shapes(cast), [name for name in caster.kept if name not in arithmetic]
@@ -128,6 +128,15 @@ def find_floats(graph: GraphProto) -> set[str]:
     return names | {v.name for v in values if v.type.tensor_type.elem_type == FP32}
 
 
+def list_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """Type of each value of a graph as it stands now, as far as it is known, those of its branches apart."""
+    types = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        types[value.name] = TypeProto()
+        types[value.name].CopyFrom(value.type)
+    return types
+
+
 class _Value(NamedTuple):
     """Where a float value of the original graph is to be found now, and in which type."""
 
@@ -142,20 +151,24 @@ class _Caster:
         self.kept: list[str] = []
         self._to = to
         self._blocked = blocked
-        self._opsets = list_opsets(model)
+        self._opsets, self._opset_import, self._ir_version = list_opsets(model), model.opset_import, model.ir_version
+        self._choices: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # by name of the node
         taken = {name for node in walk_nodes(model) for name in (*node.input, *node.output, node.name)}
         taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
         self._names = FreeNames(taken)
 
-    def cast(self, graph: GraphProto, outside: Mapping[str, _Value], to: int, ends: int) -> None:
+    def cast(
+        self, graph: GraphProto, outside: Mapping[str, _Value], outer_types: Mapping[str, TypeProto], to: int, ends: int
+    ) -> None:
         """Casts a graph in place.
 
         Args:
             outside: what a branch sees of the graphs around it.
+            outer_types: original types of all that a branch sees of the graphs around it.
             to: FP32 for a branch whose node is blocked: it only gets what it reads in FP32.
             ends: the type of its inputs and outputs.
         """
-        floats = find_floats(graph)
+        floats, types = find_floats(graph), ChainMap(list_types(graph), dict(outer_types))
         values = dict(outside)
         stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
         del graph.node[:]
@@ -163,7 +176,7 @@ class _Caster:
             if value.name in floats and value.name not in stored:
                 value.type.tensor_type.elem_type = ends
                 values[value.name] = _Value(value.name, ends)
-        self._place_constants(graph, nodes, floats, values, to, ends)
+        self._place_constants(graph, nodes, types, values, to, ends)
         casts: dict[tuple[str, int], str] = {}
         ending = {value.name for value in graph.output}
 
@@ -177,7 +190,7 @@ class _Caster:
             return casts[name, kind]
 
         for node in nodes:
-            inward, outward = self._choose_types(node, to)
+            inward, outward = self._choose_types(node, types, to)
             if to != FP32 and any(n in values or n in floats for n in (*node.input, *node.output)):
                 kinds = zip((*inward, *outward), (*node.input, *node.output), strict=True)
                 if all(kind == FP32 for kind, name in kinds if name in floats or name in values):
@@ -187,7 +200,7 @@ class _Caster:
                     node.input[i] = read(name, inward[i])
             inside = to if to in (*inward, *outward) else FP32
             for inner in read_graphs(node):
-                self.cast(inner, values, inside, inside)
+                self.cast(inner, values, types, inside, inside)
             for i, name in enumerate(node.output):
                 if name in floats:
                     kind = outward[i]
@@ -203,16 +216,22 @@ class _Caster:
                     graph.node.append(self._make_cast(made, value.name, ends))
 
     def _place_constants(
-        self, graph: GraphProto, nodes: list[NodeProto], floats: set[str], values: dict[str, _Value], to: int, ends: int
+        self,
+        graph: GraphProto,
+        nodes: list[NodeProto],
+        types: Mapping[str, TypeProto],
+        values: dict[str, _Value],
+        to: int,
+        ends: int,
     ) -> None:
         """Rounds the constants that nobody reads in FP32; the others stay, and are rounded where they are read so."""
         demands: defaultdict[str, set[int]] = defaultdict(set)
-        self._collect_demands(nodes, to, demands)
+        self._collect_demands(nodes, types, to, demands)
         for value in graph.output:
             demands[value.name].add(ends)
         listed = {value.name: value for value in graph.input}
         for tensor in list(graph.initializer):
-            if tensor.name not in floats:
+            if tensor.data_type != FP32:
                 continue
             rounded = to != FP32 and demands[tensor.name] <= {to}
             if rounded:
@@ -222,46 +241,93 @@ class _Caster:
                 listed[tensor.name].type.tensor_type.elem_type = kind
             values[tensor.name] = _Value(tensor.name, kind)
 
-    def _collect_demands(self, nodes: Iterable[NodeProto], to: int, demands: defaultdict[str, set[int]]) -> None:
+    def _collect_demands(
+        self, nodes: Iterable[NodeProto], types: Mapping[str, TypeProto], to: int, demands: defaultdict[str, set[int]]
+    ) -> None:
         for node in nodes:
-            inward, outward = self._choose_types(node, to)
+            inward, outward = self._choose_types(node, types, to)
             for name, kind in zip(node.input, inward, strict=True):
                 demands[name].add(kind)
             inside = to if to in (*inward, *outward) else FP32
             for inner in read_graphs(node):
-                self._collect_demands(inner.node, inside, demands)
+                self._collect_demands(inner.node, ChainMap(list_types(inner), dict(types)), inside, demands)
                 for value in inner.output:  # a branch may hand out a constant of the graph around it
                     demands[value.name].add(inside)
 
-    def _choose_types(self, node: NodeProto, to: int) -> tuple[list[int], list[int]]:
-        """The type of each operand, going in and coming out, as far as it is a float."""
-        inputs, outputs = len(node.input), len(node.output)
-        in_fp32 = [FP32] * inputs, [FP32] * outputs
-        # Other domains' operators compute in the type that they were made for.
-        foreign = node.domain not in ("", "ai.onnx")
-        if to == FP32 or foreign or node.name in self._blocked or node.op_type.startswith(CONTAINERS):
-            return in_fp32
+    def _choose_types(self, node: NodeProto, types: Mapping[str, TypeProto], to: int) -> tuple[list[int], list[int]]:
+        """The type of each operand, going in and coming out, as far as it is a float; the same each time it is asked.
+
+        The operator's schema decides: what it takes in the new type goes in so, and its own type inference says what
+        comes out. Where that refuses the new types, the node stays in FP32.
+        """
+        key = node.name, to
+        if key not in self._choices:
+            in_fp32 = [FP32] * len(node.input), [FP32] * len(node.output)
+            # Other domains' operators compute in the type that they were made for.
+            foreign = node.domain not in ("", "ai.onnx")
+            stays = to == FP32 or foreign or node.name in self._blocked
+            self._choices[key] = (None if stays else self._choose_by_schema(node, types)) or in_fp32
+        return self._choices[key]
+
+    def _choose_by_schema(self, node: NodeProto, types: Mapping[str, TypeProto]) -> tuple[list[int], list[int]] | None:
+        """As `_choose_types`; None where the operator does not take the new type."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
         except onnx.defs.SchemaError:
-            return in_fp32
+            return None
         allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
 
         def choose(operands: Any, count: int) -> list[int]:
             found = []
             for i in range(count):
                 operand = operands[min(i, len(operands) - 1)]  # the last may stand for several
-                types = allowed.get(operand.type_str, {operand.type_str})
-                found.append(FP32 if ALL_FP32 in types and TYPES[to] not in types else to)
+                takes = allowed.get(operand.type_str, {operand.type_str})
+                found.append(FP32 if ALL_FP32 in takes and TYPES[self._to] not in takes else self._to)
             return found
 
-        return choose(schema.inputs, inputs), choose(schema.outputs, outputs)
+        inward, outward = choose(schema.inputs, len(node.input)), choose(schema.outputs, len(node.output))
+        if any(read_graphs(node)) or any(name and name not in types for name in node.input):
+            return inward, outward
+        rewritten = NodeProto()
+        rewritten.CopyFrom(node)
+        if any(is_fp32(types.get(name)) for name in node.output):
+            _rewrite_type(rewritten, self._to)
+        operands = dict(zip(node.input, inward, strict=True))
+        given = [helper.make_value_info(name, _replace_float(types[name], operands[name])) for name in operands if name]
+        alone = ModelProto(
+            ir_version=self._ir_version,
+            opset_import=self._opset_import,
+            graph=helper.make_graph([rewritten], node.name, given, []),
+        )
+        try:
+            # Of operators that the specification defines by others, their definition is checked, too.
+            inferred = onnx.shape_inference.infer_shapes(alone, check_type=True, strict_mode=True)
+        except onnx.shape_inference.InferenceError:
+            return None
+        made = list_types(inferred.graph)
+        return inward, [
+            FP32 if is_fp32(made.get(name)) else kind for name, kind in zip(node.output, outward, strict=True)
+        ]
 
     def _make_cast(self, source: str, target: str, kind: int) -> NodeProto:
         return helper.make_node("Cast", [source], [target], self._make_name(f"cast_{target}"), to=kind)
 
     def _make_name(self, base: str, kind: int | None = None) -> str:
         return self._names.take(base if kind is None else f"{base}_{SUFFIXES[kind]}")
+
+
+def is_fp32(found: TypeProto | None) -> bool:
+    """Whether a type is known, and that of FP32 tensors."""
+    return found is not None and found.tensor_type.elem_type == FP32
+
+
+def _replace_float(found: TypeProto, kind: int) -> TypeProto:
+    """The type with its elements in `kind`, if they are FP32."""
+    made = TypeProto()
+    made.CopyFrom(found)
+    if is_fp32(found):
+        made.tensor_type.elem_type = kind
+    return made
 
 
 def _rewrite_type(node: NodeProto, kind: int) -> None:
@@ -277,6 +343,9 @@ def _rewrite_type(node: NodeProto, kind: int) -> None:
             values = attribute.f if attribute.name == "value_float" else list(attribute.floats)
             rounded = round_tensor(numpy_helper.from_array(np.array(values, np.float32)), kind)
             attribute.CopyFrom(helper.make_attribute("value", rounded))
+    if node.op_type == "ConstantOfShape" and not node.attribute:  # zero in FP32, where nothing is given
+        zero = round_tensor(numpy_helper.from_array(np.zeros(1, np.float32)), kind)
+        node.attribute.append(helper.make_attribute("value", zero))
 
 
 def round_tensor(tensor: TensorProto, to: int) -> TensorProto:
