@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, MeasureSpec
+from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, LayerProfile, MeasureSpec
 
 
 @runtime_checkable
@@ -30,6 +30,13 @@ class CountsWork(Protocol):
     """An engine whose threads wait for each other: CPU time of a call without the others, over the threads; or 0."""
 
     def count_least_ns(self) -> float: ...
+
+
+@runtime_checkable
+class WarnsOnLoad(Protocol):
+    """An engine that runs a model otherwise than it was asked to, and says how."""
+
+    def list_warnings(self) -> tuple[Caveat, ...]: ...
 
 
 class Reader(NamedTuple):

@@ -2,15 +2,18 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 
-from ..core.engine_api import Artifact, EngineSpec
+from ..core.engine_api import Artifact, EngineSpec, concrete_shape
 from ..core.trees import list_leaves
 
 DTYPES: dict[str | None, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+# Samples that show whether a module takes a cast: its types do not depend on how many there are.
+TRIED_SAMPLES = 2
 
 
 def make_ready(module: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
@@ -22,9 +25,13 @@ def make_ready(module: Any, artifact: Artifact, spec: EngineSpec, options: Mappi
 
 
 def place_module(module: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
-    """The module laid out and cast, then moved to its device, which never holds more than one form of it."""
+    """The module laid out and cast, then moved to its device, which never holds more than one form of it.
+
+    One whose own code mixes types, so that it fails once it is cast, is run by torch.autocast.
+    """
     if options["channels_last"] == "1":
         module = module.to(memory_format=torch.channels_last)
+    given = [tensor.data for tensor in chain(module.parameters(), module.buffers())]
     module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
     module = module.to(torch.device(spec.device))
     for part in module.modules():
@@ -35,7 +42,51 @@ def place_module(module: Any, artifact: Artifact, spec: EngineSpec, options: Map
                 if node.kwargs.get("device") is not None:
                     node.update_kwarg("device", torch.device(spec.device))
             part.recompile()
+    if isinstance(module, _CastModule) and not isinstance(module, _AutocastModule):
+        return leave_mixed_types(module, given, artifact, spec)
     return module
+
+
+def leave_mixed_types(module: "_CastModule", given: list[Any], artifact: Artifact, spec: EngineSpec) -> Any:
+    """The cast module where it runs; else, where that does, its weights as they were `given`, under torch.autocast."""
+    if runs_on_zeros(module, artifact, spec):
+        return module
+    cast = [tensor.data for tensor in chain(module.parameters(), module.buffers())]
+    restore(module, [tensor.to(torch.device(spec.device)) for tensor in given])
+    mixed = _AutocastModule(module._module, module._dtype, module._outputs)
+    mixed.mixes_types = True
+    if runs_on_zeros(mixed, artifact, spec):
+        return mixed
+    restore(module, cast)  # types are not why it fails
+    return module
+
+
+def restore(module: Any, tensors: list[Any]) -> None:
+    """Gives the parameters and buffers of a module these values, in order."""
+    for held, tensor in zip(chain(module.parameters(), module.buffers()), tensors, strict=True):
+        held.data = tensor
+
+
+def runs_on_zeros(module: Any, artifact: Artifact, spec: EngineSpec) -> bool:
+    """Whether the module takes a few samples of zeros without an error."""
+    shapes = [concrete_shape(one, min(spec.batch, TRIED_SAMPLES)) for one in artifact.inputs]
+    pairs = zip(artifact.inputs, shapes, strict=True)
+    zeros = [torch.zeros(shape, dtype=getattr(torch, one.dtype), device=spec.device) for one, shape in pairs]
+    try:
+        with torch.inference_mode():
+            module(*zeros)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # of the user's own code
+        return False
+    return True
+
+
+def find_mixed_type(module: Any) -> str | None:
+    """The precision of a module that is run by torch.autocast because it mixes types; None of any other."""
+    module = getattr(module, "_orig_mod", module)  # that torch.compile wraps
+    named = {dtype: name for name, dtype in DTYPES.items()}
+    return named[module._dtype] if getattr(module, "mixes_types", False) else None
 
 
 def fold_part(part: Any, obstacles: list[str]) -> Any:
@@ -97,6 +148,8 @@ class _CastModule(torch.nn.Module):  # type: ignore[misc]
 
 class _AutocastModule(_CastModule):
     """A module whose weights stay as they are; PyTorch casts around each operator that it deems safe."""
+
+    mixes_types = False  # whether nobody asked for autocast, and the module fails once it is cast
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         with torch.autocast(inputs[0].device.type, dtype=self._dtype):

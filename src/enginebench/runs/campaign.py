@@ -1064,7 +1064,9 @@ def judge_proof(result: Result, proof: Proof) -> Result:
     """The row with the engine's record, named after the precision that ran; or with a caveat if there is none."""
     answered = [caveat for caveat in result.caveats if caveat.code in ABOUT_ANSWERS]
     if proof.failure is not None:
-        return replace(result, caveats=(*answered, doubt_record(result.requested_precision, proof.failure)))
+        return replace(
+            result, caveats=(*answered, doubt_record(result.requested_precision, proof.failure), *proof.caveats)
+        )
     ran, doubts = judge_precision(result.requested_precision, proof.effective_precision, result.engine.device)
     return replace(
         result,

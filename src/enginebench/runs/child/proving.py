@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from enginebench.core.caveats import make_caveat
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
 from enginebench.core.text import first_line
-from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
+from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes, WarnsOnLoad
 from enginebench.runs.child.jobs import NoteCall, Proof
 
 
@@ -26,7 +28,9 @@ def prove_timed_engine(engine: Engine) -> Proof:
         layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
         return Proof(effective_precision=shares, layers=layers, caveats=doubts)
 
-    return attempt_proof(prove)
+    proof = attempt_proof(prove)
+    warnings = engine.list_warnings() if isinstance(engine, WarnsOnLoad) else ()
+    return replace(proof, caveats=(*proof.caveats, *warnings))
 
 
 def doubt_record(requested: Precision | None, failure: str) -> Caveat:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.protocols import ModuleLoader
-from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, LayerProfile, Precision
+from enginebench.core.records import Artifact, ArtifactKind, Caveat, EngineSpec, LayerProfile, Precision
 from enginebench.engines.backends.torch.entries import CUDA_PRECISIONS
 from enginebench.engines.backends.torch.module import load_ready_module
 from enginebench.engines.backends.torch.operators import (
@@ -34,6 +35,7 @@ from enginebench.engines.proof import (
 )
 from enginebench.engines.pytorch import TorchEngine
 from enginebench.engines.pytorch_cuda import CudaTorchEngine, prepare_cuda
+from enginebench.engines.pytorch_module import find_mixed_type
 from enginebench.engines.request import check_request, read_options
 
 if TYPE_CHECKING:
@@ -47,12 +49,24 @@ COMPILED_NOTE = "layers are modules, or several where torch.compile made one ker
 PLAIN_NOTE = "layers are operators and generated kernels: {why}"
 
 
+def list_cast_warnings(module: Any) -> tuple[Caveat, ...]:
+    """That the module is run by torch.autocast, if nobody asked for that."""
+    asked = find_mixed_type(module)
+    if asked is None:
+        return ()
+    record = f"the module's own code mixes types and fails once it is cast to {asked}: it runs under torch.autocast"
+    return (make_caveat("low_effective_precision", record=record, asked=asked),)
+
+
 class Generated:
     """What an engine knows of the code that a compiler made of its module: nothing where none is compiled."""
 
     def __init__(self, *others: Any, generated: GeneratedCode | None = None, **named: Any) -> None:
         self._generated = generated
         super().__init__(*others, **named)
+
+    def list_warnings(self) -> tuple[Caveat, ...]:
+        return list_cast_warnings(self._call)  # type: ignore[attr-defined]  # of the engine that comes after this class
 
     def close(self) -> None:
         super().close()  # type: ignore[misc]  # of the engine that comes after this class

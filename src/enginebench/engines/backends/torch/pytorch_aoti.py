@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.aoti import describe_here, write_record
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
 from enginebench.core.protocols import ModuleLoader
-from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, LayerProfile
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import derive, hash_file
 from enginebench.engines.backends.torch.engine import (
@@ -24,6 +24,7 @@ from enginebench.engines.backends.torch.engine import (
     WatchedTorchEngine,
     check_cuda_request,
     is_cuda,
+    list_cast_warnings,
     probe_cuda,
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_AOTI
@@ -96,14 +97,16 @@ class PytorchAotiBackend:
         target.parent.mkdir(parents=True, exist_ok=True)
         written = target.with_name(f"{target.stem}.part.pt2")
         try:
-            self._compile(replace(artifact, inputs=inputs), spec, options, written)
+            found = self._compile(replace(artifact, inputs=inputs), spec, options, written)
             write_record(written, target, record)
         finally:
             written.unlink(missing_ok=True)
-        return derive(artifact, [target], out_dir, **fields)
+        return derive(artifact, [target], out_dir, **fields, caveats=(*artifact.caveats, *found))
 
-    def _compile(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], written: Path) -> None:
-        """Exports the module and compiles it; the number of threads stays open."""
+    def _compile(
+        self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], written: Path
+    ) -> tuple[Caveat, ...]:
+        """Exports the module and compiles it, and returns its warnings; the number of threads stays open."""
         # Imports that no load is to pay for.
         from torch._inductor import config as inductor
 
@@ -134,6 +137,7 @@ class PytorchAotiBackend:
         finally:
             if is_cuda(spec):
                 compiler.shutdown_compile_workers()
+        return list_cast_warnings(module)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> "WatchedPackage | WatchedCudaTorchEngine":
         """An engine of a package. Nothing of it is loaded that was compiled for another machine, or changed since."""
