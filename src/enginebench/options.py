@@ -80,13 +80,14 @@ class Opt(Struct, frozen=True):
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
         limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}
+        refusal = f"{self.name}={value!r}: expected {self.expect()}"
         try:
-            found = msgspec.convert(value, Annotated[self.kind, Meta(**limits)])
+            checked = msgspec.convert(value, Annotated[self.kind, Meta(**limits)])
         except msgspec.ValidationError:
-            found = math.nan
-        if isinstance(found, float) and not math.isfinite(found):
-            raise UsageError(f"{self.name}={value!r}: expected {self.expect()}")
-        return found
+            raise UsageError(refusal) from None
+        if isinstance(checked, float) and not math.isfinite(checked):
+            raise UsageError(refusal)
+        return checked
 
     def expect(self) -> str:
         """What it takes, in words."""

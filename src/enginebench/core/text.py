@@ -3,6 +3,7 @@
 import codecs
 import io
 import json
+import math
 import os
 import sys
 import unicodedata
@@ -32,6 +33,15 @@ ASCII = {
 }
 # Control, format (among them marks that reverse the direction of writing), surrogate, line, paragraph characters.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def parse_finite(text: str) -> float | None:
+    """Return the finite number that `text` spells, else None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def stamp_utc() -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.names import known
@@ -182,15 +182,23 @@ def summarize_kernels(runs: Sequence[Sequence[Operator]]) -> LayerProfile:
     return summarize_layers(runs, CUPTI, (f"{KERNELS}, since a GPU knows no others",))
 
 
-def record_profile(run: RunCall, **how: Any) -> list[list[Any]]:
-    """The events of each of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
+def record_profile(
+    run: RunCall, *, use_device: Literal["cuda"] | None = None, record_shapes: bool = False
+) -> list[list[Any]]:
+    """Return the events of each of a few runs, as PyTorch's profiler (Kineto) recorded them; a first run is left out.
+
+    Args:
+        use_device: the device whose kernels are recorded, beside what the CPU does.
+        record_shapes: whether each event holds the shapes of its inputs.
+    """
     import torch
 
     start = time.perf_counter()
     run()
     count = count_watched_runs(time.perf_counter() - start)
     # What torch.profiler wraps; the wrapper imports the whole of torch.compile, which takes a second or more.
-    with torch.autograd.profiler.profile(use_kineto=True, **how) as profiler:
+    watched = torch.autograd.profiler.profile(use_kineto=True, use_device=use_device, record_shapes=record_shapes)
+    with watched as profiler:
         for _ in range(count):
             with torch.profiler.record_function(WATCHED_RUN):
                 run()

@@ -1,6 +1,5 @@
 """What every backend checks about a request before it loads anything: artifact, precision, options."""
 
-import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageErro
 from enginebench.core.names import format_precision, known
 from enginebench.core.recipes import find_graph_precision, find_start
 from enginebench.core.records import TEXT, Artifact, ArtifactKind, Availability, EngineSpec, Precision
+from enginebench.core.text import parse_finite
 
 
 def answer_probe(
@@ -47,11 +47,8 @@ def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str
 
 def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> float:
     """The value of a numeric option; zero or more unless `signed`."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (number < 0 and not signed):
+    number = parse_finite(text)
+    if number is None or (number < 0 and not signed):
         expected = "a number" if signed else "a number, zero or more"
         raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be {expected}")
     return number

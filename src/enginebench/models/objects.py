@@ -104,8 +104,10 @@ def import_named(text: str, kind: type[EngineBenchError], told: str, expected: s
     try:
         found: Any = import_module(name)
     except (Exception, SystemExit) as error:  # user code: anything can come out of it
-        hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}" * name.endswith(".py")
-        if not hint and isinstance(error, ModuleNotFoundError) and error.name == name:
+        hint = ""
+        if name.endswith(".py"):
+            hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}"
+        elif isinstance(error, ModuleNotFoundError) and error.name == name:
             hint = ". Start in the folder that holds it, or set PYTHONPATH"
         raise kind(f"{told}: cannot import {name}: {explain(error)}{hint}") from error
     for part in attribute.split("."):
@@ -134,8 +136,10 @@ def check_importable(text: str, kind: type[EngineBenchError], told: str) -> None
         source = _find_source(name)
         known = None if source is None else _list_names(ast.parse(source.read_bytes(), filename=str(source)))
     except (ImportError, SyntaxError, ValueError) as error:  # ValueError: a zero byte
-        hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}" * name.endswith(".py")
-        if not hint and isinstance(error, ImportError):
+        hint = ""
+        if name.endswith(".py"):
+            hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}"
+        elif isinstance(error, ImportError):
             hint = ". Start in the folder that holds it, or set PYTHONPATH"
         raise kind(f"{told}: cannot import {name}: {explain(error)}{hint}") from error
     first = attribute.partition(".")[0]

@@ -89,6 +89,12 @@ def name_series(row: HistoryRow) -> str:
     return clean_text(" ".join([*parts, f"{row.threads}t"]))
 
 
+def _format_p50(row: HistoryRow) -> str:
+    if row.p50_ms is None:
+        return row.status
+    return "{}" if row.validity == "valid" else "~ {}"
+
+
 _FIELDS = tuple(Column(field.name, str, attrgetter(field.name)) for field in fields(HistoryRow))
 _COLUMNS = (
     Column("started", lambda row: row.started_utc[:16], spare=1),
@@ -97,8 +103,7 @@ _COLUMNS = (
     Column("precision", lambda row: format_precision(show_precision(row.engine, row.precision), row.recipe, row.mix)),
     Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=3),
     Column("shapes", attrgetter("shapes"), when=lambda rows: any(row.shapes for row in rows), spare=2),
-    Column("p50", lambda row: row.status if row.p50_ms is None else "~ " * (row.validity != "valid") + "{}",
-           attrgetter("p50_ms"), align="decimal", is_time=True),
+    Column("p50", _format_p50, attrgetter("p50_ms"), align="decimal", is_time=True),
     Column("p99", lambda row: "{}", attrgetter("p99_ms"), align="decimal", spare=4, is_time=True),
     Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=5),
 )  # fmt: skip

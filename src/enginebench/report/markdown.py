@@ -23,7 +23,8 @@ def format_sections(sections: Sequence[Section], level: int = 1, pictures: Seque
     for section in sections:
         parts = [text for part in section.parts if (text := _format_part(part, pictures))]
         if parts and section.title:
-            blocks.append(f"{'#' * (level + bool(blocks))} {escape(section.title)}")
+            depth = level + 1 if blocks else level
+            blocks.append(f"{'#' * depth} {escape(section.title)}")
         blocks += parts
     return "\n\n".join(blocks) + "\n"
 

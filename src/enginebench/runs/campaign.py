@@ -1079,8 +1079,9 @@ def judge_proof(result: Result, proof: Proof) -> Result:
 
 def label(row: PlannedRow | Result) -> str:
     spec = row.engine
-    precision = format_precision(row.requested_precision, spec.recipe, spec.mix) + f" b{spec.batch}" * (spec.batch > 1)
-    return f"{format_engine(spec)} {precision} {format_shapes(spec.shapes)}".rstrip()
+    precision = format_precision(row.requested_precision, spec.recipe, spec.mix)
+    batch = f" b{spec.batch}" if spec.batch > 1 else ""
+    return f"{format_engine(spec)} {precision}{batch} {format_shapes(spec.shapes)}".rstrip()
 
 
 def list_open_outputs(result: Result) -> set[str]:

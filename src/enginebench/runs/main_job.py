@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -80,16 +79,23 @@ def run_model(
         judged = judge_sources(judged, wanted, sources)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(judged)))))
         planned = plan_rows(wanted, sources, problems=record.problems)
-        how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
-        how["rules"] = Rules(
-            baseline_engine=wanted.baseline or "pytorch",
-            max_metric_drop=wanted.max_metric_drop,
-            p99_limit_ms=wanted.p99_limit_ms,
-            limits=wanted.limits,
-            requested=wanted.list_requested(),
+        campaign = Campaign(
+            folder,
+            planned,
+            record.machine,
+            timeout_s=wanted.timeout_s,
+            reporter=reporter,
+            judged=judged,
+            task=wanted.task,
+            rules=Rules(
+                baseline_engine=wanted.baseline or "pytorch",
+                max_metric_drop=wanted.max_metric_drop,
+                p99_limit_ms=wanted.p99_limit_ms,
+                limits=wanted.limits,
+                requested=wanted.list_requested(),
+            ),
+            samples=QUICK_SAMPLES if wanted.quick else CHECK_SAMPLES,
         )
-        how["samples"] = QUICK_SAMPLES if wanted.quick else CHECK_SAMPLES
-        campaign = Campaign(folder, planned, record.machine, reporter=reporter, **how)
         if resume:
             campaign.restore()
         try:

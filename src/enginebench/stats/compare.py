@@ -339,8 +339,11 @@ def _shapes(result: Result) -> str:
     Pictures in bytes are told apart from those in floats, which are prepared otherwise and four times as long.
     """
     inputs = result.artifacts[-1].inputs if result.artifacts else ()
-    shapes = ["x".join(map(str, concrete_shape(spec, result.engine.batch))) or "scalar" for spec in inputs]
-    return ", ".join(s + " in bytes" * (spec.dtype == "uint8") for s, spec in zip(shapes, inputs, strict=True))
+    shapes = []
+    for spec in inputs:
+        shape = "x".join(map(str, concrete_shape(spec, result.engine.batch))) or "scalar"
+        shapes.append(f"{shape} in bytes" if spec.dtype == "uint8" else shape)
+    return ", ".join(shapes)
 
 
 def find_preprocess(result: Result) -> str:

@@ -700,8 +700,11 @@ def _format_below(figure: str, value: float) -> str:
 
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
     """Why a drift did not pass: a sentence for each output and limit that was not kept."""
-    broken = ((o, ", the same on both sides" * (o.nonfinite == 2 * o.nonfinite_alike)) for o in drift.outputs)
-    sentences = [f"{o.name}: {o.nonfinite} values are not finite{alike}" for o, alike in broken if o.nonfinite]
+    sentences = []
+    for output in drift.outputs:
+        if output.nonfinite:
+            alike = ", the same on both sides" if output.nonfinite == 2 * output.nonfinite_alike else ""
+            sentences.append(f"{output.name}: {output.nonfinite} values are not finite{alike}")
     for output in drift.outputs:
         for figure, value, name in _list_broken(output, drift.limits):
             sentences.append(f"{output.name}: {explain_figure(figure, value, name, drift.limits[name])}")

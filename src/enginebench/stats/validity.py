@@ -277,9 +277,13 @@ def _share_unsettled(measurements: Sequence[Measurement]) -> float:
 def _count_unsettled(measurements: Sequence[Measurement]) -> int:
     """Trials whose warm-up had not settled, or had at a speed that was not the last: the first half of the samples took
     far longer than the second, so that the median may be of either."""
-    halves = [(m.latency_ns[: (n := len(m.latency_ns)) // 2], m.latency_ns[n // 2 :]) for m in measurements]
-    fell = [bool(a) and median(a) > SPEED_RATIO * median(b) for a, b in halves]
-    return sum(m.warmup_settled is False or falls for m, falls in zip(measurements, fell, strict=True))
+    return sum(m.warmup_settled is False or _gets_faster(m.latency_ns) for m in measurements)
+
+
+def _gets_faster(latency_ns: Sequence[int]) -> bool:
+    middle = len(latency_ns) // 2
+    first, second = latency_ns[:middle], latency_ns[middle:]
+    return bool(first) and median(first) > SPEED_RATIO * median(second)
 
 
 def judge_marks(measurements: Sequence[Measurement]) -> Validity:

@@ -326,7 +326,8 @@ def bench_sides(
             rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
         if against is not None and other is not None:
             base = with_suffix(_plan_side(folder, other, against.stored, "against", reporter), "against")
-            if (mine := rows[0].engine.batch) != (theirs := base.engine.batch):
+            mine, theirs = rows[0].engine.batch, base.engine.batch
+            if mine != theirs:
                 advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
                 raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
             rows = [replace(row, inputs_of=base.model) for row in (base, *rows)]

@@ -1,11 +1,11 @@
 """`run`: the main job: every engine measured on a model, each checked for its outputs."""
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 import click
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from enginebench.core.commands import COMMAND
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.names import format_options
-from enginebench.core.records import Result
+from enginebench.core.records import Precision, Recipe, Result
 from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
 from enginebench.options import Opt, PathLike, pick, verb
@@ -228,16 +228,36 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
         yield request, reporter
 
 
-def make_request(model: str, options: RunOptions, **how: Any) -> RunRequest:
-    """The request of the options that are one value for all rows; `how`: see `Shared.make_request`."""
+def make_request(
+    model: str,
+    options: RunOptions,
+    *,
+    engines: Iterable[tuple[str, dict[str, str]]],
+    precisions: Iterable[tuple[Precision, Recipe | None]],
+    batches: tuple[int, ...] | None,
+    dry: bool = False,
+) -> RunRequest:
+    """Return the request for `model`; the options are one value for all configurations. See `Shared.make_request`."""
     shared, timing = given.share(options), pick(requests.Timing, options)
     measure = timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"])
-    request = shared.make_request(model, measure=measure, input_size=options["input_size"], **how)
+    request = shared.make_request(
+        model,
+        engines=engines,
+        precisions=precisions,
+        batches=batches,
+        measure=measure,
+        input_size=options["input_size"],
+        dry=dry,
+    )
     return replace(
         given.judge_by(request, options),
         dynamic_axes=given.read_axes(options["dynamic_axes"]),
         limits=given.read_limits(options["limit"]),
-        **{name: options[name] for name in ("baseline", "quick", "calibration_method", "p99_limit_ms", "load_p99_ms")},
+        baseline=options["baseline"],
+        quick=options["quick"],
+        calibration_method=options["calibration_method"],
+        p99_limit_ms=options["p99_limit_ms"],
+        load_p99_ms=options["load_p99_ms"],
     )
 
 

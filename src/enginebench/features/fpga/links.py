@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.core.text import parse_finite
 from enginebench.features.fpga.frames import FRAME_BITS
 
 if TYPE_CHECKING:
@@ -105,10 +105,7 @@ def _parse_rate(base: str, text: str) -> Link:
 
 
 def _read(number: str, text: str, zero: bool = False) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not (SMALLEST <= value <= LARGEST or (zero and value == 0)):
+    value = parse_finite(number)
+    if value is None or not (SMALLEST <= value <= LARGEST or (zero and value == 0)):
         raise UsageError(f"unknown link {text!r}; expected {KNOWN}, with numbers from {SMALLEST:g} to {LARGEST:g}")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import click
 import numpy as np
@@ -96,9 +96,16 @@ def _synth(model: str | None, shown: Placement) -> None:
 
     This takes minutes. Every log is kept.
     """
-    how: dict[str, Any] = {name: dict(shown)[name] for name in ("part", "lanes", "divisor", "multiplier_bits", "seeds")}
-    out = shown["out"] or "results/fpga-{part}-{lanes}-{multiplier_bits}".format(**how)
-    document = synthesize_model(model, **how, out_dir=Path(out))
+    part, lanes, multiplier_bits = shown["part"], shown["lanes"], shown["multiplier_bits"]
+    document = synthesize_model(
+        model,
+        part=part,
+        lanes=lanes,
+        divisor=shown["divisor"],
+        multiplier_bits=multiplier_bits,
+        seeds=shown["seeds"],
+        out_dir=Path(shown["out"] or f"results/fpga-{part}-{lanes}-{multiplier_bits}"),
+    )
     door.show(document, shown, lambda document, _: click.echo("\n".join(format_synthesis(document))))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import parsing
 from enginebench.core.streams import Clock, Ended
+from enginebench.core.text import parse_finite
 from enginebench.features.load.serving import Waiting
 
 if TYPE_CHECKING:
@@ -70,11 +71,8 @@ def read_trace(path: Path) -> Times:
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        try:
-            moment = float(text)
-        except ValueError:
-            moment = float("nan")
-        if not np.isfinite(moment) or (times and moment < times[-1]):
+        moment = parse_finite(text)
+        if moment is None or (times and moment < times[-1]):
             raise ParseError(path, f"line {number}", repr(text), expected)
         times.append(moment)
     if len(times) < 2:

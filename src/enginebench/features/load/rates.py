@@ -221,7 +221,8 @@ class Prober:
         self, found: list[LoadPoint], plan: Plan, told: str, planned: int | None, probe: Callable[[], LoadPoint]
     ) -> LoadPoint:
         """The point that the interrupted load found, if it asked the same; else the probe's. It is added to `found`."""
-        waiting = self.earlier[found is self.pilots]
+        points, pilots = self.earlier
+        waiting = pilots if found is self.pilots else points
         known = [point for point in waiting if point.row == plan.row]
         same = known and self._artifacts.get(plan.row) == self.rows[plan.row].artifact and known[0].qps == plan.qps
         # Of so many requests, as far as it got; None: of as many as came.

@@ -35,7 +35,7 @@ def _show_figure(point: LoadPoint, name: str) -> str:
     """A percentile that falls among requests that never ended is a dash; of too few requests it has a mark."""
     value = getattr(point, name)
     few = name in RANKS and value is not None and point.offered < strict_min_samples(RANKS[name], 0)
-    return format_digits(value, "-") + "?" * few
+    return format_digits(value, "-") + ("?" if few else "")
 
 
 COLUMNS = (

@@ -128,10 +128,13 @@ def measure_load(
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
     devices = list(dict.fromkeys(given.read_device(text) for text in options["device"].split(",")))
     options["device"] = devices[0]
-    same = ("scenario", "qps", "find_capacity", "percentile", "max_wait_ms", "rounds")
-    named: dict[str, Any] = {name: dict(options)[name] for name in same}
     settings = LoadSettings(
-        **named,
+        scenario=options["scenario"],
+        qps=options["qps"],
+        find_capacity=options["find_capacity"],
+        percentile=options["percentile"],
+        max_wait_ms=options["max_wait_ms"],
+        rounds=options["rounds"],
         devices=tuple(devices) if len(devices) > 1 else (),
         limit_ms=options["p99_limit_ms"],
         arrivals=str(options["arrivals"]),
@@ -157,8 +160,9 @@ def measure_load(
         request = request if bundle is None else fill_request(request, bundle)
         for device in devices[1:]:
             check_places(replace(request, device=device))
-        how = {"wait": options["wait"], "resume": options["resume"]}
-        document = load_target(request, settings, root, reporter=reporter, on_partial=keep, **how)
+        document = load_target(
+            request, settings, root, reporter=reporter, wait=options["wait"], resume=options["resume"], on_partial=keep
+        )
     keep(document)
     return document
 

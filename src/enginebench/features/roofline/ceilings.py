@@ -7,7 +7,8 @@ spread of the bests over repetitions says how near it is to settled.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -173,10 +174,11 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
     timer = make_timer(job.device)
     wanted = _choose(job.precisions, PRECISIONS, "a GPU's peaks are not known in")
     with torch.inference_mode():
-        how: dict[str, Any] = {"device": job.device, "threads": None, "budget_s": job.budget_s}
-        how["repetitions"] = job.repetitions
-        found = observe(list_trials(wanted, quick=job.quick), timer=timer, **how)
-        found += observe(list_host_trials(), **how)
+        observe_gpu = partial(
+            observe, device=job.device, threads=None, budget_s=job.budget_s, repetitions=job.repetitions
+        )
+        found = observe_gpu(list_trials(wanted, quick=job.quick), timer=timer)
+        found += observe_gpu(list_host_trials())  # by the host's clock: what its copies and launches take
     seen = [one.precision for one in found if one.precision]
     notes = _note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in")
     return CeilingsAnswer(ceilings=join_best(found), notes=notes)

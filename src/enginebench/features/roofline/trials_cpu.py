@@ -3,10 +3,11 @@
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
+from enginebench.core.ceilings import CeilingKind
 from enginebench.core.errors import importing
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Trial
@@ -87,7 +88,9 @@ def _try_convolution(
     how = f"{how}, {kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}"
     work = batch * outer * inner * kernel**2 * size**2
     trial = Trial(kind="conv", precision=precision, work=work, call=call, how=how)
-    yield from [trial, replace(trial, kind="gemm")][: 2 if kernel == 1 else 1]
+    yield trial
+    if kernel == 1:
+        yield replace(trial, kind="gemm")
 
 
 def _pack_convolution(x: Any, w: Any, pad: int) -> Any:
@@ -154,9 +157,9 @@ def _list_small_reads(cache: DataCache, size: int, capacity: int) -> Iterator[Tr
     n, times = size // _FLOAT, max(1, READ_BYTES // size)
     row = torch.ones(n)
     view, label = row.expand(times, n), f"of {size >> 10} KiB"
-    common: dict[str, Any] = {"kind": f"l{min(cache.level, 4)}", "capacity_bytes": capacity}
-    yield Trial(**common, work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
-    yield Trial(**common, work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
+    make = partial(Trial, kind=cast("CeilingKind", f"l{min(cache.level, 4)}"), capacity_bytes=capacity)
+    yield make(work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
+    yield make(work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
     if size >= 1 << 17:  # below this a call costs more than what it copies
         x, y = torch.ones(n // 2), torch.empty(n // 2)
-        yield Trial(**common, work=size, call=lambda: y.copy_(x), how=f"copy of {size >> 11} KiB")
+        yield make(work=size, call=lambda: y.copy_(x), how=f"copy of {size >> 11} KiB")

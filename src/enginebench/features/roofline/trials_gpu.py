@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from enginebench.core.ceilings import CeilingKind
 from enginebench.core.errors import importing
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Timer, Trial
@@ -121,8 +122,9 @@ def _make_product(precision: Precision, n: int) -> Callable[[], object] | None:
             return None
         a, b = (torch.randn(n, n, device="cuda").to(kind) for _ in range(2))
         one = torch.ones((), device="cuda")
-        known = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-        return lambda: torch._scaled_mm(a, b.t(), **known)
+        return lambda: torch._scaled_mm(
+            a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
     a, b = (torch.randn(n, n, device="cuda", dtype=_DTYPES[precision]) for _ in range(2))
     out = torch.empty_like(a)
     return _set_tf32(precision, lambda: torch.mm(a, b, out=out))
@@ -161,14 +163,14 @@ def _list_reads() -> Iterator[Trial]:
     yield from _list_reads_of("memory", min(BEYOND_CACHE_BYTES, free // 8), None)
 
 
-def _list_reads_of(kind: Any, size: int, capacity: int | None) -> Iterator[Trial]:
+def _list_reads_of(kind: CeilingKind, size: int, capacity: int | None) -> Iterator[Trial]:
     """Reads and copies whose working set has `size` bytes; a cache's are repeated in one graph."""
     n = size // _FLOAT
     row, x, y = (torch.ones(count, device="cuda") for count in (n, n // 2, n // 2))
     times = max(1, (1 << 30) // size)
     view, label = row.expand(times, n), f"of {size >> 20} MiB"
-    common: dict[str, Any] = {"kind": kind, "capacity_bytes": capacity}
-    yield Trial(**common, work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
-    yield Trial(**common, work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
-    yield Trial(**common, work=size, call=lambda: y.copy_(x), how=f"copy {label}")
-    yield Trial(**common, work=size // 2, call=lambda: y.fill_(1.0), how=f"fill {label}")
+    make = partial(Trial, kind=kind, capacity_bytes=capacity)
+    yield make(work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
+    yield make(work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
+    yield make(work=size, call=lambda: y.copy_(x), how=f"copy {label}")
+    yield make(work=size // 2, call=lambda: y.fill_(1.0), how=f"fill {label}")

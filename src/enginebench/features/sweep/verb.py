@@ -4,7 +4,7 @@ import secrets
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, Unpack
+from typing import Annotated, TypeAlias, Unpack
 
 import click
 from msgspec.structs import replace
@@ -72,8 +72,17 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
     """
     asked = read_spec(Path(spec))
     with open_progress(options["progress"]) as reporter:
-        how: dict[str, Any] = {name: dict(options)[name] for name in ("on", "kind", "share_machine", "resume", "wait")}
-        return run_sweep(asked, str(out), **how, reporter=reporter, command=COMMAND.get())
+        return run_sweep(
+            asked,
+            str(out),
+            on=options["on"],
+            kind=options["kind"],
+            share_machine=options["share_machine"],
+            resume=options["resume"],
+            wait=options["wait"],
+            reporter=reporter,
+            command=COMMAND.get(),
+        )
 
 
 @door.command(sweep, "SPEC.toml", shown=SweepPrinted)

@@ -1,6 +1,5 @@
 """`parse_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, parse_finite
 from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
 from enginebench.features.trtexec.records import ROWS, Joint, LogDocument, LogRun, RunStatus, Stat
 from enginebench.stats.plans.source import read_text
@@ -242,11 +241,10 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def read_number(text: str, name: str, nonfinite: list[str]) -> float | None:
     """The finite number in `text`; None for inf and nan, which are noted by name."""
-    value = math.nan if "nan" in text else float(text)
-    if math.isfinite(value):
-        return value
-    nonfinite.append(f"{name} = {text}")
-    return None
+    value = parse_finite(text)
+    if value is None:
+        nonfinite.append(f"{name} = {text}")
+    return value
 
 
 def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:

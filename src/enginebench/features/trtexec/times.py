@@ -68,7 +68,7 @@ def summarize_trace(
     walltime_s = measure_walltime(timed.columns)
     qps = n / walltime_s if walltime_s else None
     stats = {name: make_stat(column) for name, column in finite.items() if len(column)}
-    total_s = float(timed.columns["compute"].sum()) / 1e3 if "compute" in timed.columns else math.nan
+    total_s = float(timed.columns["compute"].sum()) / 1e3 if "compute" in timed.columns else None
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
     document = TimesDocument(
         path=str(path),
@@ -81,7 +81,7 @@ def summarize_trace(
         throughput_qps=qps,
         images_per_s=qps * batch if qps and batch else None,
         host_walltime_s=walltime_s,
-        gpu_compute_total_s=total_s if math.isfinite(total_s) else None,
+        gpu_compute_total_s=None if total_s is None or not math.isfinite(total_s) else total_s,
         **stats,  # type: ignore[arg-type]
         trtexec={
             name: make_trtexec_stat(column, restore_row(name, timed.columns))
@@ -193,7 +193,7 @@ def list_notes(columns: dict[Quantity, Column]) -> Iterator[str]:
     if negative:
         yield f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them"
     # They are differences of stamps that have six digits each.
-    last = float(columns["end_enqueue"][-1]) if {"enqueue", "end_enqueue"} <= columns.keys() else math.nan
+    last = float(columns["end_enqueue"][-1]) if {"enqueue", "end_enqueue"} <= columns.keys() else 0.0
     if math.isfinite(last) and last > 0:
         step_ms = 10.0 ** (math.floor(math.log10(last)) - 5)
         yield f"enqueue times come from stamps of six digits: steps of {step_ms:g} ms at the end of the run"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from enginebench.core.text import clean_text, count_of
-from enginebench.features.tune.records import TuneDocument
+from enginebench.features.tune.records import Candidate, Finalist, TuneDocument
 from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.numbers import format_range, format_ratio, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
@@ -31,13 +31,21 @@ def list_tune(document: TuneDocument) -> list[Section]:
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
     document = _shorten_names(document)
-    speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
-                   lambda one: one.speed, align="right")  # fmt: skip
-    quality = Column(document.quality_of, lambda one: "-" if one.quality is None else f"{one.quality:.4f}",
-                     lambda one: one.quality, align="right")  # fmt: skip
+    speed = Column(
+        "speed over the leader's",
+        lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
+        lambda one: one.speed,
+        align="right",
+    )
+    quality = Column(
+        document.quality_of,
+        lambda one: "-" if one.quality is None else f"{one.quality:.4f}",
+        lambda one: one.quality,
+        align="right",
+    )
     setting = Column("setting", lambda one: one.candidate)
     count = Column("trials", lambda one: str(one.processes), lambda one: one.processes, align="right")
-    role = Column("", lambda one: ", ".join(filter(None, ["default" * one.default, "~" * (one.validity != "valid")])))
+    role = Column("", _format_role)
     every = make_table((setting, speed, count, quality, role), document.candidates, file="candidates")
     front = make_table((setting, speed, quality), document.frontier, file="frontier")
     text = "No other setting is both faster and as good; speeds are those of the race."
@@ -49,6 +57,13 @@ def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[
         Section(title="All settings", name="settings", parts=(every,)),
         *([frontier] if len(document.frontier) > 1 else []),
     ]
+
+
+def _format_role(candidate: Candidate) -> str:
+    marks = ["default"] if candidate.default else []
+    if candidate.validity != "valid":
+        marks.append("~")
+    return ", ".join(marks)
 
 
 def _shorten_names(document: TuneDocument) -> TuneDocument:
@@ -69,16 +84,21 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     answer = make_notes([*format_answer(document)])
     challenger = document.challenger and document.challenger.candidate
 
+    def format_part(row: Finalist) -> str:
+        """The parts that a setting has in the final: it may be the challenger, the default, or both."""
+        parts = ["challenger"] if row.candidate == challenger else []
+        if row.default:
+            parts.append("default")
+        return ", ".join(parts)
+
+    def format_cost(row: Finalist) -> str:
+        mark = "" if row.validity == "valid" else "~ "
+        return mark + (format_range(row.cost, times=batch) if row.cost else row.reason or "-")
+
     columns = (
         Column("final", lambda row: row.candidate),
-        Column("", lambda row: ", ".join(["challenger"] * (row.candidate == challenger) + ["default"] * row.default)),
-        Column(
-            document.unit if batch == 1 else f"ms a batch of {batch}",
-            lambda row: (
-                "~ " * (row.validity != "valid")
-                + (format_range(row.cost, times=batch) if row.cost else row.reason or "-")
-            ),
-        ),
+        Column("", format_part),
+        Column(document.unit if batch == 1 else f"ms a batch of {batch}", format_cost),
         Column(
             "challenger is",
             lambda one: f"{format_ratio(one.ratio)}, {format_verdict(one.verdict)}" if one.ratio else "-",

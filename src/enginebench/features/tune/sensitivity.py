@@ -48,8 +48,14 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
     if job.inputs is not None:
         data = use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)
     else:
-        asked: dict[str, Any] = {"model": job.model, "inputs": job.artifact.inputs, "n": job.samples, "seed": job.seed}
-        data = open_data(job.data, **asked, input_size=job.input_size)
+        data = open_data(
+            job.data,
+            model=job.model,
+            inputs=job.artifact.inputs,
+            n=job.samples,
+            seed=job.seed,
+            input_size=job.input_size,
+        )
     if data.apart:
         raise UsageError("its samples have no common batch axis, and are not compared group by group")
     feeds = data.read(0, data.n)

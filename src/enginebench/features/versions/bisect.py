@@ -144,11 +144,12 @@ def list_bisect(document: BisectDocument) -> list[Section]:
     what = "significantly slower" if document.by == "time" else "different in its outputs"
     left = [f"{row.id}: {'; '.join(row.reasons)}." for row in document.tried if row.verdict == "not_comparable"]
     unsure = document.by == "time" and document.tried[-1].verdict == "not_shown"
-    text = f"{document.package} {document.bad} is not {what}{', but not shown to be as fast either' * unsure}."
+    open_end = ", but not shown to be as fast either" if unsure else ""
+    text = f"{document.package} {document.bad} is not {what}{open_end}."
     if document.first_bad:
         text = f"{document.package} {document.first_bad} is the first that is {what}; {document.last_good} is not."
     elif document.undecided:
-        more = " Raise --processes to decide." * (not left)
+        more = "" if left else " Raise --processes to decide."
         text = f"One of {', '.join(document.undecided)} is the first that is {what}.{more}"
     notes = make_notes([text, *left, *(f"The record differs: {line}." for line in document.changed)])
     ratios = [(str(row.ratio.n), format_ratio(row.ratio)) if row.ratio else ("-", "-") for row in document.tried]

@@ -93,9 +93,11 @@ def complete_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | 
     doubts = list(artifact.caveats)
     if chosen:
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
-        refused = {"why": tried.refusal} if tried is not None and tried.refusal else {}
-        shown = {"shapes": told, "option": format_shapes(chosen), **refused}
-        doubts.append(make_caveat("chosen_shapes.refused" if refused else "chosen_shapes", **shown))
+        option = format_shapes(chosen)
+        if tried is not None and tried.refusal:
+            doubts.append(make_caveat("chosen_shapes.refused", shapes=told, option=option, why=tried.refusal))
+        else:
+            doubts.append(make_caveat("chosen_shapes", shapes=told, option=option))
     return replace(artifact, inputs=found, outputs=outputs, caveats=tuple(doubts))
 
 

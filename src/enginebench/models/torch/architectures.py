@@ -275,4 +275,5 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     if not leaves:
         raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
     names = name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor))
-    return describe_tensors([name + "_" * (name in inputs) for name in names], leaves)  # a graph has each name once
+    unlike = [f"{name}_" if name in inputs else name for name in names]  # a graph has each name once
+    return describe_tensors(unlike, leaves)

@@ -73,9 +73,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             hint="the least time by this machine's roofline, over the median; and what sets it",
         ),
         Column(
-            "build s",  # at most so many where others were built at the same time
-            lambda r: "" if r.build_s is None else "≤ " * bool(r.built_beside) + format_significant(r.build_s, 2),
-            attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
+            "build s", _format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
         ),
         Column(
             "workspace MiB", _take_text("workspace_mb"), when=_any("workspace_mb"), align="right", wide=True, spare=7
@@ -119,10 +117,20 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
     )
 
 
+def _format_build(row: Row) -> str:
+    if row.build_s is None:
+        return ""
+    mark = "≤ " if row.built_beside else ""  # at most so many where others were built at the same time
+    return mark + format_significant(row.build_s, 2)
+
+
 def name_engine(row: Row) -> str:
     """ENGINE, and what keeps its times from being a whole measurement."""
     marks: list[str] = [row.status] if row.status != "ok" else []
-    marks += ["modelled"] * row.modelled + ["against"] * row.id.endswith("-against")
+    if row.modelled:
+        marks.append("modelled")
+    if row.id.endswith("-against"):
+        marks.append("against")
     return row.engine + "".join(f" ({mark})" for mark in marks)
 
 

@@ -43,9 +43,8 @@ class HeadLine(Struct, frozen=True):
 
 def format_name(row: Row, *, brief: bool = False) -> str:
     """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
-    return show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief) + " (against)" * row.id.endswith(
-        "-against"
-    )
+    name = show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief)
+    return f"{name} (against)" if row.id.endswith("-against") else name
 
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:

@@ -365,12 +365,15 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
         smallest = first[id(row)]
         return row.throughput_per_s / smallest if row.throughput_per_s and smallest else None
 
+    def format_p50(row: Row) -> str:
+        mark = "" if row.validity == "valid" else "~ "
+        return mark + ("{}" if row.p50_ms else row.status)
+
     columns = (
         Column("engine", lambda row: row.engine),
         Column("precision", _name_precision),
         Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
-        Column("p50", lambda row: "~ " * (row.validity != "valid") + ("{}" if row.p50_ms else row.status),
-               take_end("p50_ms"), align="decimal", is_time=True),
+        Column("p50", format_p50, take_end("p50_ms"), align="decimal", is_time=True),
         make_time("p99", "p99_ms"),
         Column("per second", lambda row: format_digits(row.throughput_per_s), lambda row: row.throughput_per_s,
                align="decimal"),

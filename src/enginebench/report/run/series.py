@@ -41,9 +41,13 @@ def label_rows(document: RunDocument) -> dict[str, str]:
     `~`: its absolute times were disturbed.
     """
     names = name_settings(document.rows)
-    marks = [" (modelled)" * row.modelled + " ~" * is_disturbed(row) for row in document.rows]
-    labels = number_names([f"{names[row.id]}{mark}" for row, mark in zip(document.rows, marks, strict=True)])
+    labels = number_names([names[row.id] + _mark_row(row) for row in document.rows])
     return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
+
+
+def _mark_row(row: Row) -> str:
+    modelled = " (modelled)" if row.modelled else ""
+    return f"{modelled} ~" if is_disturbed(row) else modelled
 
 
 def number_names(names: Sequence[str]) -> list[str]:

@@ -84,11 +84,12 @@ def find_variables(job: Job[Any]) -> dict[str, str]:
 def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """What a command printed, and how it ended; it is killed, with all that it started, if this process ends first."""
     read_fd, write_fd = os.pipe()
-    kinds: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (
         os.fdopen(read_fd) as stdin,
         os.fdopen(write_fd, "w"),
-        subprocess.Popen(command, stdin=stdin, start_new_session=True, **kinds) as child,
+        subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as child,
     ):
         try:
             if sys.platform == "linux":

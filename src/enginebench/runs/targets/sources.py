@@ -218,7 +218,8 @@ def _begin_telling(request: RunRequest, job: QuantizeJob, reporter: Reporter) ->
 
 
 def _take_graph(made: Artifact) -> Artifact:
-    allow_code(*(made.path for _ in range(made.kind == "torch")))  # it was made here
+    if made.kind == "torch":
+        allow_code(made.path)  # it was made here
     return made
 
 

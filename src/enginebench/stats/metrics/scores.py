@@ -202,19 +202,24 @@ def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) ->
     score = describe_score(facts, _describe(value, _cut(own), n, method))
     if reference is None or before is None:
         return score
-    changes = [mine - _try(reference, places) for mine, places in zip(own, draws, strict=True)]
+    others = [_try(reference, places) for places in draws]
+    pairs = zip(own, others, strict=True)
+    changes = [None if mine is None or other is None else mine - other for mine, other in pairs]
     return replace(score, delta=_describe(value - before, _cut(changes), n, method))
 
 
-def _try(ask: Ask, places: Picks) -> float:
+def _try(ask: Ask, places: Picks) -> float | None:
+    """Return the figure of one draw; None where it lacks what the metric needs, for example a class."""
     try:
-        return ask(places)
-    except Exception:  # user code: a draw may lack what the metric needs, for example a class
-        return math.nan
+        figure = ask(places)
+    except Exception:  # user code: anything can come out of it
+        return None
+    return figure if math.isfinite(figure) else None
 
 
-def _cut(figures: Sequence[float]) -> tuple[float, float] | None:
-    known = np.array([figure for figure in figures if math.isfinite(figure)])
+def _cut(figures: Sequence[float | None]) -> tuple[float, float] | None:
+    """Return the bounds of the middle part of the draws; None where too many are lost, or all are alike."""
+    known = np.array([figure for figure in figures if figure is not None])
     if len(known) < (1 - LOST_DRAWS) * WHOLE_RESAMPLES or np.ptp(known) == 0:
         return None
     low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

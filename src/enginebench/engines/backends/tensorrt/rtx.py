@@ -165,8 +165,9 @@ class TensorRtRtxBackend(PlanBackend):
                 write_atomic(path, bytes(cache.serialize()))
 
         create = partial(plan.create_execution_context, config)
-        how: dict[str, Any] = {"create_context": create, "on_close": write_cache}
-        return WatchedPlanEngine(LIBRARY, plan, artifact, spec, options, self._reader, **how)
+        return WatchedPlanEngine(
+            LIBRARY, plan, artifact, spec, options, self._reader, create_context=create, on_close=write_cache
+        )
 
     def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:
         LIBRARY.log.layers = ""

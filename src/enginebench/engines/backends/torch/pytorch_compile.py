@@ -199,7 +199,6 @@ class PytorchCompileBackend:
         check_gpu_tools()
         prepare_cuda(specs[0], options)
         compiled, generated = self._wrap(artifact, specs[0], options)
-        how: dict[str, Any] = {"generated": generated, "graph": options["cuda_graph"] == "1"}
         found: list[WatchedCudaTorchEngine] = []
         for spec in specs:
             stamp = None  # the empty file that says that this engine was compiled into the cache before
@@ -207,9 +206,18 @@ class PytorchCompileBackend:
                 key = msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))
                 stamp = self._cache_dir / CACHE_NAME / f"{hashlib.sha256(key).hexdigest()[:16]}.stamp"
             prepare = partial(self._compile_for_gpu, generated, options, stamp)
-            found.append(WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, **how))
+            engine = WatchedCudaTorchEngine(
+                compiled,
+                artifact,
+                spec,
+                options,
+                prepare=prepare,
+                generated=generated,
+                graph=options["cuda_graph"] == "1",
+            )
             # All graphs of a thread are one tree, where each overwrites what the one before it left.
-            found[-1].overlaps = options["mode"] != TREES
+            engine.overlaps = options["mode"] != TREES
+            found.append(engine)
         return found
 
     def _wrap(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> tuple[Any, GeneratedCode]:
