@@ -132,9 +132,7 @@ def ask(out: Path, repetition: int) -> Measurement:
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     times: list[int] = json.loads(done.stdout.splitlines()[-1])
     block = Block(start=0, stop=len(times), duration_ns=sum(times))
-    return Measurement(
-        clock="host", latency_ns=times, blocks=(block,), stop_rule="time_limit", repetition=repetition
-    )  # fmt: skip
+    return Measurement(clock="host", latency_ns=times, blocks=(block,), stop_rule="time_limit", repetition=repetition)
 
 
 def time_first(out: Path) -> float:

@@ -26,9 +26,18 @@ RATIO = 2.5
 CALL_NS = 400_000.0  # of the faster one: short against a slice of the scheduler
 LEAST = 0.8  # CPU time of a call on one thread over two threads, which are 1.6 times as fast as one
 SAME = OutputDrift(
-    name="y", mean_abs_diff=0, max_abs_diff=0, mean_rel_diff=0, cosine_mean=1, cosine_min=1, centred_cosine_mean=1,
-    snr_db=90, top1_agreement=1, top5_agreement=1, nonfinite=0,
-)  # fmt: skip
+    name="y",
+    mean_abs_diff=0,
+    max_abs_diff=0,
+    mean_rel_diff=0,
+    cosine_mean=1,
+    cosine_min=1,
+    centred_cosine_mean=1,
+    snr_db=90,
+    top1_agreement=1,
+    top5_agreement=1,
+    nonfinite=0,
+)
 
 # rng, trial, first side? -> (slowdown of each block, whether others are seen beside it, share of calls nobody slows)
 Others = Callable[[np.random.Generator, int, bool], tuple[np.ndarray, np.ndarray, float]]
@@ -109,16 +118,26 @@ def make_row(rng: np.random.Generator, name: str, call_ns: float, others: Others
         ]
         found.append(
             Measurement(
-                clock="host", latency_ns=np.rint(times).astype(int).ravel().tolist(), blocks=tuple(blocks),
-                stop_rule="settled", repetition=trial, warmup_settled=True,
+                clock="host",
+                latency_ns=np.rint(times).astype(int).ravel().tolist(),
+                blocks=tuple(blocks),
+                stop_rule="settled",
+                repetition=trial,
+                warmup_settled=True,
                 least_ns=least_ns if counts and seen.mean() > 0.5 else None,
             )
-        )  # fmt: skip
+        )
     spec = EngineSpec(backend=name, precision="fp32")
     return Result(
-        id=name, model="m", engine=spec, measure=MeasureSpec(processes=TRIALS), requested_precision="fp32", status="ok",
-        measurements=tuple(found), drift=Drift(n=32, outputs=(SAME,), reference="pytorch"),
-    )  # fmt: skip
+        id=name,
+        model="m",
+        engine=spec,
+        measure=MeasureSpec(processes=TRIALS),
+        requested_precision="fp32",
+        status="ok",
+        measurements=tuple(found),
+        drift=Drift(n=32, outputs=(SAME,), reference="pytorch"),
+    )
 
 
 class Found(NamedTuple):

@@ -81,9 +81,11 @@ def check_ratios(rows: list[dict[str, Any]]) -> int:
             continue
         least = LEAST_INT8 if row["precision"] == "int8" else LEAST[row["engine"]]
         missed += ratio["value"] < least
-        print(f"resnet18, one thread, {row['engine']} {row['precision']} over eager fp32: {ratio['value']:.2f} "
-              f"({ratio['low']:.2f} to {ratio['high']:.2f}), {row['validity']}; at least {least}: "
-              f"{'met' if ratio['value'] >= least else 'NOT met'}")  # fmt: skip
+        print(
+            f"resnet18, one thread, {row['engine']} {row['precision']} over eager fp32: {ratio['value']:.2f} "
+            f"({ratio['low']:.2f} to {ratio['high']:.2f}), {row['validity']}; at least {least}: "
+            f"{'met' if ratio['value'] >= least else 'NOT met'}"
+        )
     return missed
 
 

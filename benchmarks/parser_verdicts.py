@@ -188,10 +188,14 @@ def read_errors(parser: Any) -> list[dict[str, Any]]:
     """What the parser says, as far as its version says it."""
     errors = [parser.get_error(i) for i in range(parser.num_errors)]
     return [
-        {name: value if isinstance(value, int) and not hasattr(value, "name") else str(value)[:LONGEST]
-         for name in ERROR_FIELDS if hasattr(error, name) for value in [getattr(error, name)()]}
+        {
+            name: value if isinstance(value, int) and not hasattr(value, "name") else str(value)[:LONGEST]
+            for name in ERROR_FIELDS
+            if hasattr(error, name)
+            for value in [getattr(error, name)()]
+        }
         for error in errors
-    ]  # fmt: skip
+    ]
 
 
 def describe(tensors: Any) -> dict[str, list[Any]]:

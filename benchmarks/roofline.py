@@ -55,8 +55,10 @@ def show(document: EngineProfileDocument) -> None:
     for layer in document.layers[:SLOWEST]:
         figures = f"{layer.average_ms:9.4f} {_number(layer.bound_ms)} {_share(layer.of_limit)}"
         print(f"{figures}  {layer.bound_by or '-':10}  {layer.name[:60]}")
-    print(f"whole: {document.end_to_end_ms:.4f} ms, bound {_number(document.bound_ms).strip()} ms, "
-          f"{_share(document.of_limit).strip()} of the limit, {document.bound_by}")  # fmt: skip
+    print(
+        f"whole: {document.end_to_end_ms:.4f} ms, bound {_number(document.bound_ms).strip()} ms, "
+        f"{_share(document.of_limit).strip()} of the limit, {document.bound_by}"
+    )
     print(f"unmapped: {_share(document.unmapped_share).strip()} of the layers' time")
     print(*document.notes, sep="\n")
 

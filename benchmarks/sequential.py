@@ -34,9 +34,18 @@ from enginebench.stats.standing import compare_rows, find_setting
 M = math.log1p(MARGIN)
 STORED = Path(__file__).parents[1] / "results"
 SAME = OutputDrift(
-    name="y", mean_abs_diff=0, max_abs_diff=0, mean_rel_diff=0, cosine_mean=1, cosine_min=1, centred_cosine_mean=1,
-    snr_db=90, top1_agreement=1, top5_agreement=1, nonfinite=0,
-)  # fmt: skip
+    name="y",
+    mean_abs_diff=0,
+    max_abs_diff=0,
+    mean_rel_diff=0,
+    cosine_mean=1,
+    cosine_min=1,
+    centred_cosine_mean=1,
+    snr_db=90,
+    top1_agreement=1,
+    top5_agreement=1,
+    nonfinite=0,
+)
 ORDERS = 40  # of the trials of each stored run, the first one as it was
 # Figure -> (limit, whether it is an upper one).
 LIMITS = {

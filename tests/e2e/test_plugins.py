@@ -182,8 +182,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess
 
 
 def test_the_package_runs_beside_ort_and_keeps_the_promises_of_the_page(python: Any) -> None:
-    done = python("-m", "enginebench", "run", DATA_DIR / "digits-mlp.onnx", *("--engines", "ort,reference", "--quick"),
-                  "--out", "r", "--json")  # fmt: skip
+    done = python(
+        *("-m", "enginebench", "run", DATA_DIR / "digits-mlp.onnx"),
+        *("--engines", "ort,reference", "--quick", "--out", "r", "--json"),
+    )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(row.read_bytes()) for row in (Path(done.args[0]).parents[2] / "r" / "rows").glob("*.json")]
     assert {row["engine"]["backend"]: row["status"] for row in rows} == {"ort": "ok", "reference": "ok"}

@@ -86,15 +86,26 @@ def float_weights(nodes, constants):
         ({"swap": lambda nodes, c: c.update(input_s=np.ones(6, np.float32), input_z=np.zeros(6, np.uint8))}, "one"),
         ({"swap": lambda nodes, c: c.update(layer0_b=np.ones(4, np.float32))}, "bias has 4"),
         ({"swap": lambda nodes, c: c.update(layer0_b=np.full(5, 1e9, np.float32))}, "32 bits"),
-        ({"axis": 1, "swap": lambda nodes, c: c.update(layer0_ws=np.ones(6, np.float32),
-                                                       layer0_wz=np.zeros(6, np.int8))}, "axis 1"),
-        ({"swap": lambda nodes, c: c.update(layer0_w=np.full((5, 6), -128, np.int8),
-                                            layer0_wz=np.full(5, 7, np.int8))}, "signed byte"),
+        (
+            {
+                "axis": 1,
+                "swap": lambda nodes, c: c.update(layer0_ws=np.ones(6, np.float32), layer0_wz=np.zeros(6, np.int8)),
+            },
+            "axis 1",
+        ),
+        (
+            {
+                "swap": lambda nodes, c: c.update(
+                    layer0_w=np.full((5, 6), -128, np.int8), layer0_wz=np.full(5, 7, np.int8)
+                )
+            },
+            "signed byte",
+        ),
         ({"swap": lambda nodes, c: c.update(layer0_w=np.ones((5, 6), np.int32))}, "int32"),
         ({"swap": lambda nodes, c: c.pop("layer0_b")}, "is not a constant"),
         ({"swap": lambda nodes, c: nodes.append(helper.make_node("Relu", ["input_dq"], ["z"]))}, "one node"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_chain_of_quantized_layers_is_refused(form, said, tmp_path):
     path = write_chain(tmp_path / "f.onnx", **form)
     with pytest.raises(ModelError, match=said):

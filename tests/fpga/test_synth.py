@@ -137,11 +137,23 @@ def test_verilog_is_written_with_its_pins(quantized, tmp_path):
 
 def make_synthesis(**changes):
     fields = {
-        "part": "ice40up5k", "lanes": 8, "multiplier_bits": 16, "divisor": 12,
-        "luts": 10, "ffs": 20, "logic_used": 30, "logic_available": 40,
-        "dsps": 1, "brams": 2, "fmax_mhz": 33.0, "fmax_best_mhz": 35.5, "fits": True, "tools": {}, "out": "there",
+        "part": "ice40up5k",
+        "lanes": 8,
+        "multiplier_bits": 16,
+        "divisor": 12,
+        "luts": 10,
+        "ffs": 20,
+        "logic_used": 30,
+        "logic_available": 40,
+        "dsps": 1,
+        "brams": 2,
+        "fmax_mhz": 33.0,
+        "fmax_best_mhz": 35.5,
+        "fits": True,
+        "tools": {},
+        "out": "there",
         "placements": (synth.Placement(seed=1, fits=True, fmax_mhz=33.0, reason=None, log="nextpnr-1.log"),),
-    }  # fmt: skip
+    }
     return synth.Synthesis(**(fields | changes))
 
 

@@ -25,8 +25,13 @@ def ask(bundle: Path, *arguments: str, python: str = sys.executable) -> subproce
     clean = {k: v for k, v in environment(bundle.parent, draws=False).items() if k != "PYTHONPATH"}
     return subprocess.run(
         [python, "-B", str(bundle / "predict.py"), *arguments],
-        cwd=bundle.parent, env=clean, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=bundle.parent,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 # Shares one predictor of the current folder between threads; prints how many calls gave another thread's outputs.

@@ -9,8 +9,22 @@ from enginebench.core.sums import keep_sums_exact, open_cpu_session
 SCALES = {"input": 1 / 255, "hidden": 0.02, "output": 0.1}
 
 
-def write_chain(path, *, seed=0, kind=np.uint8, transposed=True, matmul=False, per_channel=True, bias="float",
-                relu=None, output_q=True, weight_zero=0, constant_weights=False, axis=None, swap=None):  # fmt: skip
+def write_chain(
+    path,
+    *,
+    seed=0,
+    kind=np.uint8,
+    transposed=True,
+    matmul=False,
+    per_channel=True,
+    bias="float",
+    relu=None,
+    output_q=True,
+    weight_zero=0,
+    constant_weights=False,
+    axis=None,
+    swap=None,
+):
     """A 6-5-3 network in Q/DQ form. `swap` may change the list of nodes and the dictionary of constants."""
     rng = np.random.default_rng(seed)
     zeros = {"input": 0, "hidden": 0, "output": 128} if kind is np.uint8 else {"input": -3, "hidden": 0, "output": 5}

@@ -199,12 +199,19 @@ def translate_words(path: Path) -> Path:
 def classify(path: Path) -> Path:
     """Three numbers to a forest's label, and the map of its probabilities, as scikit-learn's classifiers end."""
     tree = {
-        "nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3,
-        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_values": [0.0] * 3,
-        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0],
-        "class_treeids": [0] * 4, "class_nodeids": [1, 1, 2, 2], "class_ids": [0, 1, 0, 1],
-        "class_weights": [0.75, 0.25, 0.125, 0.875], "classlabels_int64s": [0, 1],
-    }  # fmt: skip
+        "nodes_treeids": [0] * 3,
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0] * 3,
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_values": [0.0] * 3,
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "class_treeids": [0] * 4,
+        "class_nodeids": [1, 1, 2, 2],
+        "class_ids": [0, 1, 0, 1],
+        "class_weights": [0.75, 0.25, 0.125, 0.875],
+        "classlabels_int64s": [0, 1],
+    }
     nodes = [
         helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", **tree),
         helper.make_node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),

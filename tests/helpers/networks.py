@@ -14,8 +14,7 @@ from enginebench.features.fpga.gateware.uart import Receiver, Transmitter
 from enginebench.features.fpga.network import Network, Quantization, fit_multipliers, make_layer
 
 
-def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, zero_points=(3, -128, 30), relu=True,
-                 wide=False, spread=2.0):  # fmt: skip
+def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, zero_points=(3, -128, 30), relu=True, wide=False, spread=2.0):
     """A seeded network whose answers use the whole range of a byte."""
     rng = np.random.default_rng(seed)
     source = Quantization(scale=1 / 255, zero_point=zero_points[0])

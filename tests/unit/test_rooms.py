@@ -86,8 +86,12 @@ def house(tmp_path: Path) -> Path:
 
 
 EDGE = "core/bad.py:1: core imports models"
-WRITTEN = ("from enginebench.models import zoo", "import enginebench.models.zoo", "from .. import models",
-           "MODULE = 'enginebench.models.zoo'")  # fmt: skip
+WRITTEN = (
+    "from enginebench.models import zoo",
+    "import enginebench.models.zoo",
+    "from .. import models",
+    "MODULE = 'enginebench.models.zoo'",
+)
 # What stands in which file of the house, below which drawing, and the faults of that.
 DRAWN_OTHERWISE = {
     "of all below": [*FLOORS[:1], read_floor("report models → all below"), *FLOORS[2:]],
@@ -97,12 +101,16 @@ FAULTS = [
     ("core/records.py", "", "", []),
     *(("core/bad.py", line, "", [EDGE]) for line in WRITTEN),
     ("report/page.py", "from enginebench.core.bad import E", "", ["report/page.py:1: report imports core.bad"]),
-    ("models/zoo.py", "import enginebench.core\nimport enginebench.report\nimport enginebench.cli", "of all below",
-     ["models/zoo.py:2: models imports report", "models/zoo.py:3: models imports cli"]),
+    (
+        "models/zoo.py",
+        "import enginebench.core\nimport enginebench.report\nimport enginebench.cli",
+        "of all below",
+        ["models/zoo.py:2: models imports report", "models/zoo.py:3: models imports cli"],
+    ),
     ("cellar.py", "", "", ["cellar is not drawn: add it, above all that it imports"]),
     ("core/records.py", "", "an attic", ["attic is drawn and not there", "core is drawn twice"]),
     ("report/rows.py", "", "", ["models report → core.records: nothing imports that"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("file", "text", "drawn", "faults"), FAULTS)
@@ -110,8 +118,10 @@ def test_what_is_built_otherwise_than_drawn_is_named(house, file, text, drawn, f
     (house / "models" / "zoo.py").touch()
     (house / "core" / "bad.py").touch()
     (house / file).write_text(f"{text}\n")
-    found = [fault.replace("core imports models.zoo", "core imports models") for fault in
-             find_faults(house, DRAWN_OTHERWISE.get(drawn, FLOORS))]  # fmt: skip
+    found = [
+        fault.replace("core imports models.zoo", "core imports models")
+        for fault in find_faults(house, DRAWN_OTHERWISE.get(drawn, FLOORS))
+    ]
     assert found == faults
 
 

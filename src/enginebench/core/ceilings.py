@@ -12,9 +12,17 @@ CEILINGS_SCHEMA = "enginebench.roofline/1"
 CeilingKind = Literal["gemm", "conv", "l1", "l2", "l3", "l4", "memory", "kernel", "graph", "call"]
 Unit = Literal["GMAC/s", "GB/s", "us"]
 UNITS: dict[CeilingKind, Unit] = {
-    "gemm": "GMAC/s", "conv": "GMAC/s", "l1": "GB/s", "l2": "GB/s", "l3": "GB/s", "l4": "GB/s", "memory": "GB/s",
-    "kernel": "us", "graph": "us", "call": "us",
-}  # fmt: skip
+    "gemm": "GMAC/s",
+    "conv": "GMAC/s",
+    "l1": "GB/s",
+    "l2": "GB/s",
+    "l3": "GB/s",
+    "l4": "GB/s",
+    "memory": "GB/s",
+    "kernel": "us",
+    "graph": "us",
+    "call": "us",
+}
 LEVELS: tuple[CeilingKind, ...] = ("l1", "l2", "l3", "l4", "memory")
 
 

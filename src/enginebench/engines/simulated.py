@@ -23,18 +23,22 @@ FAKE = Entry(
         "seed": Option(default="0", meaning="of these draws"),
         "bias": Option(default="0", signed=True, meaning="added to every output"),
         "build_s": Option(default="2", meaning="seconds that fault=slow_build waits"),
-        "ran": Option(default="as asked", choices=("as asked", *get_args(Precision)),
-                      meaning="the precision that it reports"),
+        "ran": Option(
+            default="as asked", choices=("as asked", *get_args(Precision)), meaning="the precision that it reports"
+        ),
         "ran_share": Option(default="1", meaning="fraction of its time in `ran`; the rest is reported as requested"),
         "trick": choice(
-            "none|fast|slow|wrong|crash", search="fast|slow|wrong|crash",
-            meaning="something for a search to find: 0.8 or 1.25 times the time, other outputs, or the end at loading"),
+            "none|fast|slow|wrong|crash",
+            search="fast|slow|wrong|crash",
+            meaning="something for a search to find: 0.8 or 1.25 times the time, other outputs, or the end at loading",
+        ),
         "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
-        "at": Option(default="run", choices=("build", "load", "run", "proof"),
-                     meaning="the stage in which it goes wrong"),
+        "at": Option(
+            default="run", choices=("build", "load", "run", "proof"), meaning="the stage in which it goes wrong"
+        ),
         "after": Option(default="0", meaning="complete runs before the fault"),
     },
     recipe="cpu",  # it computes nothing and takes any
     any_batch=("cpu", "cuda"),
     verified_on="everywhere: it needs NumPy only",
-)  # fmt: skip
+)

@@ -32,9 +32,16 @@ LETTER = 5.6
 # Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
 COLOURS = {
-    "fp32": "#0072B2", "tf32": "#56B4E9", "fp16": "#009E73", "bf16": "#E69F00", "int8": "#D55E00", "fp8": "#CC79A7",
-    "int4": "#F0E442", "other": "#6b7280", "overhead": "#b8bdc6",
-}  # fmt: skip
+    "fp32": "#0072B2",
+    "tf32": "#56B4E9",
+    "fp16": "#009E73",
+    "bf16": "#E69F00",
+    "int8": "#D55E00",
+    "fp8": "#CC79A7",
+    "int4": "#F0E442",
+    "other": "#6b7280",
+    "overhead": "#b8bdc6",
+}
 # Of every chart, beside the missing frame; in the form of Vega-Lite's `config`.
 LOOK = {
     "font": "Inter, Helvetica, Arial, sans-serif",

@@ -76,14 +76,23 @@ def list_drift(document: DriftDocument) -> list[Section]:
 
 
 FIGURES = {
-    "mean absolute difference": "mean_abs_diff", "largest absolute difference": "max_abs_diff",
-    "mean relative difference": "mean_rel_diff", "cosine, mean": "cosine_mean", "cosine, smallest": "cosine_min",
-    "centred cosine, mean": "centred_cosine_mean", "signal to noise, dB": "snr_db",
-    "... that most samples keep": "snr_most_db", "top-1 agreement": "top1_agreement",
-    "top-5 agreement": "top5_agreement", "other best class": "flips",
-    "... not explained by noise": "flips_beyond_noise", "near ties": "near_ties", "decisions": "decided",
-    "... that both take": "agreement", "values not finite, both sides": "nonfinite",
-}  # fmt: skip
+    "mean absolute difference": "mean_abs_diff",
+    "largest absolute difference": "max_abs_diff",
+    "mean relative difference": "mean_rel_diff",
+    "cosine, mean": "cosine_mean",
+    "cosine, smallest": "cosine_min",
+    "centred cosine, mean": "centred_cosine_mean",
+    "signal to noise, dB": "snr_db",
+    "... that most samples keep": "snr_most_db",
+    "top-1 agreement": "top1_agreement",
+    "top-5 agreement": "top5_agreement",
+    "other best class": "flips",
+    "... not explained by noise": "flips_beyond_noise",
+    "near ties": "near_ties",
+    "decisions": "decided",
+    "... that both take": "agreement",
+    "values not finite, both sides": "nonfinite",
+}
 
 
 def format_conclusion(document: DriftDocument) -> str:

@@ -106,7 +106,7 @@ _COLUMNS = (
     Column("p50", _format_p50, attrgetter("p50_ms"), align="decimal", is_time=True),
     Column("p99", lambda row: "{}", attrgetter("p99_ms"), align="decimal", spare=4, is_time=True),
     Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=5),
-)  # fmt: skip
+)
 
 
 def format_history_csv(rows: Sequence[HistoryRow]) -> str:

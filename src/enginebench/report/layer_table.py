@@ -25,10 +25,16 @@ def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Sect
     limited = document.bound_ms is not None
     shown = document.layers[:topk]
     lines = [
-        (name, layer.type or "-", layer.precision or "-", _format_ms(layer.average_ms), format_share(layer.share),
-         format_limit(layer.of_limit, layer.bound_by))
+        (
+            name,
+            layer.type or "-",
+            layer.precision or "-",
+            _format_ms(layer.average_ms),
+            format_share(layer.share),
+            format_limit(layer.of_limit, layer.bound_by),
+        )
         for layer, name in zip(shown, fold_names([layer.name for layer in shown]), strict=True)
-    ]  # fmt: skip
+    ]
     if document.unmapped_share is not None:
         unmapped_ms = _format_ms(document.unmapped_share * document.average_ms)
         share = format_share(document.unmapped_share)

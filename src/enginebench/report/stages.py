@@ -11,9 +11,13 @@ from enginebench.report.table import Column, Section, list_texts, make_notes, ma
 from enginebench.stats.stages import StagesDocument
 
 NAMES = {
-    "decode": "decode JPEG", "preprocess": "resize, normalise", "copy_in": "copy in", "compute": "compute",
-    "copy_out": "copy out", "postprocess": "top 5",
-}  # fmt: skip
+    "decode": "decode JPEG",
+    "preprocess": "resize, normalise",
+    "copy_in": "copy in",
+    "compute": "compute",
+    "copy_out": "copy out",
+    "postprocess": "top 5",
+}
 _COLUMNS = (
     Column("stage", attrgetter("name")),
     Column("p50 ms", lambda stage: format_significant(stage.p50_ms, 3), attrgetter("p50_ms"), align="decimal"),

@@ -30,9 +30,14 @@ def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocume
     shown = {row.id: format_name(row) for row_id in ids for row in document.rows if row.id == row_id}
     try:
         names = open_data(
-            choose_data(request) or "fake", model=request.model, inputs=sources[-1].inputs, n=PICTURES,
-            seed=request.measure.seed, input_size=request.input_size, split="evaluate",
-        ).names  # fmt: skip
+            choose_data(request) or "fake",
+            model=request.model,
+            inputs=sources[-1].inputs,
+            n=PICTURES,
+            seed=request.measure.seed,
+            input_size=request.input_size,
+            split="evaluate",
+        ).names
         yield from format_columns(folder, shown, labels, names or ())
     except EngineBenchError:  # of a run whose data are gone, or which keeps no outputs
         return

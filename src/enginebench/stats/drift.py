@@ -42,12 +42,19 @@ SNR_CEILING_DB = 20 * math.log10(2**52)
 
 # The names of limits: the field of `OutputDrift`, and whether more of it is better.
 LIMITS: dict[str, tuple[str, bool]] = {
-    "cosine": ("cosine_mean", True), "cosine_min": ("cosine_min", True),
-    "centred_cosine": ("centred_cosine_mean", True), "snr": ("snr_db", True), "snr_min": ("snr_min_db", True),
-    "top1": ("top1_agreement", True), "top5": ("top5_agreement", True), "max_abs": ("max_abs_diff", False),
-    "mean_abs": ("mean_abs_diff", False), "mean_rel": ("mean_rel_diff", False),
-    "agreement": ("agreement", True), "samples": ("samples", True),
-}  # fmt: skip
+    "cosine": ("cosine_mean", True),
+    "cosine_min": ("cosine_min", True),
+    "centred_cosine": ("centred_cosine_mean", True),
+    "snr": ("snr_db", True),
+    "snr_min": ("snr_min_db", True),
+    "top1": ("top1_agreement", True),
+    "top5": ("top5_agreement", True),
+    "max_abs": ("max_abs_diff", False),
+    "mean_abs": ("mean_abs_diff", False),
+    "mean_rel": ("mean_rel_diff", False),
+    "agreement": ("agreement", True),
+    "samples": ("samples", True),
+}
 
 # Noise of a network that is right may be beyond what is allowed for chance in one case of so many.
 RARE = 1e-3
@@ -87,9 +94,19 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
 NEAR_TIE = 1.96 * math.sqrt(2)
 
 # Figures of an output that names do not have.
-_NOTHING: dict[str, Any] = dict.fromkeys((
-    "mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean", "snr_db",
-    "top1_agreement", "top5_agreement"))  # fmt: skip
+_NOTHING: dict[str, Any] = dict.fromkeys(
+    (
+        "mean_abs_diff",
+        "max_abs_diff",
+        "mean_rel_diff",
+        "cosine_mean",
+        "cosine_min",
+        "centred_cosine_mean",
+        "snr_db",
+        "top1_agreement",
+        "top5_agreement",
+    )
+)
 
 # What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
 # a cosine of it says nothing.

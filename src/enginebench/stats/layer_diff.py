@@ -41,9 +41,12 @@ def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDoc
         before, after = (sum_times(side.layers) for side in (base, candidate))
         overhead = [sum_times(layer for layer in side.layers if layer.overhead) for side in (base, candidate)]
         totals = DiffTotals(
-            base_ms=before, candidate_ms=after, delta_ms=after - before,
-            base_overhead_ms=overhead[0], candidate_overhead_ms=overhead[1],
-        )  # fmt: skip
+            base_ms=before,
+            candidate_ms=after,
+            delta_ms=after - before,
+            base_overhead_ms=overhead[0],
+            candidate_overhead_ms=overhead[1],
+        )
     return msgspec.structs.replace(candidate, diff=tuple(deltas), diff_matched_by=matched_by, diff_totals=totals)
 
 

@@ -12,8 +12,15 @@ from enginebench.features.trtexec.reporting import report_folder
 
 Visits = Callable[..., Any]
 CHARTS = [
-    "speedup", "latency_hist", "percentiles", "latency_over_time", "pareto", "stages", "per_layer_time", "precision",
-]  # fmt: skip
+    "speedup",
+    "latency_hist",
+    "percentiles",
+    "latency_over_time",
+    "pareto",
+    "stages",
+    "per_layer_time",
+    "precision",
+]
 
 
 def read_column(page: Any, number: int) -> list[str]:

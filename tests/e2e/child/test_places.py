@@ -71,15 +71,22 @@ def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Pa
     name_environments([f"lean={lean}"])
     (tmp_path / "toy.onnx").write_bytes(b"the fake engine never opens it")
     artifact = Artifact(
-        kind="onnx", model="toy", path=str(tmp_path / "toy.onnx"), sha256="0" * 64, files=(),
+        kind="onnx",
+        model="toy",
+        path=str(tmp_path / "toy.onnx"),
+        sha256="0" * 64,
+        files=(),
         inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4)),),
         outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 2)),),
-    )  # fmt: skip
+    )
     np.savez(tmp_path / "in.npz", x=np.zeros((1, 4), np.float32))
     job = InferJob(
-        artifact=artifact, engine=in_environment(), out_dir=str(tmp_path),
-        inputs_path=str(tmp_path / "in.npz"), outputs_path=str(tmp_path / "out.npz"),
-    )  # fmt: skip
+        artifact=artifact,
+        engine=in_environment(),
+        out_dir=str(tmp_path),
+        inputs_path=str(tmp_path / "in.npz"),
+        outputs_path=str(tmp_path / "out.npz"),
+    )
     assert places.enter(job).engine.options == {}
     assert job.engine.options == {"env": "lean"}
     run_child(job, timeout_s=60)
@@ -110,7 +117,7 @@ def test_what_every_child_needs_and_an_interpreter_that_is_gone_are_named(tmp_pa
         ("#!/nowhere/python\n", "cannot be started"),
         ("\x7fELF\x02\x01\x01 of another machine", "Exec format error.*another architecture"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
     name_environments([f"broken={script(tmp_path / 'python', text)}"])
     with pytest.raises(BackendUnavailable, match=said):

@@ -148,8 +148,9 @@ def make_artifact(folder: Path, *files: str) -> Artifact:
     for file in files:
         (folder / file).write_text(f"the bytes of {file}")
     sha256, hashes = hash_files([folder / file for file in files], folder)
-    return Artifact(kind="onnx", model=files[0], path=str(folder / files[0]), sha256=sha256, files=hashes,
-                    inputs=(), outputs=())  # fmt: skip
+    return Artifact(
+        kind="onnx", model=files[0], path=str(folder / files[0]), sha256=sha256, files=hashes, inputs=(), outputs=()
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,13 @@ def test_the_page_runs_as_a_script(tmp_path: Path) -> None:
     script.write_text("\n".join(BLOCKS), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "silent"
     assert "Net@" in done.stdout

@@ -89,8 +89,13 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     variables = environment(folder) | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         [shutil.which("bash") or "sh", "-c", script],
-        cwd=scratch, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        cwd=scratch,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -100,9 +100,10 @@ def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tm
     """A limit on the size of files stops a row's file from growing, as a full disk does."""
     limit = 30_000
     done = cli(
-        "run", tiny_onnx, "--engines", "fake,fake:seed=2", "--warmup", "2", "--iters", "2400", "--processes", "6",
-        "--out", "r", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
+        *("run", tiny_onnx, "--engines", "fake,fake:seed=2", "--out", "r"),
+        *("--warmup", "2", "--iters", "2400", "--processes", "6"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
     assert done.returncode == 5, done.stderr
     assert "cannot write" in done.stderr and "File too large" in done.stderr
     rows = rows_of(tmp_path / "r")

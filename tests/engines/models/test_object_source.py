@@ -153,8 +153,12 @@ def test_modules_answer_in_another_process_as_they_do_here(tmp_path: Path) -> No
         variables = {**environment(tmp_path), **list_variables()}
         done = subprocess.run(
             [sys.executable, "-c", READER, str(tmp_path), *texts.values()],
-            env=variables, cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         for _, offer in offers:
             offer.__exit__(None, None, None)
         (variables,) = list_variables().values()

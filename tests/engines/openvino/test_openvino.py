@@ -162,12 +162,18 @@ def test_nodes_too_short_for_the_clock_prove_a_precision_and_have_no_times(onnx_
 
 # Tests of operators in the ONNX package that OpenVINO 2026.4 answers in another shape than the graph declares.
 CONTRADICTED = [
-    "test_dft_rfft_opset19", "test_dft_irfft_opset19", "test_gru_batchwise", "test_lstm_batchwise",
-    "test_simple_rnn_batchwise", "test_maxpool_2d_ceil_output_size_reduce_by_one",
-    "test_nonmaxsuppression_iou_threshold_boundary", "test_resize_upsample_sizes_nearest_not_larger",
-    "test_resize_upsample_sizes_nearest_not_smaller", "test_resize_downsample_sizes_nearest_not_larger",
+    "test_dft_rfft_opset19",
+    "test_dft_irfft_opset19",
+    "test_gru_batchwise",
+    "test_lstm_batchwise",
+    "test_simple_rnn_batchwise",
+    "test_maxpool_2d_ceil_output_size_reduce_by_one",
+    "test_nonmaxsuppression_iou_threshold_boundary",
+    "test_resize_upsample_sizes_nearest_not_larger",
+    "test_resize_upsample_sizes_nearest_not_smaller",
+    "test_resize_downsample_sizes_nearest_not_larger",
     "test_resize_downsample_sizes_nearest_not_smaller",
-]  # fmt: skip
+]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the makers of other cases

@@ -104,9 +104,15 @@ def test_kernels_inside_are_not_counted_twice_and_first_runs_not_at_all() -> Non
         return {"ts": start, "dur": duration, "args": {"op_name": op}}
 
     kernels = [
-        kernel("MatMul", 12, 30), kernel("Loop", 10, 80), kernel("If", 45, 40), kernel("Relu", 50, 30),
-        kernel("MatMul", 90, 5), kernel("Relu", 90, 0), kernel("Scan", 96, 3), kernel("MatMul", 96, 4),
-    ]  # fmt: skip
+        kernel("MatMul", 12, 30),
+        kernel("Loop", 10, 80),
+        kernel("If", 45, 40),
+        kernel("Relu", 50, 30),
+        kernel("MatMul", 90, 5),
+        kernel("Relu", 90, 0),
+        kernel("Scan", 96, 3),
+        kernel("MatMul", 96, 4),
+    ]
     assert runtime.subtract_nested(kernels) == [30, 10, 10, 30, 5, 0, 3, 4]
 
     def kernel(start: int, duration: int) -> dict[str, Any]:

@@ -132,10 +132,13 @@ def test_plans_are_kept(backend: Any, graph: Artifact, tmp_path: Path, monkeypat
 def test_settings_reach_the_builder(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
     eight = version == "8.6"
     spec = make_spec(
-        workspace_mb="64", optimization_level="2", version_compatible=str(int(not eight)), refit="1",
+        workspace_mb="64",
+        optimization_level="2",
+        version_compatible=str(int(not eight)),
+        refit="1",
         strip=str(int(not eight)),
         profiles=PROFILES,
-    )  # fmt: skip
+    )
     head = read_head(backend.build(graph, spec, tmp_path))
     assert head["limits"] == {"WORKSPACE": 64 << 20}
     assert head["level"] == 2 and head["detailed"] and head["typed"] == (not eight)

@@ -48,9 +48,16 @@ class Net(torch.nn.Module):
 
 
 LAYERS = [
-    "block.conv1", "block.bn", "block.relu: relu", "block.conv2", "block: add", "block.relu: relu 2", "mean", "fc",
+    "block.conv1",
+    "block.bn",
+    "block.relu: relu",
+    "block.conv2",
+    "block: add",
+    "block.relu: relu 2",
+    "mean",
+    "fc",
     "softmax",
-]  # fmt: skip
+]
 PRODUCTS = {"block.conv1", "block.conv2", "fc"}
 IMAGE = torch.zeros(1, 4, 8, 8)
 

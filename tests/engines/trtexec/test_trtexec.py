@@ -324,15 +324,24 @@ MEMORY = "Cuda failure at /src/common.h:101: an illegal memory access was encoun
 @pytest.mark.parametrize(
     ("text", "words", "kind"),
     [
-        ("Could not load library libnvonnxparser.so.10: Unable to open library: libnvonnxparser.so.10", "LD_LIBRARY",
-         BackendUnavailable),
-        ("Unable to open library: libnvinfer_plugin.so.8 due to libnvinfer_plugin.so.8: cannot open", "LD_LIBRARY",
-         BackendUnavailable),
+        (
+            "Could not load library libnvonnxparser.so.10: Unable to open library: libnvonnxparser.so.10",
+            "LD_LIBRARY",
+            BackendUnavailable,
+        ),
+        (
+            "Unable to open library: libnvinfer_plugin.so.8 due to libnvinfer_plugin.so.8: cannot open",
+            "LD_LIBRARY",
+            BackendUnavailable,
+        ),
         ("Unable to open library: a.so due to libb.so: cannot open shared object file: No such", "LD_LIBRARY", None),
         ("Unable to open library: a.so due to a.so: cannot open shared object file: No such file", "--plugins", None),
         ("Unable to open library: a.so due to a.so: file too short", "--plugins", None),
-        ("trtexec: error while loading shared libraries: libnvinfer.so.8: cannot open shared", "LD_LIBRARY",
-         BackendUnavailable),
+        (
+            "trtexec: error while loading shared libraries: libnvinfer.so.8: cannot open shared",
+            "LD_LIBRARY",
+            BackendUnavailable,
+        ),
         ("Cuda failure: invalid device ordinal", "--device", BackendUnavailable),
         ("Cuda failure: 101", "--device", BackendUnavailable),
         # A fault on the GPU is not a missing GPU.
@@ -340,10 +349,12 @@ MEMORY = "Cuda failure at /src/common.h:101: an illegal memory access was encoun
         ("Cuda failure: 35", "driver", BackendUnavailable),
         ("Cuda failure at /src/common.h:1011: no CUDA-capable device is detected", "No GPU", BackendUnavailable),
         ("Cuda failure: system not yet initialized", "driver", BackendUnavailable),
-        ("Cuda failure: 700", "dmesg", None), ("Cuda failure: 350", "dmesg", None), (MEMORY, "dmesg", None),
+        ("Cuda failure: 700", "dmesg", None),
+        ("Cuda failure: 350", "dmesg", None),
+        (MEMORY, "dmesg", None),
         ("Cuda failure: out of memory", "memory is full", None),
     ],
-)  # fmt: skip
+)
 def test_advice_fits(text: str, words: str, kind: type[Exception] | None) -> None:
     found = process.find_advice(text)
     assert found is not None and words in found.advice and found.kind is kind

@@ -100,8 +100,9 @@ def test_split_scale_is_as_near_as_the_word_allows(scale, bits):
     assert abs(Fraction(multiplier, 1 << shift) / Fraction(scale) - 1) <= Fraction(1, 2 ** (bits - 1))
 
 
-@pytest.mark.parametrize(("scale", "bits"), [(0.0, 32), (-1.0, 32), (float("nan"), 16), (float("inf"), 16),
-                                             (1e-30, 32), (1e12, 32)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scale", "bits"), [(0.0, 32), (-1.0, 32), (float("nan"), 16), (float("inf"), 16), (1e-30, 32), (1e12, 32)]
+)
 def test_split_scale_refuses_what_has_no_multiplier(scale, bits):
     with pytest.raises(UsageError):
         network.split_scale(scale, bits)

@@ -48,8 +48,13 @@ TREE = {"a": [1, Pair(2, OrderedDict(b=3))], "c": UserDict(d=Point(4, None)), 5:
 
 def test_every_container_is_opened_in_order() -> None:
     assert [(".".join(path), leaf) for path, leaf in list_leaves(TREE)] == [
-        ("a.0", 1), ("a.1.left", 2), ("a.1.right.b", 3), ("c.d.x", 4), ("c.d.y", None), ("5", "text"),
-    ]  # fmt: skip
+        ("a.0", 1),
+        ("a.1.left", 2),
+        ("a.1.right.b", 3),
+        ("c.d.x", 4),
+        ("c.d.y", None),
+        ("5", "text"),
+    ]
 
 
 def test_a_changed_tree_keeps_its_types() -> None:

@@ -64,9 +64,14 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     judged = choose_judged(own)
     assert judged is not None and judged.labelled.unlabelled is None and judged.metrics
     graph = Artifact(
-        kind="onnx", model="mine.onnx", path="", sha256="", files=(), inputs=INPUT,
+        kind="onnx",
+        model="mine.onnx",
+        path="",
+        sha256="",
+        files=(),
+        inputs=INPUT,
         outputs=(TensorSpec(name="output", dtype="float32", shape=("batch", 7)),),
-    )  # fmt: skip
+    )
     settled = judge_sources(judged, own, (graph,))
     assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
     with pytest.raises(UsageError, match="A metric needs"):

@@ -93,8 +93,11 @@ def test_pictures_are_drawn_when_their_points_change(runs, tmp_path, monkeypatch
 
 def test_trends_are_thinned_and_lines_have_colours(runs: Path) -> None:
     row = next(row for row in read_history(runs).rows if row.n)
-    rows = [replace(row, batch=batch, started_utc=f"2026-01-01T00:{i % 60:02d}:00+00:00", p50_ms=1.0 + i)
-            for batch in range(1, 31) for i in range(2)]  # fmt: skip
+    rows = [
+        replace(row, batch=batch, started_utc=f"2026-01-01T00:{i % 60:02d}:00+00:00", p50_ms=1.0 + i)
+        for batch in range(1, 31)
+        for i in range(2)
+    ]
     (points,) = collect_trends(rows).values()
     assert len({p["series"] for p in points}) == 12 and OTHERS in {p["series"] for p in points}
     (points,) = collect_trends([replace(row, shapes=shapes) for shapes in ("1x3x64x64", "1x3x32x32")]).values()

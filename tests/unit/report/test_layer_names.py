@@ -12,10 +12,13 @@ from enginebench.report.layer_names import fold_name, fold_names
         ("l2.0.bn2 + l2.0.downsample.1 + l2.0: add", "l2.0.bn2 + l2.0.downsample.1 + l2.0: add"),
         ("l2.0.bn2 + l2.down.1 + l2.0: add + l2.0.relu: relu 2", "l2.0.bn2; l2.down.1; l2.0: add + relu 2"),
         ("/layer1/layer1.0/conv1/Conv + /layer1/layer1.0/relu/Relu",) * 2,
-        ("bn1 + relu + maxpool",) * 2, ("node_Conv_10 + node_add",) * 2, ("layer1.0.conv1",) * 2, ("",) * 2,
+        ("bn1 + relu + maxpool",) * 2,
+        ("node_Conv_10 + node_add",) * 2,
+        ("layer1.0.conv1",) * 2,
+        ("",) * 2,
         ("layer1.0: add 2",) * 2,
     ],
-)  # fmt: skip
+)
 def test_what_parts_share_is_said_once(name: str, folded: str) -> None:
     assert fold_name(name) == folded
 

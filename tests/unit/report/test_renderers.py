@@ -69,11 +69,20 @@ def test_a_run_fits_its_terminal(width: int, processes: int) -> None:
     assert "…" not in text and "not reported" not in text and "top-1" in text
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("a|b", "a&#124;b"), ("`x`", "&#96;x&#96;"), ("<script>", "&lt;script&gt;"), ("a_b*c", "a\\_b\\*c"),
-    ("![x](y)", "!\\[x\\](y)"), ("int8@cpu", "int8@cpu"), ("ask @someone", "ask &#64;someone"),
-    ("two\nlines", "two lines"), ("# x", "\\# x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a|b", "a&#124;b"),
+        ("`x`", "&#96;x&#96;"),
+        ("<script>", "&lt;script&gt;"),
+        ("a_b*c", "a\\_b\\*c"),
+        ("![x](y)", "!\\[x\\](y)"),
+        ("int8@cpu", "int8@cpu"),
+        ("ask @someone", "ask &#64;someone"),
+        ("two\nlines", "two lines"),
+        ("# x", "\\# x"),
+    ],
+)
 def test_names_are_no_markup(text: str, expected: str) -> None:
     assert escape(text) == expected
 
@@ -105,11 +114,24 @@ def test_data_cannot_end_its_element() -> None:
     assert json.loads(made) == {"a": "</script><!--", "b": "\u2028"}
 
 
-@pytest.mark.parametrize(("value", "cell"), [
-    ("=1+1", "'=1+1"), ("+cmd", "'+cmd"), ("-x", "'-x"), ("@sum", "'@sum"), (" =1", "' =1"), ("\t=1", "' =1"),
-    ("-1.5", "-1.5"), ("+3e2", "+3e2"), (-1.5, "-1.5"), (None, ""), (True, "true"), ("a\r\nb\x00", "a  b"),
-    ("plain", "plain"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd", "'+cmd"),
+        ("-x", "'-x"),
+        ("@sum", "'@sum"),
+        (" =1", "' =1"),
+        ("\t=1", "' =1"),
+        ("-1.5", "-1.5"),
+        ("+3e2", "+3e2"),
+        (-1.5, "-1.5"),
+        (None, ""),
+        (True, "true"),
+        ("a\r\nb\x00", "a  b"),
+        ("plain", "plain"),
+    ],
+)
 def test_cells_are_no_formulas(value: str | float | bool | None, cell: str) -> None:
     assert format_cell(value) == cell
 
@@ -150,10 +172,22 @@ def test_models_keep_their_names(monkeypatch: pytest.MonkeyPatch, width: int) ->
     assert f"not shown in {width} columns: " in found.output
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    (33.456, "33.5"), (3.0949, "3.09"), (121.4, "121"), (4821.7, "4822"), (0.01234, "0.0123"), (99.96, "100"),
-    (0.0, "0"), (9.996, "10.0"), (1e-7, "1.00e-07"), (123456.7, "123457"), (float("inf"), "inf"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (33.456, "33.5"),
+        (3.0949, "3.09"),
+        (121.4, "121"),
+        (4821.7, "4822"),
+        (0.01234, "0.0123"),
+        (99.96, "100"),
+        (0.0, "0"),
+        (9.996, "10.0"),
+        (1e-7, "1.00e-07"),
+        (123456.7, "123457"),
+        (float("inf"), "inf"),
+    ],
+)
 def test_significant_digits(value: float, text: str) -> None:
     assert format_significant(value) == text
 

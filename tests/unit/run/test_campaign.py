@@ -315,8 +315,10 @@ def test_fp32_that_failed_judges_nothing(bed: Bed) -> None:
     bed.children.before = before
     results = bed.start(failing, *rows).run()
     assert [(r.status, r.drift and (r.drift.elsewhere, r.drift.passed)) for r in results] == [
-        ("failed", None), ("ok", (True, True)), ("ok", (True, False)),
-    ]  # fmt: skip
+        ("failed", None),
+        ("ok", (True, True)),
+        ("ok", (True, False)),
+    ]
 
 
 def test_a_graph_without_an_fp32_form_is_its_own_reference(bed: Bed) -> None:

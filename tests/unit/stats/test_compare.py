@@ -117,9 +117,10 @@ def test_device_times_are_compared_against_a_device_clock() -> None:
     assert found.ratio is not None and found.ratio.value == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(("base", "cand", "reason"), [
-    ("host", "device", "base has no device times"), ("host", "modelled", "modelled"), ("tool", "host", "differ"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "cand", "reason"),
+    [("host", "device", "base has no device times"), ("host", "modelled", "modelled"), ("tool", "host", "differ")],
+)
 def test_unlike_clocks_are_not_compared(base: Any, cand: Any, reason: str) -> None:
     for method in (compare, compare_apart):
         found = method(make_side(BASE, clock=base), make_side(CAND, clock=cand))

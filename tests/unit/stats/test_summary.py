@@ -126,17 +126,28 @@ def test_interval_of_many_samples_agrees_with_order_statistics() -> None:
 
 MS = 1_000_000
 TIMES = {
-    "decode": [4 * MS, 6 * MS], "preprocess": [3 * MS] * 2, "copy_in": [MS] * 2, "compute": [2 * MS] * 2,
-    "copy_out": [MS // 2] * 2, "postprocess": [MS // 2] * 2,
-}  # fmt: skip
+    "decode": [4 * MS, 6 * MS],
+    "preprocess": [3 * MS] * 2,
+    "copy_in": [MS] * 2,
+    "compute": [2 * MS] * 2,
+    "copy_out": [MS // 2] * 2,
+    "postprocess": [MS // 2] * 2,
+}
 
 
 def describe(**kwargs: object) -> object:
     engine = EngineSpec(backend="pytorch", options={"wait": "spin"}, device="cuda:0", precision="fp16", batch=4)
     fields = {
-        "model": "m", "engine": engine, "stages_ns": TIMES, "device_ns": {}, "overlapped_per_s": 1000.0, "decoders": 8,
-        "lanes": 2, "images": "generated", "image_bytes": [110, 90, 130],
-    }  # fmt: skip
+        "model": "m",
+        "engine": engine,
+        "stages_ns": TIMES,
+        "device_ns": {},
+        "overlapped_per_s": 1000.0,
+        "decoders": 8,
+        "lanes": 2,
+        "images": "generated",
+        "image_bytes": [110, 90, 130],
+    }
     return describe_stages(**(fields | kwargs))  # type: ignore[arg-type]
 
 

@@ -45,18 +45,30 @@ def test_a_clean_row_no_samples_and_a_single_process_that_ran_out_of_time() -> N
     ("marked", "validity"),
     [(1, "valid"), (20, "valid"), (21, "suspect"), (50, "suspect"), (51, "invalid"), (100, "invalid")],
 )
-@pytest.mark.parametrize(("mark", "code"), [
-    ("foreign_cpu", "foreign_cpu"), ("foreign_gpu", "foreign_gpu"), ("throttled", "throttled"),
-    ("low_clock", "throttled"), ("cold_start", "not_settled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mark", "code"),
+    [
+        ("foreign_cpu", "foreign_cpu"),
+        ("foreign_gpu", "foreign_gpu"),
+        ("throttled", "throttled"),
+        ("low_clock", "throttled"),
+        ("cold_start", "not_settled"),
+    ],
+)
 def test_marked_samples(marked: int, validity: str, mark: Mark, code: str) -> None:
     assert codes([make(marked=marked, mark=mark)] * 10) == (validity, [code] if marked > 1 else [])
 
 
-@pytest.mark.parametrize(("processes", "n", "expected"), [
-    (1, 368, ["single_process"]), (1, 367, ["single_process", "too_few_samples"]), (5, 100, ["too_few_samples"]),
-    (6, 100, []), (6, 61, ["too_few_samples"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("processes", "n", "expected"),
+    [
+        (1, 368, ["single_process"]),
+        (1, 367, ["single_process", "too_few_samples"]),
+        (5, 100, ["too_few_samples"]),
+        (6, 100, []),
+        (6, 61, ["too_few_samples"]),
+    ],
+)
 def test_counts(processes: int, n: int, expected: list[str]) -> None:
     assert codes([make(n)] * processes) == ("valid", expected)
 
@@ -114,9 +126,14 @@ TRIALS, CALLS = 10, 200
 
 
 def make_side(
-    quiet_ms: float, *, slowed: Sequence[float] = (1.0,) * TRIALS, marked: float = 0.0, mark: Mark = "foreign_cpu",
-    seed: int = 0, burst: float = 0.0,
-) -> list[Measurement]:  # fmt: skip
+    quiet_ms: float,
+    *,
+    slowed: Sequence[float] = (1.0,) * TRIALS,
+    marked: float = 0.0,
+    mark: Mark = "foreign_cpu",
+    seed: int = 0,
+    burst: float = 0.0,
+) -> list[Measurement]:
     """Trials of calls of `quiet_ms`, in the marked part at the end of each longer by the factor in `slowed`.
 
     `burst`: the part of the marked calls that nothing slows, because they ended within their time slice.
@@ -161,9 +178,10 @@ def test_short_calls_beside_others_all_the_time_leave_a_doubt() -> None:
 
 def test_a_single_trial_beside_others_that_ran_beside_one_side_alone_gives_no_ratio() -> None:
     """All of its calls may be slower, and no interval allows for that; beside both it is the usual one."""
-    busy, quiet, also = (make_side(ms, slowed=[1.0], marked=m, seed=i) for i, (ms, m) in enumerate(
-        ((0.3, 1.0), (0.01, 0.0), (0.01, 1.0))
-    ))  # fmt: skip
+    busy, quiet, also = (
+        make_side(ms, slowed=[1.0], marked=m, seed=i)
+        for i, (ms, m) in enumerate(((0.3, 1.0), (0.01, 0.0), (0.01, 1.0)))
+    )
     assert weigh(busy, quiet) == ("not_given", "other programs ran beside pytorch fp32 alone, in 1 trial")
     assert weigh(quiet, busy)[1] == "other programs ran beside ort fp32 alone, in 1 trial"
     assert weigh(busy, also) == ("low", "1 trial each, no interval")
@@ -198,9 +216,10 @@ def test_trials_and_width_set_the_level(trials: int, sd: float, expected: str) -
     assert trials < 10 or weigh(base, cand[:3])[0] != "good"  # pairs count
 
 
-@pytest.mark.parametrize(("base_ms", "marked", "factor", "seed", "validity"), [
-    (5, 0.6, 1.35, 1, "low"), (5 * 1.028, 0.2, 1.3, 5, "good"), (5 * 0.979, 0.2, 1.3, 0, "good")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base_ms", "marked", "factor", "seed", "validity"),
+    [(5, 0.6, 1.35, 1, "low"), (5 * 1.028, 0.2, 1.3, 5, "good"), (5 * 0.979, 0.2, 1.3, 0, "good")],
+)
 def test_the_interval_holds_what_slowed_one_side_more(base_ms, marked, factor, seed, validity) -> None:
     """Nearly the same engine twice, one beside others: neither faster nor equivalent, by the whole interval."""
     sides = make_side(base_ms, marked=marked, slowed=[factor] * TRIALS), make_side(5, marked=marked, seed=seed)
@@ -260,8 +279,10 @@ def test_a_starved_baseline_leaves_the_tie_where_each_trial_of_another_is_faster
     pytorch, ort = (make_row(make_side(1, slowed=ms, marked=1.0)) for ms in times)
     assert tell(pytorch, ort)[1].startswith("ort fp32 was faster in every trial; whether pytorch fp32 is as fast")
     # Nothing limits what others cost PyTorch, which may be as fast; they never cost ONNX Runtime so much.
-    cand, slow = (replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name))
-                  for row, name in ((ort, "openvino"), (pytorch, "ort")))  # fmt: skip
+    cand, slow = (
+        replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name))
+        for row, name in ((ort, "openvino"), (pytorch, "ort"))
+    )
     assert not compare_rows(pytorch, replace(cand, id="cand")).clear
     assert compare_rows(slow, replace(cand, id="cand")).clear
     few = [replace(row, measurements=row.measurements[:5]) for row in (slow, cand)]

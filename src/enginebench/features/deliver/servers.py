@@ -192,16 +192,22 @@ def format_dockerfile(bundle: Bundle) -> str:
     lines = [
         f"# {bundle.row}, delivered by EngineBench.",
         f"FROM python:{python}-slim",
-        *(["RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*"]
-          if bundle.engine.backend in FIXED[:1] else []),
+        *(
+            ["RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*"]
+            if bundle.engine.backend in FIXED[:1]
+            else []
+        ),
         *(["ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility"] if gpu else []),
         "WORKDIR /bundle",
         "COPY requirements.txt .",
         f"RUN pip install --no-cache-dir -r requirements.txt{index}",
-        *([f'RUN pip install --no-cache-dir "onnxruntime-gpu[cuda,cudnn]=={bundle.requirements["onnxruntime-gpu"]}"']
-          if "onnxruntime-gpu" in bundle.requirements and gpu else []),
+        *(
+            [f'RUN pip install --no-cache-dir "onnxruntime-gpu[cuda,cudnn]=={bundle.requirements["onnxruntime-gpu"]}"']
+            if "onnxruntime-gpu" in bundle.requirements and gpu
+            else []
+        ),
         "COPY . .",
         'CMD ["python", "predict.py", "--check", "--bench"]',
         "",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)

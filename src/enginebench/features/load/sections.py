@@ -39,23 +39,46 @@ def _show_figure(point: LoadPoint, name: str) -> str:
 
 
 COLUMNS = (
-    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + format_digits(_take_rate(point), "-"),
-           lambda point: _take_rate(point), align="decimal"),
-    Column("done", lambda p: f"{p.completed}" if p.completed == p.offered else f"{p.completed}/{p.offered}",
-           lambda point: point.completed, align="right", spare=3),
-    Column("late", lambda point: str(point.late), lambda point: point.late,
-           when=lambda points: any(point.late is not None for point in points), align="right"),
+    Column(
+        "req/s",
+        lambda point: ("~ " if point.validity != "valid" else "") + format_digits(_take_rate(point), "-"),
+        lambda point: _take_rate(point),
+        align="decimal",
+    ),
+    Column(
+        "done",
+        lambda p: f"{p.completed}" if p.completed == p.offered else f"{p.completed}/{p.offered}",
+        lambda point: point.completed,
+        align="right",
+        spare=3,
+    ),
+    Column(
+        "late",
+        lambda point: str(point.late),
+        lambda point: point.late,
+        when=lambda points: any(point.late is not None for point in points),
+        align="right",
+    ),
     _figure("p50 ms", "p50_ms"),
     _figure("p90", "p90_ms", 2),
     _figure("p99", "p99_ms"),
     _figure("queue", "queue_ms", 4),
     _figure("serve", "service_ms", 4),
-    Column("busy", lambda point: "-" if point.utilisation is None else f"{point.utilisation:.0%}",
-           lambda point: point.utilisation, align="right", spare=1),
+    Column(
+        "busy",
+        lambda point: "-" if point.utilisation is None else f"{point.utilisation:.0%}",
+        lambda point: point.utilisation,
+        align="right",
+        spare=1,
+    ),
     _figure("batch", "batch", 5),
-    Column("limit", lambda point: f"{name} {point.stages[name]:.0%}" if (name := find_busiest(point)) else "-",
-           find_busiest, spare=6),
-)  # fmt: skip
+    Column(
+        "limit",
+        lambda point: f"{name} {point.stages[name]:.0%}" if (name := find_busiest(point)) else "-",
+        find_busiest,
+        spare=6,
+    ),
+)
 
 
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
@@ -194,13 +217,28 @@ def draw_load(document: LoadDocument) -> list[Chart]:
     if not points:
         return []
     pictures = (
-        ("latency", "Latency over the rate", draw_latency, 340,
-         "p50, p99 and the means of queue and service over requests a second, with limit and capacities"),
-        ("throughput", "Throughput over latency", draw_throughput, 320,
-         "completed requests a second over p99, with the Pareto front"),
-        ("utilisation", "Utilisation over the rate", draw_utilisation, 260,
-         "fraction of the time in which streams were busy, over requests a second"),
-    )  # fmt: skip
+        (
+            "latency",
+            "Latency over the rate",
+            draw_latency,
+            340,
+            "p50, p99 and the means of queue and service over requests a second, with limit and capacities",
+        ),
+        (
+            "throughput",
+            "Throughput over latency",
+            draw_throughput,
+            320,
+            "completed requests a second over p99, with the Pareto front",
+        ),
+        (
+            "utilisation",
+            "Utilisation over the rate",
+            draw_utilisation,
+            260,
+            "fraction of the time in which streams were busy, over requests a second",
+        ),
+    )
     alt = import_altair()
     # One colour a configuration, the same in every picture.
     scale = alt.Scale(domain=list(names.values()), range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])

@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from enginebench.report.charts import Row, Spec
 
 NAMES = {
-    "gemm": "matrix product", "conv": "convolution", "l1": "level 1 cache", "l2": "level 2 cache",
-    "l3": "level 3 cache", "l4": "level 4 cache", "memory": "memory", "kernel": "empty kernel",
-    "graph": "empty graph", "call": "empty call",
-}  # fmt: skip
+    "gemm": "matrix product",
+    "conv": "convolution",
+    "l1": "level 1 cache",
+    "l2": "level 2 cache",
+    "l3": "level 3 cache",
+    "l4": "level 4 cache",
+    "memory": "memory",
+    "kernel": "empty kernel",
+    "graph": "empty graph",
+    "call": "empty call",
+}
 
 
 def list_ceilings(document: Ceilings) -> list[Section]:

@@ -46,18 +46,39 @@ COLUMNS = (
     Column("batch", lambda cell: str(cell.batch), lambda cell: cell.batch, align="right", spare=2),
     _figure("p50", "p50_ms"),
     _figure("p99", "p99_ms", 3),
-    Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
-           lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
+    Column(
+        "speed-up",
+        lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
+        lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None,
+        align="right",
+        spare=1,
+    ),
     Column("outputs", lambda cell: _format_outputs(cell.row), wide=True),
-    Column("requests/s", lambda cell: format_digits(_take_capacity(cell)), lambda cell: _take_capacity(cell),
-           align="decimal", wide=True, when=lambda cells: any(map(_take_capacity, cells))),
-    Column("cost per million", lambda cell: format_digits(cell.row and cell.row.cost_per_million),
-           lambda cell: cell.row and cell.row.cost_per_million, align="decimal", wide=True,
-           when=lambda cells: any(cell.row and cell.row.cost_per_million is not None for cell in cells)),
-    Column("energy mJ", lambda cell: format_digits(cell.row and cell.row.energy_mj),
-           lambda cell: cell.row and cell.row.energy_mj, align="decimal", wide=True,
-           when=lambda cells: any(cell.row and cell.row.energy_mj is not None for cell in cells)),
-)  # fmt: skip
+    Column(
+        "requests/s",
+        lambda cell: format_digits(_take_capacity(cell)),
+        lambda cell: _take_capacity(cell),
+        align="decimal",
+        wide=True,
+        when=lambda cells: any(map(_take_capacity, cells)),
+    ),
+    Column(
+        "cost per million",
+        lambda cell: format_digits(cell.row and cell.row.cost_per_million),
+        lambda cell: cell.row and cell.row.cost_per_million,
+        align="decimal",
+        wide=True,
+        when=lambda cells: any(cell.row and cell.row.cost_per_million is not None for cell in cells),
+    ),
+    Column(
+        "energy mJ",
+        lambda cell: format_digits(cell.row and cell.row.energy_mj),
+        lambda cell: cell.row and cell.row.energy_mj,
+        align="decimal",
+        wide=True,
+        when=lambda cells: any(cell.row and cell.row.energy_mj is not None for cell in cells),
+    ),
+)
 
 
 def list_sweep(document: SweepDocument) -> list[Section]:

@@ -29,8 +29,18 @@ Cell = str | int | float | bool | None
 _CURVE = {"1": 0.01, "5": 0.05, "10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "90": 0.9}
 _CURVE |= {"95": 0.95, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "100": 1.0}
 _SHARED = ("model", "precision", "batch")
-_OF_RUN = (*_SHARED, "status", "version", "device", "throughput_qps", "queries", "host_walltime_s", "gpu_cov_percent",
-           "build_s", "engine_bytes")  # fmt: skip
+_OF_RUN = (
+    *_SHARED,
+    "status",
+    "version",
+    "device",
+    "throughput_qps",
+    "queries",
+    "host_walltime_s",
+    "gpu_cov_percent",
+    "build_s",
+    "engine_bytes",
+)
 _OF_TIMES = (*_SHARED, "n", "throughput_qps", "images_per_s", "host_walltime_s")
 
 

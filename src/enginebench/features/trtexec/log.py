@@ -124,12 +124,16 @@ def join_runs(runs: list[LogRun]) -> Joint | None:
 
 
 def _join_stats(stats: list[Stat]) -> Stat | None:
+    if not stats:
+        return None
     labels = dict.fromkeys(label for stat in stats for label in stat.percentiles)
-    joined: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max, "mean": median, "median": median}
     return Stat(
-        **{name: _join(function, [getattr(stat, name) for stat in stats]) for name, function in joined.items()},
+        min=_join(min, [stat.min for stat in stats]),
+        max=_join(max, [stat.max for stat in stats]),
+        mean=_join(median, [stat.mean for stat in stats]),
+        median=_join(median, [stat.median for stat in stats]),
         percentiles={label: _join(median, [stat.percentiles.get(label) for stat in stats]) for label in labels},
-    ) if stats else None  # fmt: skip
+    )
 
 
 def _join(function: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
@@ -400,18 +404,30 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
     """What a reader of the numbers should know and the log does not say in words."""
     untimed = fields.get("latency_ms") is None
     known = (
-        (untimed and has_old_figures(run),
-         "figures as trtexec 7 and older print them, which are not read; 8 to 11 are"),
-        (untimed and run.closing is not None and run.closing.verdict == "PASSED" and has_help(run),
-         "only help was printed: nothing was built or timed"),
-        (run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines),
-         "the process crashed after its closing banner"),
-        (options.get("Build Options", {}).get("Load engine"),
-         "the engine was loaded: neither its precision nor the options of its build are in the log"),
+        (
+            untimed and has_old_figures(run),
+            "figures as trtexec 7 and older print them, which are not read; 8 to 11 are",
+        ),
+        (
+            untimed and run.closing is not None and run.closing.verdict == "PASSED" and has_help(run),
+            "only help was printed: nothing was built or timed",
+        ),
+        (
+            run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines),
+            "the process crashed after its closing banner",
+        ),
+        (
+            options.get("Build Options", {}).get("Load engine"),
+            "the engine was loaded: neither its precision nor the options of its build are in the log",
+        ),
         (fields.get("engine_bytes") == 0, "the engine has size 0: the build failed, whatever follows"),
-        (untimed and any(line.text.startswith(_PROFILED) for line in run.lines),
-         "profiled without --separateProfileRun: trtexec up to 10 then reports no latency"),
-        (any(line.text.startswith(_SKIPPED) for line in run.lines),
-         "built only, with --skipInference: nothing was timed"),
-    )  # fmt: skip
+        (
+            untimed and any(line.text.startswith(_PROFILED) for line in run.lines),
+            "profiled without --separateProfileRun: trtexec up to 10 then reports no latency",
+        ),
+        (
+            any(line.text.startswith(_SKIPPED) for line in run.lines),
+            "built only, with --skipInference: nothing was timed",
+        ),
+    )
     return tuple(note for holds, note in known if holds)

@@ -74,10 +74,31 @@ _COLUMNS = (
 # Of table.csv.
 FIELDS = tuple(
     Column(name, str, attrgetter(name))
-    for name in ("name", "status", "model", "precision", "calibration", "batch", "n", "mean_ms", "p50_ms", "p90_ms",
-                 "p95_ms", "p99_ms", "p999_ms", "throughput_qps", "images_per_s", "workspace", "build_s",
-                 "engine_bytes", "tensorrt_version", "gpu", "cuda_graph", "data_transfers")
-)  # fmt: skip
+    for name in (
+        "name",
+        "status",
+        "model",
+        "precision",
+        "calibration",
+        "batch",
+        "n",
+        "mean_ms",
+        "p50_ms",
+        "p90_ms",
+        "p95_ms",
+        "p99_ms",
+        "p999_ms",
+        "throughput_qps",
+        "images_per_s",
+        "workspace",
+        "build_s",
+        "engine_bytes",
+        "tensorrt_version",
+        "gpu",
+        "cuda_graph",
+        "data_transfers",
+    )
+)
 _LAYERS = (
     Column("layer", attrgetter("name")),
     Column("average ms", lambda layer: _show(layer.average_ms), attrgetter("average_ms"), align="right"),

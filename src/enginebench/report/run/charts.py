@@ -41,17 +41,29 @@ _SHOWN = "indexof(hidden, datum.row) < 0"
 _PICTURES = {
     "speedup": ("speedup", "Speed-up", ""),
     "pareto": ("quality", "", ""),
-    "throughput": ("batches", "Latency against throughput",
-        "Lines of p50 latency over throughput, one for each engine, a point for each batch."),
-    "latency_hist": ("distributions", "Histograms",
-        "Histograms of latencies, one per configuration, on a shared logarithmic axis; trial medians marked."),
-    "percentiles": ("distributions", "Percentiles",
-        "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9."),
-    "latency_over_time": ("drift", "Latency over time",
-        "Latency relative to its median over all trials, one panel per configuration: drift, throttling."),
+    "throughput": (
+        "batches",
+        "Latency against throughput",
+        "Lines of p50 latency over throughput, one for each engine, a point for each batch.",
+    ),
+    "latency_hist": (
+        "distributions",
+        "Histograms",
+        "Histograms of latencies, one per configuration, on a shared logarithmic axis; trial medians marked.",
+    ),
+    "percentiles": (
+        "distributions",
+        "Percentiles",
+        "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
+    ),
+    "latency_over_time": (
+        "drift",
+        "Latency over time",
+        "Latency relative to its median over all trials, one panel per configuration: drift, throttling.",
+    ),
     "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
     "precision": ("proof", "Precision by time", "Stacked bars: fraction of time in each precision, by configuration."),
-}  # fmt: skip
+}
 
 
 def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
@@ -137,9 +149,7 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
         tooltip=_tips(row="row", repetition="trial", ms="median (ms)"),
     )
     # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
-    layers = alt.layer(
-        bar.transform_filter("isValid(datum.calls)"), tick.transform_filter("isValid(datum.repetition)"),
-    )  # fmt: skip
+    layers = alt.layer(bar.transform_filter("isValid(datum.calls)"), tick.transform_filter("isValid(datum.repetition)"))
     spec = _draw_panels(
         layers,
         "samples",

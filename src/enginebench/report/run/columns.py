@@ -36,40 +36,87 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("engine", name_engine),
         Column("precision", format_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
-        Column("axes", lambda row: (row.axes or "").replace("open", "dynamic"),
-               when=_varies("axes"), wide=True, spare=8),
-        Column("p50", lambda row: "~ {}" if is_disturbed(row) else "{}", take_end("p50_ms"), align="decimal",
-               bar=True, is_time=True),
-        make_time("p99", "p99_ms", spare=2),
-        Column("speed-up", format_speedup, take_end("speedup"), align="right",
-               span=take_span, hint="95% interval of the ratio of medians, over paired trials"),
-        Column("=", lambda row: ties.get(row.id, ""), when=lambda _: bool(ties), spare=2,
-               hint="no significant difference between neighbours with the same letter"),
-        Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
-        Column(name_metric(metric) if metric else "", lambda row: format_score(row, metric, 1),
-               lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
-               when=lambda _: metric is not None, align="decimal", spare=1),
-        Column(f"req/s, p{found.percentile:g} <= {found.limit_ms:g} ms" if found else "",
-               lambda row: _format_capacity(row.capacity) if row.capacity else "",
-               lambda row: row.capacity.passes_qps if row.capacity else None,
-               when=lambda _: found is not None, align="right", spare=3,
-               hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed"),
         Column(
-            items, lambda row: "" if row.throughput_per_s is None else format_rate(row.throughput_per_s),
+            "axes", lambda row: (row.axes or "").replace("open", "dynamic"), when=_varies("axes"), wide=True, spare=8
+        ),
+        Column(
+            "p50",
+            lambda row: "~ {}" if is_disturbed(row) else "{}",
+            take_end("p50_ms"),
+            align="decimal",
+            bar=True,
+            is_time=True,
+        ),
+        make_time("p99", "p99_ms", spare=2),
+        Column(
+            "speed-up",
+            format_speedup,
+            take_end("speedup"),
+            align="right",
+            span=take_span,
+            hint="95% interval of the ratio of medians, over paired trials",
+        ),
+        Column(
+            "=",
+            lambda row: ties.get(row.id, ""),
+            when=lambda _: bool(ties),
+            spare=2,
+            hint="no significant difference between neighbours with the same letter",
+        ),
+        Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
+        Column(
+            name_metric(metric) if metric else "",
+            lambda row: format_score(row, metric, 1),
+            lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
+            when=lambda _: metric is not None,
+            align="decimal",
+            spare=1,
+        ),
+        Column(
+            f"req/s, p{found.percentile:g} <= {found.limit_ms:g} ms" if found else "",
+            lambda row: _format_capacity(row.capacity) if row.capacity else "",
+            lambda row: row.capacity.passes_qps if row.capacity else None,
+            when=lambda _: found is not None,
+            align="right",
+            spare=3,
+            hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed",
+        ),
+        Column(
+            items,
+            lambda row: "" if row.throughput_per_s is None else format_rate(row.throughput_per_s),
             attrgetter("throughput_per_s"),
-            align="decimal", wide=not overlap, spare=0 if overlap else 4,
+            align="decimal",
+            wide=not overlap,
+            spare=0 if overlap else 4,
             hint="the batch times the queries per second that ran",
         ),
+        *_list_details(),
+    )
+
+
+def _list_details() -> tuple[Column, ...]:
+    """List the columns of the wide table alone, which are the same for all runs."""
+    return (
         make_time("p99.9", "p999_ms", spare=8, wide=True),
         make_time("mean", "mean_ms", spare=8, wide=True),
         Column(
-            "max diff", lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),
-            attrgetter("max_abs_diff"), when=_any("max_abs_diff"), align="right", wide=True, spare=7,
+            "max diff",
+            lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),
+            attrgetter("max_abs_diff"),
+            when=_any("max_abs_diff"),
+            align="right",
+            wide=True,
+            spare=7,
         ),
         Column("ran in", format_shares, when=_any("effective_precision"), wide=True, spare=9, hint="fraction of time"),
         Column(
-            "of peak", lambda row: "" if row.of_limit is None else f"{row.of_limit:.0%} {row.bound_by}",
-            attrgetter("of_limit"), when=_any("of_limit"), align="right", wide=True, spare=3,
+            "of peak",
+            lambda row: "" if row.of_limit is None else f"{row.of_limit:.0%} {row.bound_by}",
+            attrgetter("of_limit"),
+            when=_any("of_limit"),
+            align="right",
+            wide=True,
+            spare=3,
             hint="the least time by this machine's roofline, over the median; and what sets it",
         ),
         Column(
@@ -84,7 +131,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         _make_scaled("start s", "start_s", 1.0, 5),
         _make_scaled("energy mJ", "energy_mj", 1.0, 4),
         Column("times", lambda row: row.validity, when=lambda rows: any(map(is_disturbed, rows)), wide=True, spare=10),
-    )  # fmt: skip
+    )
 
 
 def mark_ties(rows: Sequence[Row]) -> dict[str, str]:

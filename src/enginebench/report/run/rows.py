@@ -164,12 +164,35 @@ class RunDocument(Struct, frozen=True, kw_only=True):
 
 
 # Fields of a row that are called so where they come from.
-_OF_RESULT = ("id", "requested_precision", "status", "reason", "effective_precision", "build_s", "built_beside",
-              "shapes", "capacity", "axes", "size_bytes", "scores", "engine_version")  # fmt: skip
+_OF_RESULT = (
+    "id",
+    "requested_precision",
+    "status",
+    "reason",
+    "effective_precision",
+    "build_s",
+    "built_beside",
+    "shapes",
+    "capacity",
+    "axes",
+    "size_bytes",
+    "scores",
+    "engine_version",
+)
 _OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
 _OF_MEASURE = ("scope", "cache")
-_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_to_fastest",
-                "verdict_to_fastest", "outputs", "outputs_reason", "pareto", "is_reference")  # fmt: skip
+_OF_STANDING = (
+    "clock",
+    "modelled",
+    "speedup",
+    "baseline",
+    "ratio_to_fastest",
+    "verdict_to_fastest",
+    "outputs",
+    "outputs_reason",
+    "pareto",
+    "is_reference",
+)
 
 
 def describe_row(standing: Standing) -> Row:

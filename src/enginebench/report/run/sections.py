@@ -31,10 +31,16 @@ from enginebench.stats.validity import UNUSABLE
 _SETTING = ("batch", "bucket", "scope", "cache")
 # Parts of a page that are charts, with what else stands in them, in their order.
 TITLES = {
-    "speedup": "Speed-up", "batches": "Latency against throughput", "builds": "Builds",
-    "distributions": "Latency distributions", "drift": "Latency over time", "quality": "Speed against outputs",
-    "stages": "Stages", "layers": "Layers", "proof": "Precision verification",
-}  # fmt: skip
+    "speedup": "Speed-up",
+    "batches": "Latency against throughput",
+    "builds": "Builds",
+    "distributions": "Latency distributions",
+    "drift": "Latency over time",
+    "quality": "Speed against outputs",
+    "stages": "Stages",
+    "layers": "Layers",
+    "proof": "Precision verification",
+}
 
 
 def list_sections(
@@ -234,8 +240,10 @@ def _list_commands(document: RunDocument, folder: Path | None, printed: bool) ->
 
 def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[Section]:
     more: dict[str, Callable[[RunDocument], list[Table | Notes]]] = {
-        "batches": lambda d: make_batches(d.rows), "builds": lambda d: make_builds(d.rows), "proof": _list_proofs
-    }  # fmt: skip
+        "batches": lambda d: make_batches(d.rows),
+        "builds": lambda d: make_builds(d.rows),
+        "proof": _list_proofs,
+    }
     for name, title in TITLES.items():
         parts = [*(chart for chart in charts if chart.section == name), *(more[name](document) if name in more else [])]
         if parts:
@@ -375,10 +383,14 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
         Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
         Column("p50", format_p50, take_end("p50_ms"), align="decimal", is_time=True),
         make_time("p99", "p99_ms"),
-        Column("per second", lambda row: format_digits(row.throughput_per_s), lambda row: row.throughput_per_s,
-               align="decimal"),
+        Column(
+            "per second",
+            lambda row: format_digits(row.throughput_per_s),
+            lambda row: row.throughput_per_s,
+            align="decimal",
+        ),
         Column("times smallest", lambda row: format_digits(gain(row)), gain, align="right"),
-    )  # fmt: skip
+    )
     lines = [row for one in series for row in one]
     title = "Latency against throughput by batch"
     return [make_table(columns, lines, file="batches", title=title)] if lines else []

@@ -29,8 +29,11 @@ def read_targets(path: Path) -> Targets:
     """
     readers: dict[str, Callable[[Path], Targets]] = {
         ".npy": lambda path: Targets(values=next(iter(read_array_file(path, FORMS).values()))),
-        ".npz": _read_arrays, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines,
-    }  # fmt: skip
+        ".npz": _read_arrays,
+        ".json": _read_json,
+        ".csv": _read_csv,
+        ".txt": _read_lines,
+    }
     read = readers.get(path.suffix.lower())
     if read is None or not path.is_file():
         raise ParseError(path, "", "no such file" if read else f"the ending {path.suffix!r}", FORMS)

@@ -53,13 +53,25 @@ BUILTIN: dict[str, Callable[[Targets], Metric]] = {
 }
 # What each metric is called in tables; a user's function is called by its own name.
 TITLES = {
-    "top1": "top-1", "top5": "top-5", "f1": "F1", "miou": "mIoU", "map": "mAP", "wer": "WER", "cer": "CER",
-    "mae": "MAE", "cosine": "cosine",
-}  # fmt: skip
+    "top1": "top-1",
+    "top5": "top-5",
+    "f1": "F1",
+    "miou": "mIoU",
+    "map": "mAP",
+    "wer": "WER",
+    "cer": "CER",
+    "mae": "MAE",
+    "cosine": "cosine",
+}
 TASK_METRICS: dict[Task, tuple[str, ...]] = {
-    "classification": ("top1", "top5"), "detection": ("map",), "segmentation": ("miou",), "regression": ("mae",),
-    "text": ("cer",), "embedding": ("cosine",), "asr": ("wer", "cer"),
-}  # fmt: skip
+    "classification": ("top1", "top5"),
+    "detection": ("map",),
+    "segmentation": ("miou",),
+    "regression": ("mae",),
+    "text": ("cer",),
+    "embedding": ("cosine",),
+    "asr": ("wer", "cer"),
+}
 
 
 def name_metric(metric: str) -> str:

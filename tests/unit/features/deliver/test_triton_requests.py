@@ -26,15 +26,43 @@ ONES = Estimate(value=1.0, low=None, high=None, level=0.95, n=1, method="none")
 
 def make_bundle(artifact: Artifact, batch: int, backend: str = "ort") -> Bundle:
     figures = Figures(
-        p50_ms=ONES, p99_ms=None, throughput_per_s=None, speedup=None, baseline=None, verdict=None, validity="valid",
-        processes=1, n=1, outputs_agree=None,
-    )  # fmt: skip
+        p50_ms=ONES,
+        p99_ms=None,
+        throughput_per_s=None,
+        speedup=None,
+        baseline=None,
+        verdict=None,
+        validity="valid",
+        processes=1,
+        n=1,
+        outputs_agree=None,
+    )
     return Bundle(
-        model="net", row="row", engine=EngineSpec(backend=backend, batch=batch), precision="fp32", scope="compute",
-        engine_version=None, artifact=artifact, chain=(), files=(), environment={}, pinned_cpus=None, runtime={},
-        requirements={}, instructions=(), gpu=None, limits={}, check_seed=0, figures=figures, machine_name="",
-        machine=None, drift=None, effective_precision=None, caveats=(), measured_utc="",
-    )  # fmt: skip
+        model="net",
+        row="row",
+        engine=EngineSpec(backend=backend, batch=batch),
+        precision="fp32",
+        scope="compute",
+        engine_version=None,
+        artifact=artifact,
+        chain=(),
+        files=(),
+        environment={},
+        pinned_cpus=None,
+        runtime={},
+        requirements={},
+        instructions=(),
+        gpu=None,
+        limits={},
+        check_seed=0,
+        figures=figures,
+        machine_name="",
+        machine=None,
+        drift=None,
+        effective_precision=None,
+        caveats=(),
+        measured_utc="",
+    )
 
 
 class Config:

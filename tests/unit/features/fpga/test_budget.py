@@ -116,9 +116,28 @@ def test_rate_of_payload_leaves_framing_out_and_nothing_takes_no_time():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "uart", "uart:", "uart:0", "uart:-5", "uart:x", "eth", "1e6+", "+5", "0+5", "nan+1", "inf", "1e6+-1",
-     "uart:9600+usb:", "uart:9600+usb:0", "usb9", "1e-9", "1e300", "é"],
-)  # fmt: skip
+    [
+        "",
+        "uart",
+        "uart:",
+        "uart:0",
+        "uart:-5",
+        "uart:x",
+        "eth",
+        "1e6+",
+        "+5",
+        "0+5",
+        "nan+1",
+        "inf",
+        "1e6+-1",
+        "uart:9600+usb:",
+        "uart:9600+usb:0",
+        "usb9",
+        "1e-9",
+        "1e300",
+        "é",
+    ],
+)
 def test_what_is_no_link_is_named_with_the_known_ones(text):
     with pytest.raises(UsageError, match="eth1g"):
         parse_link(text)
@@ -174,9 +193,8 @@ def test_terms_of_bench_and_of_stages(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", '{"schema": "enginebench.baselines/1"}', '{"schema": "enginebench.stages/1"}', "[" * 100_000],
-)  # fmt: skip
+    "text", ["", "{", '{"schema": "enginebench.baselines/1"}', '{"schema": "enginebench.stages/1"}', "[" * 100_000]
+)
 def test_what_holds_no_time_is_named(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)

@@ -34,13 +34,28 @@ LIMIT = Limit(ms=1e3 * wait_quantile_md1(0.99, TRUE_QPS, SERVICE_NS / 1e9))
 CAPACITY = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.5)
 LITTLE = {"in_system": 3.0, "expected": 9.0}
 POINT = LoadPoint(
-    qps=9, offered=9, completed=9, achieved_per_s=9, p50_ms=1, p90_ms=1, p99_ms=1, mean_ms=1, queue_ms=0, service_ms=1,
-    utilisation=1, generator_late_ms=0,
-)  # fmt: skip
+    qps=9,
+    offered=9,
+    completed=9,
+    achieved_per_s=9,
+    p50_ms=1,
+    p90_ms=1,
+    p99_ms=1,
+    mean_ms=1,
+    queue_ms=0,
+    service_ms=1,
+    utilisation=1,
+    generator_late_ms=0,
+)
 SOURCE = Artifact(
-    kind="onnx", model="m", path="m.onnx", sha256="", files=(), outputs=(),
+    kind="onnx",
+    model="m",
+    path="m.onnx",
+    sha256="",
+    files=(),
+    outputs=(),
     inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 3)),),
-)  # fmt: skip
+)
 ROW = replace(make_result(), artifacts=(SOURCE,))
 DISTURBED = make_caveat("foreign_cpu", share=1.0)
 
@@ -298,8 +313,16 @@ def test_a_row_that_was_timed_is_put_under_load_as_others_ask(tmp_path, monkeypa
 
     monkeypatch.setattr(Prober, "measure_offline" if limit_ms is None else "search_capacity", see)
     carried = load_row(
-        RunFolder(tmp_path), ROW, 2, 4, {"limit_ms": limit_ms}, name="a", earlier=[], seed=0, timeout_s=9.0,
+        RunFolder(tmp_path),
+        ROW,
+        2,
+        4,
+        {"limit_ms": limit_ms},
+        name="a",
+        earlier=[],
+        seed=0,
+        timeout_s=9.0,
         reporter=Silent(),
-    )  # fmt: skip
+    )
     assert (carried.per_s, carried.capacity) == ((9, None) if limit_ms is None else (None, found))
     assert (carried.validity, carried.caveats) == ("invalid", (DISTURBED,))

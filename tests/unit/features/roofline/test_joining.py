@@ -20,9 +20,15 @@ def node(
 ) -> NodeWork:
     moves = op in ("Reshape", "QuantizeLinear", "DequantizeLinear", "Transpose")
     return NodeWork(
-        name=name, op=op, inputs=tuple(inputs.split()), outputs=(output,), macs=1000 if unit else 0, unit=unit,
-        moves=moves, scopes=scopes,
-    )  # fmt: skip
+        name=name,
+        op=op,
+        inputs=tuple(inputs.split()),
+        outputs=(output,),
+        macs=1000 if unit else 0,
+        unit=unit,
+        moves=moves,
+        scopes=scopes,
+    )
 
 
 # Two convolutions with a residual addition, then attention, then a product: as PyTorch's exporter names them.
@@ -60,8 +66,12 @@ def test_a_fusion_named_after_its_activation_has_the_convolution() -> None:
 def test_a_compilers_region_is_what_lies_between_its_ends() -> None:
     name = "{ForeignNode[node_MatMul_20...node_transpose]}"
     assert join("node_Conv_1", "node_Conv_10", name)[name] == (
-        "node_MatMul_20", "node_MatMul_22", "node_softmax", "node_MatMul_23", "node_transpose",
-    )  # fmt: skip
+        "node_MatMul_20",
+        "node_MatMul_22",
+        "node_softmax",
+        "node_MatMul_23",
+        "node_transpose",
+    )
 
 
 def test_the_runtimes_own_word_comes_first() -> None:
@@ -162,8 +172,11 @@ def describe(ns: float = 10e6, layers: tuple[LayerTime, ...] = LAYERS):  # type:
 
 def test_layers_without_times_have_no_shares() -> None:
     assert {name: group.share for name, group in describe().by_type.items()} == {
-        "Conv": 0.75, "Gemm": 0.125, "Cast": 0.125, "unknown": 0,
-    }  # fmt: skip
+        "Conv": 0.75,
+        "Gemm": 0.125,
+        "Cast": 0.125,
+        "unknown": 0,
+    }
     timeless = describe(1.0, LAYERS[3:])
     assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
 

@@ -44,10 +44,17 @@ GRAPH = GraphWork(
         NodeWork(name="view", op="Reshape", inputs=("b",), outputs=("c",), moves=True),
         NodeWork(name="gemm", op="Gemm", inputs=("c", "v"), outputs=("y",), macs=1_000, unit="gemm"),
     ),
-    tensors={"x": tensor(1000), "w": tensor(500), "a": tensor(2000), "b": tensor(2000),
-             "c": tensor(2000), "v": tensor(100_000), "y": tensor(10)},
+    tensors={
+        "x": tensor(1000),
+        "w": tensor(500),
+        "a": tensor(2000),
+        "b": tensor(2000),
+        "c": tensor(2000),
+        "v": tensor(100_000),
+        "y": tensor(10),
+    },
     outputs=("y",),
-)  # fmt: skip
+)
 LIMITS = Limits(
     rates={"conv": {"fp32": 80.0, "int8": 160.0}, "gemm": {"fp32": 40.0, "int8": 100.0}},
     levels=((32_000, 100.0), (None, 10.0)),
@@ -102,11 +109,15 @@ def test_a_working_set_that_fits_into_a_cache_is_charged_at_its_rate() -> None:
 
 def test_ceilings_of_fewer_threads_hold_and_of_other_devices_do_not() -> None:
     ceilings = [
-        ceiling("gemm", 50, "fp32"), ceiling("gemm", 45, "fp32", 2),
+        ceiling("gemm", 50, "fp32"),
+        ceiling("gemm", 45, "fp32", 2),
         ceiling("gemm", 9e9, "fp32", None, device="cuda:0"),
-        ceiling("l1", 100, capacity_bytes=32_000), ceiling("l1", 180, threads=2, capacity_bytes=64_000),
-        ceiling("memory", 10), ceiling("call", 2.0), ceiling("call", 3.0, threads=2),
-    ]  # fmt: skip
+        ceiling("l1", 100, capacity_bytes=32_000),
+        ceiling("l1", 180, threads=2, capacity_bytes=64_000),
+        ceiling("memory", 10),
+        ceiling("call", 2.0),
+        ceiling("call", 3.0, threads=2),
+    ]
     two = choose_limits(ceilings, "cpu", 2)
     assert two is not None
     assert two.rates["gemm"]["fp32"] == 50  # noise took the second thread's gain; one thread reached 50

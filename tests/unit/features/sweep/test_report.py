@@ -71,11 +71,23 @@ def make_sweep() -> SweepDocument:
     single = replace(make_estimate(0.0139), supported=False)
     sure = make_estimate(0.00631, 0.0062, 0.0064)
     rows = [
-        SweepRow(id="a", status="ok", validity="suspect", p50_ms=sure, p99_ms=make_estimate(0.00968),
-                 speedup=make_estimate(1.5, 1.45, 1.55)),
-        SweepRow(id="b", status="ok", p50_ms=single, p99_ms=make_estimate(0.0654, 0.049, 0.077), speedup=single,
-                 caveats=(make_caveat("single_process"),)),
-    ]  # fmt: skip
+        SweepRow(
+            id="a",
+            status="ok",
+            validity="suspect",
+            p50_ms=sure,
+            p99_ms=make_estimate(0.00968),
+            speedup=make_estimate(1.5, 1.45, 1.55),
+        ),
+        SweepRow(
+            id="b",
+            status="ok",
+            p50_ms=single,
+            p99_ms=make_estimate(0.0654, 0.049, 0.077),
+            speedup=single,
+            caveats=(make_caveat("single_process"),),
+        ),
+    ]
     cells = [
         SweepCell(model="zoo/small.onnx", machine_kind="local", engine=engine, precision="fp32", row=row)
         for engine, row in zip(("ort", "openvino"), rows, strict=True)

@@ -146,25 +146,32 @@ def compose(version: str, settings: BuildSettings | RunSettings) -> list[str]:
 
 @pytest.mark.parametrize(
     ("version", "settings", "flag"),
-    [("11", BuildSettings(workspace_mb=512), "--memPoolSize=workspace:512"),  # 512MiB would be 512 bytes
-     ("10.0", BuildSettings(strip=True), "--stripWeights"), ("9.3", BuildSettings(strip=True), "--weightless"),
-     ("10.16", SAME, "--hardwareCompatibilityLevel=sameComputeCapability"), ("8.6.1", IMPLICIT, "--batch=16")],
-)  # fmt: skip
+    [
+        ("11", BuildSettings(workspace_mb=512), "--memPoolSize=workspace:512"),  # 512MiB would be 512 bytes
+        ("10.0", BuildSettings(strip=True), "--stripWeights"),
+        ("9.3", BuildSettings(strip=True), "--weightless"),
+        ("10.16", SAME, "--hardwareCompatibilityLevel=sameComputeCapability"),
+        ("8.6.1", IMPLICIT, "--batch=16"),
+    ],
+)
 def test_what_a_version_calls_it(version: str, settings: BuildSettings | RunSettings, flag: str) -> None:
     assert flag in compose(version, settings)
 
 
 @pytest.mark.parametrize(
     ("version", "settings", "words"),
-    [("8.6.1", TWO, "2 profiles: trtexec 8"), ("8.6.1", BuildSettings(strip=True), "--strip"),
-     ("10.0", SAME, r"needs TensorRT 10\.9"),
-     ("10.0", IMPLICIT, r"implicit batch: trtexec 10.* does not know --batch\. Instead: a graph with"),
-     # What a version does not have yet is told apart from what it has no more.
-     ("8.6", BuildSettings(precision="bf16"), r"8\.6\.0 does not know --bf16; it came with TensorRT 9\.0$"),
-     ("8.6", TWO, r"does not know --profile; it came with.* 9\.0\. Instead: --engine tensorrt"),
-     ("10.16", RunSettings(extra=("--noCudaGraph",)), r"Graph; it came with.*11\.0\. Instead: --no-cuda-graph"),
-     ("11", RunSettings(extra=("--bf16",)), r"does not know --bf16\. Instead: TensorRT 11 takes the precision")],
-)  # fmt: skip
+    [
+        ("8.6.1", TWO, "2 profiles: trtexec 8"),
+        ("8.6.1", BuildSettings(strip=True), "--strip"),
+        ("10.0", SAME, r"needs TensorRT 10\.9"),
+        ("10.0", IMPLICIT, r"implicit batch: trtexec 10.* does not know --batch\. Instead: a graph with"),
+        # What a version does not have yet is told apart from what it has no more.
+        ("8.6", BuildSettings(precision="bf16"), r"8\.6\.0 does not know --bf16; it came with TensorRT 9\.0$"),
+        ("8.6", TWO, r"does not know --profile; it came with.* 9\.0\. Instead: --engine tensorrt"),
+        ("10.16", RunSettings(extra=("--noCudaGraph",)), r"Graph; it came with.*11\.0\. Instead: --no-cuda-graph"),
+        ("11", RunSettings(extra=("--bf16",)), r"does not know --bf16\. Instead: TensorRT 11 takes the precision"),
+    ],
+)
 def test_what_a_version_lacks_is_refused(version: str, settings: BuildSettings | RunSettings, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         compose(version, settings)
@@ -337,8 +344,12 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     ("measure", "warmup_ms", "duration_s", "iterations"),
-    [(MeasureSpec(warmup=20, iters=100), 0, 0, 120), (MeasureSpec(iters=100), 200, 0, 100),
-     (MeasureSpec(time_limit_s=2.5), 200, 2.5, 1), (MeasureSpec(warmup_ms=50, iters=7), 50, 0, 7)],
-)  # fmt: skip
+    [
+        (MeasureSpec(warmup=20, iters=100), 0, 0, 120),
+        (MeasureSpec(iters=100), 200, 0, 100),
+        (MeasureSpec(time_limit_s=2.5), 200, 2.5, 1),
+        (MeasureSpec(warmup_ms=50, iters=7), 50, 0, 7),
+    ],
+)
 def test_exact_numbers_are_had_without_the_tools_warm_up(measure, warmup_ms, duration_s, iterations) -> None:
     assert plan_timing(measure) == {"warmup_ms": warmup_ms, "duration_s": duration_s, "iterations": iterations}

@@ -32,11 +32,20 @@ def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() 
 
 @pytest.mark.parametrize(
     ("text", "dtype"),
-    [("Row major linear FP32", "fp32"), ("Channel major FP16 format where channel % 8 == 0", "fp16"),
-     ("Thirty-two wide channel vectorized row major Int8 format", "int8"), ("Half", "fp16"), ("Float", "fp32"),
-     ("Row major linear BF16 format", "bf16"), ("Row major linear FP8 format", "fp8"), ("Int64", "int64"),
-     ("Bool", "bool"), ("N/A due to dynamic shapes", None), (None, None)],
-)  # fmt: skip
+    [
+        ("Row major linear FP32", "fp32"),
+        ("Channel major FP16 format where channel % 8 == 0", "fp16"),
+        ("Thirty-two wide channel vectorized row major Int8 format", "int8"),
+        ("Half", "fp16"),
+        ("Float", "fp32"),
+        ("Row major linear BF16 format", "bf16"),
+        ("Row major linear FP8 format", "fp8"),
+        ("Int64", "int64"),
+        ("Bool", "bool"),
+        ("N/A due to dynamic shapes", None),
+        (None, None),
+    ],
+)
 def test_data_types_of_all_inspectors(text: str | None, dtype: str | None) -> None:
     assert read_dtype(text) == dtype
 
@@ -114,20 +123,26 @@ def test_kernels_that_shorten_fp32_are_noted() -> None:
 
 @pytest.mark.parametrize(
     ("name", "nodes"),
-    [("Conv_0 + Relu_1", ("Conv_0", "Relu_1")), ("a || b", ("a", "b")),
-     ("PWN(PWN(Sigmoid_3), Mul_4)", ("Sigmoid_3", "Mul_4")),
-     ("{ForeignNode[/a/MatMul.../b/Add]}", ("/a/MatMul", "/b/Add")),
-     ("Reformatting CopyNode for Input Tensor 0 to Conv_0", ()), ("conv1.weight + Q_7 + Conv_9", ("Q_7", "Conv_9")),
-     ("Gemm_1 + (Unnamed Layer* 306) [Shuffle]", ("Gemm_1",)), ("__myl_Fuse_0", ())],
-)  # fmt: skip
+    [
+        ("Conv_0 + Relu_1", ("Conv_0", "Relu_1")),
+        ("a || b", ("a", "b")),
+        ("PWN(PWN(Sigmoid_3), Mul_4)", ("Sigmoid_3", "Mul_4")),
+        ("{ForeignNode[/a/MatMul.../b/Add]}", ("/a/MatMul", "/b/Add")),
+        ("Reformatting CopyNode for Input Tensor 0 to Conv_0", ()),
+        ("conv1.weight + Q_7 + Conv_9", ("Q_7", "Conv_9")),
+        ("Gemm_1 + (Unnamed Layer* 306) [Shuffle]", ("Gemm_1",)),
+        ("__myl_Fuse_0", ()),
+    ],
+)
 def test_operators_in_a_fused_name(name: str, nodes: tuple[str, ...]) -> None:
     assert split_name(name) == nodes
 
 
 def test_operators_in_metadata_and_their_numbers() -> None:
     assert read_metadata("[ONNX Layer: /a/Conv]\x1f[ONNX Layer: /b[0]/Relu]\x1e[ONNX Layer: /a/Conv]") == (
-        "/a/Conv", "/b[0]/Relu"
-    )  # fmt: skip
+        "/a/Conv",
+        "/b[0]/Relu",
+    )
     assert read_metadata("[ONNX Layer: a][ONNX Layer: b + c]") == ("a", "b", "c")
     assert read_metadata(None) == ()
     assert strip_reformat("Reformatting CopyNode for Output Tensor 1 to X") == "X" and strip_reformat("X") is None
@@ -171,19 +186,29 @@ def test_renumbered_operators_meet_by_their_place() -> None:
     assert document.diff_matched_by == "order" and document.diff is not None
     deltas = {row.onnx_nodes: row.delta_ms for row in document.diff}
     assert deltas == {
-        ("Conv_0", "Relu_1"): -0.5, ("Conv_2", "Relu_3"): -1.0, ("Gemm_4",): 0.0, ("QuantizeLinear_2",): 0.25,
+        ("Conv_0", "Relu_1"): -0.5,
+        ("Conv_2", "Relu_3"): -1.0,
+        ("Gemm_4",): 0.0,
+        ("QuantizeLinear_2",): 0.25,
         ("QuantizeLinear_9",): 0.125,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("", "the end of the file|JSON"), ("hello", "malformed"), ("{}", "no list Layers"),
-     ('{"Layers": 3}', "no list Layers"),
-     ('{"layers": []}', r"keys there: layers"), ('{"Layers": [{"Nme": "x"}]}', r"\$\.Layers\[0\]: found keys Nme"),
-     ('{"Layers": [3]}', "found int"), (made.make_layers().decode()[:300], "end of the file"),
-     (made.make_profile().decode(), "no list Layers"), ("[" * 100_000, "found")],
-)  # fmt: skip
+    [
+        ("", "the end of the file|JSON"),
+        ("hello", "malformed"),
+        ("{}", "no list Layers"),
+        ('{"Layers": 3}', "no list Layers"),
+        ('{"layers": []}', r"keys there: layers"),
+        ('{"Layers": [{"Nme": "x"}]}', r"\$\.Layers\[0\]: found keys Nme"),
+        ('{"Layers": [3]}', "found int"),
+        (made.make_layers().decode()[:300], "end of the file"),
+        (made.make_profile().decode(), "no list Layers"),
+        ("[" * 100_000, "found"),
+    ],
+)
 def test_other_files_are_refused(text: str, found: str) -> None:
     with pytest.raises(ParseError, match=found):
         summarize(text)

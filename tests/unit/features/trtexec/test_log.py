@@ -77,10 +77,15 @@ def test_cut_anywhere_it_still_reads(share: int) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "value", "noted"),
-    [("1.2e+06", 1.2e6, ()), ("9.5e-05", 9.5e-5, ()), ("inf", None, ("throughput_qps = inf",)),
-     ("nan", None, ("throughput_qps = nan",)), ("-nan(ind)", None, ("throughput_qps = -nan(ind)",)),
-     ("1e999", None, ("throughput_qps = 1e999",))],
-)  # fmt: skip
+    [
+        ("1.2e+06", 1.2e6, ()),
+        ("9.5e-05", 9.5e-5, ()),
+        ("inf", None, ("throughput_qps = inf",)),
+        ("nan", None, ("throughput_qps = nan",)),
+        ("-nan(ind)", None, ("throughput_qps = -nan(ind)",)),
+        ("1e999", None, ("throughput_qps = 1e999",)),
+    ],
+)
 def test_scientific_inf_and_nan(printed: str, value: float | None, noted: tuple[str, ...]) -> None:
     run = read_one(f"{made.STAMP} [I] Throughput: {printed} qps\n")
     assert (run.throughput_qps, run.nonfinite) == (value, noted)
@@ -114,8 +119,10 @@ def test_several_runs_in_one_file_with_banners_or_without() -> None:
     cut = made.make_log(n=70, verdict=None, command="trtexec c")
     runs = read_log(first + cut + second, LOG).runs
     assert [(r.queries, r.status, r.parent) for r in runs] == [
-        (50, "passed", None), (70, "unknown", None), (60, "passed", None)
-    ]  # fmt: skip
+        (50, "passed", None),
+        (70, "unknown", None),
+        (60, "passed", None),
+    ]
     assert [r.first_line for r in runs] == [1, 1 + first.count("\n"), 1 + (first + cut).count("\n")]
     bodies = ["\n".join(made.make_log(n=n).splitlines()[1:-1]) for n in (10, 20)]
     assert [run.queries for run in read_log("\n".join(bodies), LOG).runs] == [10, 20]

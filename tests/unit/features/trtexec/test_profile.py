@@ -78,9 +78,20 @@ def test_nan_where_nothing_was_timed(word: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "hello", "[]", "{}", "null", "3", made.make_times().decode(), made.make_layers().decode(), "[" * 100_000,
-     '[{"name": "a"}]', '{"a": {"b": 1}}'],
-)  # fmt: skip
+    [
+        "",
+        "hello",
+        "[]",
+        "{}",
+        "null",
+        "3",
+        made.make_times().decode(),
+        made.make_layers().decode(),
+        "[" * 100_000,
+        '[{"name": "a"}]',
+        '{"a": {"b": 1}}',
+    ],
+)
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"profile\.json"):
         summarize(text)

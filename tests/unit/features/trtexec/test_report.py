@@ -133,9 +133,13 @@ def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_p
     document = parse_times(path, batch=2, model="=cmd()", log=None, warmup_ms=None, precision=None)
     paths = write_times(document, select_timed(read_trace(path), path, None, None), out)
     assert [path.name for path in paths] == [
-        "summary.json", "summary.csv", "latency_percentiles.csv", "latency_series.csv", "enqueue_series.csv",
+        "summary.json",
+        "summary.csv",
+        "latency_percentiles.csv",
+        "latency_series.csv",
+        "enqueue_series.csv",
         "compute_series.csv",
-    ]  # fmt: skip
+    ]
     rows = read_csv(out / "summary.csv")
     assert [row["row"] for row in rows] == ["latency_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms"]
     assert rows[0]["model"] == "'=cmd()" and float(rows[0]["p99_ms"]) == document.latency_ms.percentiles["99"]

@@ -31,9 +31,12 @@ def test_the_figures_are_those_of_the_queries() -> None:
     assert document.latency_ms.min == ascending[0] and document.latency_ms.max == ascending[-1]
     assert document.latency_ms.median == pytest.approx((ascending[499] + ascending[500]) / 2, rel=1e-15)
     assert document.latency_ms.percentiles == {
-        "50": document.latency_ms.median, "90": ascending[899], "95": ascending[949], "99": ascending[989],
+        "50": document.latency_ms.median,
+        "90": ascending[899],
+        "95": ascending[949],
+        "99": ascending[989],
         "99.9": ascending[998],
-    }  # fmt: skip
+    }
     assert document.gpu_compute_ms is not None and document.gpu_compute_ms.mean == columns["compute"].mean()
     assert document.host_walltime_s == pytest.approx(columns["latency"].sum() / 1e3, rel=1e-4)
     assert document.throughput_qps is not None
@@ -89,13 +92,18 @@ SECOND = int(1000 / made.sample_latencies(9000)["latency"].mean()) + 2
 
 @pytest.mark.parametrize(
     ("trace", "log", "drops", "reason"),
-    [({"n": 50}, None, False, "the whole run is shorter"),
-     ({"n": 50, "start_ms": 250}, None, False, "the first query begins after 200 ms"),
-     ({"n": int(1.2 * SECOND)}, None, True, "the run ends at whole seconds + 200 ms: it holds the warm-up"),
-     ({"n": SECOND}, None, False, "the run ends at whole seconds: it had no warm-up"),
-     ({"n": 4000}, None, True, "--warmup-ms 0 keeps them"), ({"n": 2000, "keys": made.OLD_KEYS}, None, True, "8.2"),
-     ({"n": 4000}, "8.4.1", True, "8.4"), ({"n": 4000}, "8.5.0", False, "8.5"), ({"n": 4000}, "10.0.1", False, "10.0")],
-)  # fmt: skip
+    [
+        ({"n": 50}, None, False, "the whole run is shorter"),
+        ({"n": 50, "start_ms": 250}, None, False, "the first query begins after 200 ms"),
+        ({"n": int(1.2 * SECOND)}, None, True, "the run ends at whole seconds + 200 ms: it holds the warm-up"),
+        ({"n": SECOND}, None, False, "the run ends at whole seconds: it had no warm-up"),
+        ({"n": 4000}, None, True, "--warmup-ms 0 keeps them"),
+        ({"n": 2000, "keys": made.OLD_KEYS}, None, True, "8.2"),
+        ({"n": 4000}, "8.4.1", True, "8.4"),
+        ({"n": 4000}, "8.5.0", False, "8.5"),
+        ({"n": 4000}, "10.0.1", False, "10.0"),
+    ],
+)
 def test_how_the_warm_up_is_known(trace: dict[str, Any], log: str | None, drops: bool, reason: str) -> None:
     data = made.make_times(**trace)
     document = summarize(data, log=LogRun(version=log) if log else None)
@@ -151,15 +159,28 @@ NONE = "no iteration times"
 
 @pytest.mark.parametrize(
     ("data", "found"),
-    [(b"", "the end of the file|JSON"), (b"hello", "malformed"), (b"{}", NONE), (b"[]", NONE), (b"[{}]", NONE),
-     (b"null", NONE), (made.make_profile(), NONE), (made.make_layers(), NONE), (b'{"times": []}', NONE),
-     (made.make_times(2) + b"x", "byte \\d+"), (made.make_times(2).replace(b"}\n,", b"}\n"), "',' or ']'"),
-     (b"[1, 2]", NONE), (b"[" * 100_000, "found"), (b'{"a":' * 50_000, "found"),
-     # Summaries and layers are no queries, and batch sizes do not number them.
-     (b'{"mean_ms": 3, "p50_ms": 2}', r"keys there: mean_ms, p50_ms"), (b'{"fp16": {"latency_ms": 1}}', NONE),
-     (b'[{"name": "fp16", "latency_ms": 1}, {"name": "fp32", "latency_ms": 2}]', NONE),
-     (b'{"1": {"latency_ms": 1}, "8": {"latency_ms": 4}}', NONE)],
-)  # fmt: skip
+    [
+        (b"", "the end of the file|JSON"),
+        (b"hello", "malformed"),
+        (b"{}", NONE),
+        (b"[]", NONE),
+        (b"[{}]", NONE),
+        (b"null", NONE),
+        (made.make_profile(), NONE),
+        (made.make_layers(), NONE),
+        (b'{"times": []}', NONE),
+        (made.make_times(2) + b"x", "byte \\d+"),
+        (made.make_times(2).replace(b"}\n,", b"}\n"), "',' or ']'"),
+        (b"[1, 2]", NONE),
+        (b"[" * 100_000, "found"),
+        (b'{"a":' * 50_000, "found"),
+        # Summaries and layers are no queries, and batch sizes do not number them.
+        (b'{"mean_ms": 3, "p50_ms": 2}', r"keys there: mean_ms, p50_ms"),
+        (b'{"fp16": {"latency_ms": 1}}', NONE),
+        (b'[{"name": "fp16", "latency_ms": 1}, {"name": "fp32", "latency_ms": 2}]', NONE),
+        (b'{"1": {"latency_ms": 1}, "8": {"latency_ms": 4}}', NONE),
+    ],
+)
 def test_other_files_are_refused(data: bytes, found: str) -> None:
     with pytest.raises(ParseError, match=found):
         summarize(data)

@@ -61,9 +61,15 @@ def search(tmp_path_factory):
     proposer = MixedProposer(request, arms, rows, folder, Silent())
     settings = proposer.propose(12, tried)
     return SimpleNamespace(
-        request=request, sources=sources, folder=folder, rows=rows, proposer=proposer, tried=tried,
-        settings=settings, open=open_proposer,
-    )  # fmt: skip
+        request=request,
+        sources=sources,
+        folder=folder,
+        rows=rows,
+        proposer=proposer,
+        tried=tried,
+        settings=settings,
+        open=open_proposer,
+    )
 
 
 def test_graphs_are_proposed_and_each_is_a_row_of_its_own(search):
@@ -143,9 +149,7 @@ def test_where_8_bits_throughout_keep_the_limits_no_group_is_asked(search, tmp_p
     proposer = search.open(RunFolder(tmp_path))
     tried = [replace(one, cost=1.0) for one in search.tried]
     assert proposer.propose(12, []) == [] == proposer.propose(12, tried)
-    assert proposer.describe(tried) == (
-        "ort int8@cpu: no precision by layer: 8 bits throughout keep the limits.",
-    )  # fmt: skip
+    assert proposer.describe(tried) == ("ort int8@cpu: no precision by layer: 8 bits throughout keep the limits.",)
 
 
 def test_a_child_that_dies_costs_precision_by_layer_and_nothing_else(search, tmp_path, monkeypatch):

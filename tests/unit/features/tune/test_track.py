@@ -20,9 +20,16 @@ from samples import make_drift, make_implausible, make_result
 
 
 def make_row(
-    name: str = "c", *, passed: bool = True, cosine: float = 0.999, nonfinite: int = 0, score: float | None = None,
-    status: str = "partial", compared: bool = True, unlike: tuple[str, ...] = (),
-) -> Result:  # fmt: skip
+    name: str = "c",
+    *,
+    passed: bool = True,
+    cosine: float = 0.999,
+    nonfinite: int = 0,
+    score: float | None = None,
+    status: str = "partial",
+    compared: bool = True,
+    unlike: tuple[str, ...] = (),
+) -> Result:
     found = make_drift(0.2, passed=passed, nonfinite=nonfinite, centred=cosine)
     output = replace(found.outputs[0], mean_abs_diff=0.1, cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99)
     drift = replace(found, outputs=(output,), limits={"centred_cosine": 0.9}, reference="r", unlike=unlike)

@@ -241,9 +241,14 @@ def test_under_load_streams_and_batches_race_and_laps_are_kept(tmp_path, childre
 
     monkeypatch.setattr(LoadTrack, "_probe", probe)
     request = replace(
-        REQUEST, goal=goal, threads=None, limits=None, p99_limit_ms=5.0 if goal == "capacity" else None, candidates=40,
+        REQUEST,
+        goal=goal,
+        threads=None,
+        limits=None,
+        p99_limit_ms=5.0 if goal == "capacity" else None,
+        candidates=40,
         run=replace(REQUEST.run, engines=(("fake", {"latency_us": "300", "trick": "none"}),)),
-    )  # fmt: skip
+    )
     document = search(tmp_path / "t", request)
     assert document.winner is not None and (document.winner.streams, document.winner.max_batch) == (4, 4)
     assert document.beaten and document.ratio is not None and document.ratio.value == pytest.approx(4, rel=0.02)

@@ -42,16 +42,35 @@ DROPS = tuple(
     for i in range(12)
 )
 BEATEN = TuneDocument(
-    model="m", machine=make_machine(), goal="latency", unit="ms", winner=refer("new"), default=refer("a"),
-    challenger=refer("new"), beaten=True, verdict="faster", ratio=estimate(1.25), dropped=DROPS, frontier=(),
+    model="m",
+    machine=make_machine(),
+    goal="latency",
+    unit="ms",
+    winner=refer("new"),
+    default=refer("a"),
+    challenger=refer("new"),
+    beaten=True,
+    verdict="faster",
+    ratio=estimate(1.25),
+    dropped=DROPS,
+    frontier=(),
     final=(make_row("new"), make_row("a", 1.25), make_row("b", 2.0)),
     candidates=(Candidate(candidate="new", id="new", default=False, speed=1.0, processes=6, quality=0.99),),
-    quality_of="centred cosine", generations=3, processes=120, budget_s=1200, spent_s=1100, finished=True,
-)  # fmt: skip
+    quality_of="centred cosine",
+    generations=3,
+    processes=120,
+    budget_s=1200,
+    spent_s=1100,
+    finished=True,
+)
 KEPT = replace(
-    BEATEN, beaten=False, winner=refer("a"), verdict="not_shown", ratio=estimate(1.01),
+    BEATEN,
+    beaten=False,
+    winner=refer("a"),
+    verdict="not_shown",
+    ratio=estimate(1.01),
     final=(make_row("new"), make_row("a", 1.01, verdict="not_shown"), make_row("b", cost=None, reason="it died")),
-)  # fmt: skip
+)
 BROKEN = replace(BEATEN, beaten=False, default=None, final=(), verdict=None, ratio=None, finished=False)
 
 
@@ -112,8 +131,17 @@ def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() 
         for name, ns in (("fc", 1e5), ("b.0.conv1", 1e5), ("b.1.conv2", 2e5), ("add", 1e3))
     )
     timed = Measurement(latency_ns=[1_000_000], device_ns=[800_000], clock="host", blocks=(), stop_rule="iters")
-    row = Result(id="r", model="m", engine=EngineSpec(backend="x"), measure=MeasureSpec(), requested_precision="fp16",
-                 status="ok", measurements=(timed,), layers=layers, effective_precision={"reorder": 0.1})  # fmt: skip
+    row = Result(
+        id="r",
+        model="m",
+        engine=EngineSpec(backend="x"),
+        measure=MeasureSpec(),
+        requested_precision="fp16",
+        status="ok",
+        measurements=(timed,),
+        layers=layers,
+        effective_precision={"reorder": 0.1},
+    )
     bound = Bound(bound_ms=0.25, bound_by="bandwidth")
     far, parts = format_headroom(row, bound, "")
     assert far == (

@@ -20,9 +20,13 @@ ONES = np.ones(4, np.float32)
 
 
 def build(
-    nodes: str, out: Sequence[int | str], constants: Mapping[str, Any] = {}, opset: int = 20,
-    shape: Sequence[int | str] = SHAPE, kind: int = TensorProto.FLOAT,
-) -> ModelProto:  # fmt: skip
+    nodes: str,
+    out: Sequence[int | str],
+    constants: Mapping[str, Any] = {},
+    opset: int = 20,
+    shape: Sequence[int | str] = SHAPE,
+    kind: int = TensorProto.FLOAT,
+) -> ModelProto:
     graph = helper.make_graph(
         onnx.parser.parse_graph(f"g (float x) => (float y) {{ {nodes} }}").node,
         "g",
@@ -46,7 +50,8 @@ PADS = {"p": np.array([1, 2]), "a": np.array([-1])}
 SAME: dict[str, tuple[ModelProto, list[str]]] = {
     "mean": (build("y = ReduceMean (x, a)", [2, 4, 1], LAST), ["ReduceMean"]),
     "mean, open batch": (
-        build("y = ReduceMean <keepdims = 0> (x, a)", ["n", 4], LAST, shape=("n", 4, 6)), ["ReduceMean"]
+        build("y = ReduceMean <keepdims = 0> (x, a)", ["n", 4], LAST, shape=("n", 4, 6)),
+        ["ReduceMean"],
     ),
     "a token for each entry": (
         build(
@@ -55,7 +60,9 @@ SAME: dict[str, tuple[ModelProto, list[str]]] = {
             s = Concat <axis = 0> (n, one, m)
             e = Expand (t, s)
             y = Concat <axis = 1> (e, x)""",
-            ["n", 5, 6], {"one": np.array([1]), "t": np.ones((1, 1, 6), np.float32)}, shape=("n", 4, 6),
+            ["n", 5, 6],
+            {"one": np.array([1]), "t": np.ones((1, 1, 6), np.float32)},
+            shape=("n", 4, 6),
         ),
         ["Shape", "Slice", "Shape", "Slice", "Concat", "Expand", "Concat"],
     ),
@@ -74,21 +81,33 @@ SAME: dict[str, tuple[ModelProto, list[str]]] = {
     "split": (build("y, z = Split <axis = 2, num_outputs = 2> (x)", [2, 4, 3]), ["Split"]),
     "pad": (build("y = Pad (x, p, , a)", [2, 4, 9], PADS), ["Pad"]),
     "grid": (
-        build('y = GridSample <mode = "linear"> (x, g)', [1, 2, 3, 3],
-              {"g": np.linspace(-1, 1, 18, dtype=np.float32).reshape(1, 3, 3, 2)}, shape=(1, 2, 4, 4)),
+        build(
+            'y = GridSample <mode = "linear"> (x, g)',
+            [1, 2, 3, 3],
+            {"g": np.linspace(-1, 1, 18, dtype=np.float32).reshape(1, 3, 3, 2)},
+            shape=(1, 2, 4, 4),
+        ),
         ["GridSample"],
     ),
     "resize": (
-        build('y = Resize <mode = "linear", antialias = 0> (x, , s)', [1, 2, 8, 8],
-              {"s": np.array([1, 1, 2, 2], np.float32)}, shape=(1, 2, 4, 4)),
+        build(
+            'y = Resize <mode = "linear", antialias = 0> (x, , s)',
+            [1, 2, 8, 8],
+            {"s": np.array([1, 1, 2, 2], np.float32)},
+            shape=(1, 2, 4, 4),
+        ),
         ["Resize"],
     ),
     "quantized": (
-        build("q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)", SHAPE,
-              {"s": np.float32(0.1), "z": np.int8(0)}, opset=21),
+        build(
+            "q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)",
+            SHAPE,
+            {"s": np.float32(0.1), "z": np.int8(0)},
+            opset=21,
+        ),
         ["QuantizeLinear", "DequantizeLinear"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -158,7 +177,7 @@ REFUSED = {
         build("[short] e = Cast <to = 17> (x) y = Cast <to = 1> (e)", SHAPE),  # an FP8
         "Cast.*short",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

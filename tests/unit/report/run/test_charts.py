@@ -25,8 +25,15 @@ from samples import make_drift, make_machine, make_result
 from stored_run import make_results
 
 NAMES = [
-    "speedup", "latency_hist", "percentiles", "latency_over_time", "pareto", "stages", "per_layer_time", "precision",
-]  # fmt: skip
+    "speedup",
+    "latency_hist",
+    "percentiles",
+    "latency_over_time",
+    "pareto",
+    "stages",
+    "per_layer_time",
+    "precision",
+]
 
 
 def describe(results: list[Result]) -> RunDocument:

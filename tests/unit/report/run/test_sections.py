@@ -61,11 +61,16 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
 @pytest.mark.parametrize(
     ("text", "fits"),
     [
-        ("ort-fp32", ["ort-fp32-b1", "ort-fp32-b8"]), ("ort-fp32-b8", ["ort-fp32-b8"]), ("ort-fp16", []), ("or", []),
-        ("ort-int8@cpu", ["ort-int8.cpu-b1"]), ("ort-int8", ["ort-int8.cpu-b1"]), ("openvino", ["openvino-fp32-b1"]),
+        ("ort-fp32", ["ort-fp32-b1", "ort-fp32-b8"]),
+        ("ort-fp32-b8", ["ort-fp32-b8"]),
+        ("ort-fp16", []),
+        ("or", []),
+        ("ort-int8@cpu", ["ort-int8.cpu-b1"]),
+        ("ort-int8", ["ort-int8.cpu-b1"]),
+        ("openvino", ["openvino-fp32-b1"]),
         ("ort-fp32-b1-compute-t1-hot", ["ort-fp32-b1"]),
     ],
-)  # fmt: skip
+)
 def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[str]) -> None:
     rows = [make_result("ort"), make_result("ort", batch=8), make_result("ort", "int8@cpu"), make_result("openvino")]
     rows = [replace(row, id=row_id(row.engine, row.requested_precision, row.measure)) for row in rows]

@@ -49,8 +49,11 @@ def test_the_interval_of_errors_over_lengths_is_scipys():
     scipys = stats.bootstrap(
         (counts[:, 0], counts[:, 1]),
         lambda e, n, axis: e.sum(axis=axis) / n.sum(axis=axis),
-        paired=True, n_resamples=9999, method="BCa", rng=np.random.default_rng(1),
-    )  # fmt: skip
+        paired=True,
+        n_resamples=9999,
+        method="BCa",
+        rng=np.random.default_rng(1),
+    )
     assert found.value == counts[:, 0].sum() / lengths.sum()
     assert (found.low, found.high) == pytest.approx(tuple(scipys.confidence_interval), abs=0.003)
 

@@ -76,9 +76,15 @@ class WatchedPlanEngine(PlanEngine):
     """The engine of an artifact, and what TensorRT's inspector and profiler say of it; `reader` reads their text."""
 
     def __init__(
-        self, library: Library, plan: Any, artifact: Artifact, spec: EngineSpec, options: dict[str, str],
-        reader: PlanReader | None, **others: Any,
-    ) -> None:  # fmt: skip
+        self,
+        library: Library,
+        plan: Any,
+        artifact: Artifact,
+        spec: EngineSpec,
+        options: dict[str, str],
+        reader: PlanReader | None,
+        **others: Any,
+    ) -> None:
         self._reader = reader
         inputs, outputs = describe_tensors(library.trt, plan, artifact, options)
         super().__init__(library, plan, inputs, outputs, spec, options, **others)

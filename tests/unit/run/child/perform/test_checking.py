@@ -152,8 +152,16 @@ def test_labels_that_lie_near_a_tie_are_no_other_network(batch, calls, build_fil
 def test_a_row_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path: Path) -> None:
     spec = EngineSpec(backend=engine, device="cuda:0", batch=4)
     graph = read_onnx(normalizing)
-    job = PrepareJob(model="normalizing.onnx", artifact=graph, engine=spec, out_dir=str(tmp_path / "run"),
-                     outputs_path=str(tmp_path / "outputs.npz"), samples=4, seed=0, prove=False)  # fmt: skip
+    job = PrepareJob(
+        model="normalizing.onnx",
+        artifact=graph,
+        engine=spec,
+        out_dir=str(tmp_path / "run"),
+        outputs_path=str(tmp_path / "outputs.npz"),
+        samples=4,
+        seed=0,
+        prove=False,
+    )
     answer = build.prepare_engine(job, print, lambda sure: None)
     assert answer.lowered is not None and answer.artifact.parent_sha256 == answer.lowered.sha256
     with np.load(tmp_path / "outputs.npz") as found:
@@ -167,8 +175,16 @@ def test_a_plan_is_held_against_the_graph_that_it_names(engine, build_file, norm
     read_newer(monkeypatch, engine)
     plan = open_for(spec, str(tmp_path / "wrong")).build(read_onnx(normalizing), spec, tmp_path / "wrong")
     finished = replace(plan, kind="plan", inputs=(), outputs=(), parent_sha256=None)
-    job = PrepareJob(model="p.plan", artifact=finished, engine=spec, out_dir=str(tmp_path / "run"),
-                     outputs_path=str(tmp_path / "outputs.npz"), samples=4, seed=0, prove=False)  # fmt: skip
+    job = PrepareJob(
+        model="p.plan",
+        artifact=finished,
+        engine=spec,
+        out_dir=str(tmp_path / "run"),
+        outputs_path=str(tmp_path / "outputs.npz"),
+        samples=4,
+        seed=0,
+        prove=False,
+    )
     answer = build.prepare_engine(replace(job, graph=str(normalizing)), print, lambda sure: None)
     assert answer.drift is not None and not answer.drift.passed and answer.drift.reference == "normalizing.onnx"
     assert build.prepare_engine(job, print, lambda sure: None).drift is None
