@@ -140,7 +140,7 @@ def judge_coverage(runs: int) -> Iterator[Figure]:
     floor = 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs)
     for processes in (3, 6, 10):
         yield at_least(f"p50 interval, {processes} processes, covers", cover_p50(runs, processes), round(floor, 4))
-    # The bootstrap is approximate: it is held to 0.90, and to 0.85 where a process is only about twenty
+    # The interval of p99 is approximate: it is held to 0.90, and to 0.85 where a process is only about twenty
     # autocorrelation times long, so that few blocks carry it.
     fewer = max(100, runs // 5)
     for correlation, samples, limit in ((0.0, 400, 0.90), (0.9, 2000, 0.90), (0.9, 400, 0.85)):

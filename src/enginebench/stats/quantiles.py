@@ -1,7 +1,7 @@
 """Median and percentiles of raw samples: one definition each, used everywhere; how sure high percentiles are.
 
-Neighbouring samples are alike (caches, clocks, a neighbour on the same machine), so the interval of a percentile comes
-from a bootstrap over blocks that are long against the time in which samples stay alike.
+Neighbouring samples are alike (caches, clocks, a neighbour on the same machine), so the interval of a percentile counts
+as many samples as blocks show, which are long against the time in which samples stay alike.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.records import Estimate
-from enginebench.stats.intervals import NORMAL, quantile_of_t
+from enginebench.stats.intervals import quantile_of_t
 
 Floats = NDArray[np.float64]
 
@@ -60,15 +59,10 @@ def convert_percent(percent: float) -> float:
 # Blocks this many autocorrelation times long are as good as independent: the correlation that is cut at their
 # ends is then about a tenth of what they hold.
 BLOCK_TIMES = 10
-# Below ten blocks the percentile bootstrap covers visibly less than it says (84 % for 95 % at five), so no
-# interval is given.
+# Below ten blocks the variance between them is known to a third of it at best, so no interval is given.
 MIN_BLOCKS = 10
 # More blocks than this change no digit that is printed; longer ones are always allowed.
 MAX_BLOCKS = 500
-# Draws: the 2.5 % point of 2,000 has 50 draws beyond it, so it moves by a seventh of its own distance at most.
-DRAWS = 2000
-# Candidate values on which the draws are read off; all values where there are no more than this.
-GRID = 512
 # Sokal's window: sum the correlations up to five autocorrelation times; later ones are noise.
 SOKAL_WINDOW = 5.0
 
@@ -139,13 +133,13 @@ def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
 def estimate_tails(
     series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, time: float | None = None
 ) -> list[Estimate]:
-    """The pooled quantiles by nearest rank, with intervals by bootstrap over blocks. Keeps the unit of `series`.
+    """The pooled quantiles by nearest rank, with intervals between order statistics. Keeps the unit of `series`.
 
     `supported` is False where there are fewer than `min_samples(q)` samples or too few blocks for an interval.
 
     Args:
         series: one array of samples a process.
-        shares: 0.99 for p99; several cost one sorting of the samples and one set of draws.
+        shares: 0.99 for p99; several cost one sorting of the samples.
         time: autocorrelation time in samples, where the caller has it already.
     """
     pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
@@ -159,54 +153,59 @@ def estimate_tails(
         method += f"; {len(blocks)} blocks of 10 autocorrelation times are too few for an interval"
         none = Estimate(value=0.0, low=None, high=None, level=level, n=n, method=method, supported=False)
         return [replace(none, value=value) for value in values]
-    method += f"; bootstrap over {len(blocks)} blocks of about {n // len(blocks)} samples"
-    blocks, draws = [np.sort(block) for block in blocks], _draw_blocks(len(blocks))
+    method += f"; exact binomial over {len(blocks)} blocks of about {n // len(blocks)} samples"
     estimates = []
     for q, value in zip(shares, values, strict=True):
-        low, high = _bootstrap_quantile(blocks, draws, pooled, q, level)
+        first, last = bound_rank(n, q, count_effective(blocks, value, level), level)
         enough = n >= min_samples(q)
-        how = method if enough else f"{method}; p{100 * q:g} needs {min_samples(q)} samples"
-        estimates.append(Estimate(value=value, low=low, high=high, level=level, n=n, method=how, supported=enough))
+        estimates.append(
+            Estimate(
+                value=value,
+                low=float(pooled[first - 1]),
+                high=float(pooled[last - 1]),
+                level=level,
+                n=n,
+                method=method if enough else f"{method}; p{100 * q:g} needs {min_samples(q)} samples",
+                supported=enough,
+            )
+        )
     return estimates
 
 
-@lru_cache(maxsize=4)
-def _draw_blocks(blocks: int) -> Floats:
-    """How often each block occurs in each of `DRAWS` draws of as many blocks, with replacement."""
-    picks = np.random.default_rng(0).integers(blocks, size=(DRAWS, blocks))
-    # One count over all draws, each in a range of its own: a fifth of the time of drawing from a multinomial.
-    places = (picks + blocks * np.arange(DRAWS)[:, None]).ravel()
-    counts = np.bincount(places, minlength=DRAWS * blocks).reshape(DRAWS, blocks)
-    return counts.astype(np.float64)
+def count_effective(blocks: Sequence[Floats], value: float, level: float) -> float:
+    """How many independent samples would say as much about the fraction of times up to `value` as these do.
 
+    The variance of that fraction between blocks, over what it would be of independent samples; never more than there
+    are samples. Few blocks estimate a variance badly: the square of Student's t over the normal's allows for it.
 
-def _bootstrap_quantile(
-    blocks: list[Floats], draws: Floats, pooled: Floats, q: float, level: float
-) -> tuple[float, float]:
-    """Bounds of the q-quantile over the draws; `blocks` are sorted, each.
+    Args:
+        blocks: samples of the same process in each, at least two blocks.
 
-    A draw is a count for every block, so its distribution function on a grid of values is one matrix product.
+    Source: E. L. Korn, B. I. Graubard, "Confidence intervals for proportions with small expected number of positive
+        counts estimated from survey data", Survey Methodology 24 (1998).
     """
-    grid = pooled[_grid_ranks(len(pooled), q)]
-    below = np.stack([np.searchsorted(block, grid, side="right") for block in blocks]).astype(np.float64)
-    lengths = np.array([len(block) for block in blocks], dtype=np.float64)
-    reached = draws @ below >= np.ceil(q * (draws @ lengths) - 1e-6)[:, None]
-    # The largest pooled value is on the grid, so every draw reaches its rank.
-    quantiles = np.sort(grid[np.argmax(reached, axis=1)])
-    # What to cut off at each end, so that draws of few blocks, which spread too little, still cover `level`.
-    # Source: T. Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69 (2015),
-    # section 3.4: the expanded percentile interval.
-    n = len(blocks)
-    tail = NORMAL.cdf(-quantile_of_t((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1)))
-    return nearest_rank(quantiles, tail), nearest_rank(quantiles, 1 - tail)
+    lengths = np.array([len(block) for block in blocks])
+    starts = np.cumsum(lengths) - lengths
+    n, count = int(lengths.sum()), len(blocks)
+    within = np.add.reduceat(np.concatenate(list(blocks)) <= value, starts, dtype=np.int64)
+    fraction = within.sum() / n
+    between = float(np.sum((within - fraction * lengths) ** 2)) * count / (count - 1)
+    independent = n * fraction * (1 - fraction)
+    design = max(1.0, between / independent) if independent > 0 else 1.0  # equal times say nothing of it
+    p = (1 + level) / 2
+    return n / (design * (quantile_of_t(p, count - 1) / quantile_of_t(p, math.inf)) ** 2)
 
 
-def _grid_ranks(n: int, q: float) -> NDArray[np.intp]:
-    """Indices of the sorted samples on which quantiles are read off: all of few, else dense around the rank of q."""
-    if n <= GRID:
-        return np.arange(n)
-    centre = find_rank(n, q) - 1
-    near = np.arange(max(0, centre - GRID // 4), min(n, centre + GRID // 4))
-    above = np.linspace(centre, n - 1, GRID // 4).astype(np.intp)
-    below = np.linspace(0, centre, GRID // 4).astype(np.intp)
-    return np.unique(np.concatenate([near, above, below]))
+def bound_rank(n: int, q: float, effective: float, level: float) -> tuple[int, int]:
+    """The ranks, from 1 to n, between which the q-quantile lies, by the exact binomial of `effective` samples.
+
+    Source: C. J. Clopper, E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the
+        binomial", Biometrika 26 (1934); R. S. Woodruff, "Confidence intervals for medians and other position
+        measures", J. Am. Stat. Assoc. 47 (1952), for quantiles of samples in groups.
+    """
+    from scipy.special import betaincinv  # a quarter of a second, which a verb without an interval does not pay
+
+    tail, successes = (1 - level) / 2, q * effective
+    failures = max(effective - successes, np.finfo(np.float64).tiny)  # of the maximum there are none
+    low, high = betaincinv(successes, failures + 1, tail), betaincinv(successes + 1, failures, 1 - tail)
+    return max(1, math.ceil(low * n)), min(n, max(1, math.ceil(high * n)))

@@ -48,7 +48,7 @@ def summarize(
     counted = mean_of_known([m.throughput_pipelined_per_s for m in kept])
     ran = None if kept[0].clock == "modelled" else counted  # what a board could overlap did not run
     asked = (90.0, 95.0, 99.0, 99.9, *percentiles)
-    # Together: they share one sorting and one set of draws, which cost more than all the rest.
+    # Together: they share one sorting, which costs more than all the rest.
     estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
     tails = dict(zip(asked, estimates, strict=True))
     clean = [(np.asarray(m.latency_ns)[~_find_marked(m)], m.build) for m in kept]

@@ -1,13 +1,22 @@
 """The figures of a row, tails included, and those of stages."""
 
+import math
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from scipy import stats
+from scipy import signal, stats
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Block, EngineSpec, Mark, Measurement
-from enginebench.stats.quantiles import autocorrelation_time, estimate_tails, min_samples, split_blocks
+from enginebench.stats.quantiles import (
+    autocorrelation_time,
+    bound_rank,
+    count_effective,
+    estimate_tails,
+    min_samples,
+    split_blocks,
+)
 from enginebench.stats.queueing import strict_min_samples
 from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
 from enginebench.stats.summary import share_marked, summarize
@@ -122,6 +131,37 @@ def test_interval_of_many_samples_agrees_with_order_statistics() -> None:
     low, high = ordered[ranks]
     assert estimate.low == pytest.approx(low, abs=0.3 * (high - low))
     assert estimate.high == pytest.approx(high, abs=0.3 * (high - low))
+
+
+def test_ranks_of_an_interval_are_those_of_clopper_and_pearson() -> None:
+    exact = stats.binomtest(990, 1000).proportion_ci(0.95, method="exact")
+    assert bound_rank(1000, 0.99, 1000.0, 0.95) == (math.ceil(1000 * exact.low), math.ceil(1000 * exact.high))
+    low, high = bound_rank(100_000, 0.99, 1000.0, 0.95)  # a hundred that say as much as one: as wide as of a thousand
+    assert (low, high) == (math.ceil(100_000 * exact.low), math.ceil(100_000 * exact.high))
+    assert bound_rank(10, 1.0, 10.0, 0.95)[1] == 10
+
+
+def test_samples_that_come_in_lumps_count_as_fewer() -> None:
+    rng = np.random.default_rng(3)
+    independent = split_blocks([rng.random(10_000)], 100)
+    # Each block is slow as a whole or not at all: then a block says no more than one sample.
+    lumps = [np.full(100, value) for value in rng.random(100)]
+    assert count_effective(independent, 0.9, 0.95) == pytest.approx(10_000, rel=0.25)
+    assert count_effective(lumps, 0.9, 0.95) == pytest.approx(100, rel=0.1)
+    assert count_effective([np.full(100, 3.0)] * 20, 3.0, 0.95) <= 2_000  # equal times: no more than there are
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_interval_of_p99_covers_about_what_it_says(correlation: float) -> None:
+    truth, hits = np.exp(0.02 * stats.norm.ppf(0.99)), 0
+    rng = np.random.default_rng(8)
+    for _ in range(100):
+        steps = rng.normal(0, np.sqrt(1 - correlation**2), (4, 1500))
+        steps[:, 0] /= np.sqrt(1 - correlation**2)
+        found = estimate_tails([*np.exp(0.02 * signal.lfilter([1], [1, -correlation], steps))], [0.99])[0]
+        assert found.low is not None and found.high is not None
+        hits += found.low <= truth <= found.high
+    assert hits >= 87  # of 95; three standard errors below it are 88, and blocks are cut from correlated samples
 
 
 MS = 1_000_000
