@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from enginebench.features.tune.proposals import Gains, Tried, Walk, find_failed
+from enginebench.features.tune.proposals import Gains, Tried, Walk, find_failed, list_far_arms
 from enginebench.features.tune.space import Arm, Setting
 
 # What a failed candidate is told as: more than any that ran would be dropped for, little enough to compare.
@@ -38,11 +38,12 @@ class OptunaProposer:
 
     def _draw(self, count: int, tried: Sequence[Tried], seen: set[str]) -> Iterator[Setting]:
         study = self._make_study(tried)
-        failed, misses = find_failed(self._arms, tried), 0
+        failed, far, misses = find_failed(self._arms, tried), list_far_arms(self._arms, tried), 0
         while count and misses < PATIENCE:
             arm, chosen = self._ask(study)
             setting = arm.set(chosen)
-            if setting.name in seen or arm.dear & chosen.items() or arm.find_core(chosen) in failed:
+            refused = arm in far or arm.dear & chosen.items() or arm.find_core(chosen) in failed
+            if setting.name in seen or refused:
                 misses += 1
                 continue
             seen.add(setting.name)

@@ -17,7 +17,10 @@ from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.store import read_record
+from enginebench.core.text import list_some
 from enginebench.engines.registry import ENTRIES
+from enginebench.features.tune.expected import KNOWN_FROM, Expectations
+from enginebench.features.tune.race import FAR
 from enginebench.features.tune.records import TuneDocument
 from enginebench.features.tune.space import STREAMS, Arm, Setting
 from enginebench.runs.folder import TUNE_FILE, holds_run, read_results
@@ -84,6 +87,8 @@ def _list_speeds(folder: Path) -> Iterator[tuple[float, bool, object, str, dict[
 class Walk:
     """Plain enumeration: one knob changed from the best of each arm, the fastest first; then two; then what is dear.
 
+    An arm that takes more than twice as long as the leader is left alone: no option of a known engine gained so much.
+
     It needs nothing installed, and finds whatever is found by changing one or two things at a time. What gained most in
     other searches comes first.
     """
@@ -101,7 +106,8 @@ class Walk:
 
         seen = {one.setting.name for one in tried}
         failed = find_failed(self._arms, tried)
-        ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best[0])
+        best = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda one: one[0])
+        ranked = [one for one in best if one[0] <= FAR] or best
         found: dict[str, Setting] = {}
         for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
             near = (_list_near(arm, start, changes, dear, failed) for _, arm, start in ranked)
@@ -119,6 +125,17 @@ def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, .
     """What outputs depend on, of every setting that failed or answered wrong: how one waits mends neither."""
     pairs = ((arm, arm.read(one.setting)) for one in tried if one.cost is None for arm in arms)
     return {arm.find_core(chosen) for arm, chosen in pairs if chosen}
+
+
+def list_far_arms(arms: Sequence[Arm], tried: Sequence[Tried]) -> list[Arm]:
+    """The arms whose best takes more than twice as long as the leader, and those that were never built."""
+    far = []
+    for arm in arms:
+        costs = [one.cost for one in tried if arm.read(one.setting)]
+        ran = [cost for cost in costs if cost is not None]
+        if not costs or (ran and min(ran) > FAR):
+            far.append(arm)
+    return far
 
 
 def _list_near(
@@ -224,7 +241,60 @@ def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind
 def order_first(arms: Sequence[Arm], known: Sequence[Setting]) -> list[Setting]:
     """A default in FP32, which judges; the best combination; quick defaults; other combinations; slow defaults."""
     ranks = {setting.precision: i for i, setting in reversed(list(enumerate(known)))}
-    judges = [arm.default for arm in arms if arm.precision == "fp32"][:1]
+    judges = list_judges(arms)
     defaults = sorted(arms, key=lambda arm: ranks.get(arm.precision, len(known)))
     quick, slow = ([arm.default for arm in defaults if arm.tunes is tunes] for tunes in (False, True))
     return list(dict.fromkeys([*judges, *known[:1], *quick, *known[1:], *slow]))
+
+
+def list_judges(arms: Sequence[Arm]) -> list[Setting]:
+    """The default in FP32 whose outputs the others' are compared with; [] without any."""
+    return [arm.default for arm in arms if arm.precision == "fp32"][:1]
+
+
+def split_first(
+    arms: Sequence[Arm], known: Sequence[Setting], expected: Expectations, budget_s: float
+) -> tuple[list[Setting], list[Setting]]:
+    """(what is built first, the other defaults and combinations), both in order.
+
+    Where times of such models were measured: what judges, then what took at most twice as long as the fastest.
+    """
+    everything = order_first(arms, known)
+    ranked = expected.rank_known(everything, budget_s)
+    if not ranked:
+        return everything, []
+    near = [setting for setting in ranked if not expected.is_far(setting, ranked[0])]
+    first = list(dict.fromkeys([*list_judges(arms), *near]))
+    return first, [setting for setting in everything if setting not in first]
+
+
+class Remaining:
+    """Defaults and combinations that were not built first: those whose engine may be as fast as the leader."""
+
+    name = "defaults"
+
+    def __init__(self, settings: Sequence[Setting], expected: Expectations) -> None:
+        self._settings, self._expected = settings, expected
+
+    def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+        seen = {one.setting.name for one in tried}
+        left = [setting for setting in self._settings if setting.name not in seen]
+        far = {setting.name for setting in self.list_far(tried)}
+        return [setting for setting in left if setting.name not in far][:count]
+
+    def list_far(self, tried: Sequence[Tried]) -> list[Setting]:
+        """Those that are not built: their engine took more than twice as long as the leader where it was measured."""
+        seen = {one.setting.name for one in tried}
+        leader = min((one for one in tried if one.cost is not None), key=lambda one: one.cost or 0.0, default=None)
+        if leader is None:
+            return []
+        left = [setting for setting in self._settings if setting.name not in seen]
+        return [setting for setting in left if self._expected.is_far(setting, leader.setting)]
+
+    def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
+        """What was not built, and why."""
+        far = [setting.name for setting in self.list_far(tried)]
+        if not far:
+            return ()
+        why = "their engines took more than twice as long as the leader's on models of this kind"
+        return (f"Not built, since {why} ({KNOWN_FROM}): {list_some(far)}.",)

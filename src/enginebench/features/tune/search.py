@@ -43,12 +43,15 @@ class Search:
         *,
         store: Callable[[SearchRecord], None] = lambda record: None,
         known: Sequence[Setting] = (),
+        first: Sequence[Setting] = (),
     ) -> None:
         """A search before it begins or goes on: its record has generations if it was interrupted.
 
-        The default settings of the arms race first, with the `known` combinations; then proposers are asked in turns.
+        The `first` settings race first; else the defaults of the arms, with the `known` combinations. Then proposers
+        are asked in turns.
         """
         self._known, self._slow = list(known), {arm.engine for arm in arms if arm.tunes}
+        self._first = list(first) or order_first(arms, known)
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
         self._budget, self._reporter, self._store = budget, reporter, store
@@ -92,7 +95,7 @@ class Search:
     def _propose(self) -> Generation:
         """Known combinations and the defaults; then what the proposers say, in turns; one with nothing left goes."""
         if not self.record.generations:
-            return Generation(settings=tuple(order_first(self._arms, self._known)), first_round=0)
+            return Generation(settings=tuple(self._first), first_round=0)
         while self._proposers:
             proposer = self._proposers.pop(0)
             found = proposer.propose(self.record.request.candidates, self.tried)

@@ -18,14 +18,17 @@ from enginebench.core.records import Artifact, Bound, LayerTime, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
+from enginebench.features.tune.expected import Expectations
 from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.proposals import (
     LowerLevels,
     Proposer,
+    Remaining,
     find_families,
     list_known,
     make_proposer,
     read_gains,
+    split_first,
 )
 from enginebench.features.tune.records import (
     Budget,
@@ -263,7 +266,7 @@ def tune_model(
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
-            lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
+            lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer | Remaining))
             notes = (*warnings, *before, *document.notes, *(line for found in lines for line in found), *remains)
             return replace(document, notes=notes, started_utc=run.started_utc)
 
@@ -321,10 +324,16 @@ def _open(
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
     if isinstance(track, LoadTrack):
         track.find_limit = budget.limit_child
-    good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
+    families, kind = find_families(sources.artifacts), find_kind(request.run.device)
+    good = list_known(arms, families, kind)
+    expected = Expectations(kind, families, good)
+    first, others = split_first(arms, good, expected, request.budget_s)
+    if others:
+        proposers.insert(0, Remaining(others, expected))
     store = partial(write_search, folder.root)
     notes = [*known.notes, *note_unlabelled(judged), *never]
-    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers, notes
+    search = Search(record, arms, track, proposers, budget, reporter, store=store, known=good, first=first)
+    return search, proposers, notes
 
 
 def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifact]) -> tuple[list[Arm], list[str]]:
