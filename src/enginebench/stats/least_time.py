@@ -65,21 +65,28 @@ def _make_rates(fp32: float, tf32: float, fp16: float, int8: float) -> Mapping[s
 
 
 # Sources: NVIDIA's architecture white papers (Volta, Turing, Ampere GA100 and GA102, Ada, Hopper, Blackwell), without
-# sparsity: multiplications by zero weights are not counted as work. The largest variant of each name.
+# sparsity: multiplications by zero weights are not counted as work.
+_VOLTA = _make_rates(fp32=64, tf32=0, fp16=512, int8=512)
+_TURING = _make_rates(fp32=64, tf32=0, fp16=512, int8=1024)
+_GA100 = _make_rates(fp32=64, tf32=512, fp16=1024, int8=2048)
+_GA102_AND_ADA = _make_rates(fp32=128, tf32=256, fp16=512, int8=1024)
+_HOPPER = _make_rates(fp32=128, tf32=1024, fp16=2048, int8=4096)
+_BLACKWELL = _make_rates(fp32=128, tf32=2048, fp16=4096, int8=8192)
+# The largest variant of each name.
 _CHIPS: Mapping[str, Chip] = {
-    "V100": Chip(80, _make_rates(64, 0, 512, 512), 1597),
-    "T4": Chip(40, _make_rates(64, 0, 512, 1024), 1590),
-    "A100": Chip(108, _make_rates(64, 512, 1024, 2048), 1410),
-    "A30": Chip(56, _make_rates(64, 512, 1024, 2048), 1440),
-    "A10": Chip(84, _make_rates(128, 256, 512, 1024), 1800),
-    "A10G": Chip(84, _make_rates(128, 256, 512, 1024), 1800),
-    "L4": Chip(60, _make_rates(128, 256, 512, 1024), 2040),
-    "L40": Chip(142, _make_rates(128, 256, 512, 1024), 2520),
-    "L40S": Chip(142, _make_rates(128, 256, 512, 1024), 2520),
-    "H100": Chip(132, _make_rates(128, 1024, 2048, 4096), 1980),
-    "H200": Chip(132, _make_rates(128, 1024, 2048, 4096), 1980),
-    "GH200": Chip(132, _make_rates(128, 1024, 2048, 4096), 1980),
-    "B200": Chip(148, _make_rates(128, 2048, 4096, 8192), 1965),
+    "V100": Chip(processors=80, rates=_VOLTA, mhz=1597),
+    "T4": Chip(processors=40, rates=_TURING, mhz=1590),
+    "A100": Chip(processors=108, rates=_GA100, mhz=1410),
+    "A30": Chip(processors=56, rates=_GA100, mhz=1440),
+    "A10": Chip(processors=84, rates=_GA102_AND_ADA, mhz=1800),
+    "A10G": Chip(processors=84, rates=_GA102_AND_ADA, mhz=1800),
+    "L4": Chip(processors=60, rates=_GA102_AND_ADA, mhz=2040),
+    "L40": Chip(processors=142, rates=_GA102_AND_ADA, mhz=2520),
+    "L40S": Chip(processors=142, rates=_GA102_AND_ADA, mhz=2520),
+    "H100": Chip(processors=132, rates=_HOPPER, mhz=1980),
+    "H200": Chip(processors=132, rates=_HOPPER, mhz=1980),
+    "GH200": Chip(processors=132, rates=_HOPPER, mhz=1980),
+    "B200": Chip(processors=148, rates=_BLACKWELL, mhz=1965),
 }
 # A GPU that is not listed: more than the largest of these.
 _ANY_CHIP = Chip(256, _make_rates(256, 4096, 8192, 16384), 3000)

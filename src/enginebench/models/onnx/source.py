@@ -18,13 +18,14 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import UNKNOWN_RANK
 from enginebench.core.errors import ArtifactError, ParseError, explaining, importing
 from enginebench.core.names import format_precision
+from enginebench.core.protocols import Array
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
 from enginebench.core.store import explain_access, explain_reading, hash_files, parsing, refuse_pointer
 
 with importing("onnx", 'pip install "enginebench[ort]"'):
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
     from onnx.helper import tensor_dtype_to_np_dtype
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -352,17 +353,40 @@ def load_external_data(model: ModelProto, path: Path) -> None:
     backup or a data version control has, although its content is in order.
     """
     for tensor in _external_tensors(model):
-        location, offset, length = _read_location(tensor, path)
-        sibling = path.parent / location
-        with explain_reading(sibling), sibling.open("rb") as file:
-            file.seek(offset)
-            data = file.read(length)
-        if len(data) < length:
-            end = offset + len(data)
-            raise ArtifactError(f"{sibling} ends at byte {end}; expected {offset + length}. Copy it again")
-        tensor.raw_data = data
+        tensor.raw_data = _read_external(tensor, path)
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
+
+
+def read_tensor_values(tensor: TensorProto, path: Path | None) -> "Array | None":
+    """Return the values of a tensor of the model at `path`; None where they lie beside it and no path is given.
+
+    Raises:
+        ArtifactError: external data is missing, too short, or outside the model's folder.
+    """
+    whole = tensor
+    if tensor.data_location == TensorProto.EXTERNAL:
+        if path is None:
+            return None
+        location, offset, length = _read_location(tensor, path)
+        _check_data_file(path, location, offset + length)
+        whole = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+        whole.raw_data = _read_external(tensor, path)
+    with explaining(ArtifactError, f"the values of tensor {tensor.name!r} cannot be read", ValueError, TypeError):
+        values: Array = numpy_helper.to_array(whole)
+        return values
+
+
+def _read_external(tensor: TensorProto, path: Path) -> bytes:
+    location, offset, length = _read_location(tensor, path)
+    sibling = path.parent / location
+    with explain_reading(sibling), sibling.open("rb") as file:
+        file.seek(offset)
+        data = file.read(length)
+    if len(data) < length:
+        end = offset + len(data)
+        raise ArtifactError(f"{sibling} ends at byte {end}; expected {offset + length}. Copy it again")
+    return data
 
 
 def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -1,19 +1,24 @@
 """Count the work of an ONNX graph that no correct engine can leave out.
 
 Left out is whatever an engine may leave out: nodes whose outputs nobody reads, nodes that depend on constants and on
-shapes alone, a node that repeats another one, and multiplications by weights that are zero. Everything that is not
-known counts as nothing, so that the count is never too high.
+shapes alone, a node that repeats another one, what is cut away, and multiplications by padding and by weights that are
+zero. Everything that is not known counts as nothing, so that the count is never too high.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
+from enginebench.core.protocols import Array
 from enginebench.core.records import LeastWork
 from enginebench.core.tensors import TensorWork
-from enginebench.models.onnx.tensors import MOVES, fix_inputs, infer_tensors
+from enginebench.models.onnx.densities import ZERO_POINTS, Densities
+from enginebench.models.onnx.needs import GraphFacts, find_needed_shares, hands_on, list_read_tensors
+from enginebench.models.onnx.source import read_tensor_values
+from enginebench.models.onnx.tensors import fix_inputs, infer_tensors
+from enginebench.models.onnx.windows import measure_products
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
 # Their outputs differ from call to call, whatever goes in.
@@ -24,47 +29,59 @@ _RANDOM = frozenset(
 _OF_SHAPES = frozenset(("Shape", "Size"))
 # The input with the lengths of sequences: steps behind the end of a sequence need not be computed.
 _LENGTHS = {"LSTM": 4, "GRU": 4, "RNN": 4}
-# Hands all of its first input on: whoever reads the output whole reads the input whole.
-_HANDS_ON = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Cast", "QuantizeLinear"))
-# Reads every value of its inputs. Of others a part may do (Gather, Slice), or nobody knows.
-_READS_ALL = frozenset(
-    (
-        *("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "Add", "Sub", "Div", "Relu", "Sigmoid", "Tanh"),
-        *("Softmax", "LayerNormalization", "BatchNormalization", "GlobalAveragePool", "ReduceMean", "ReduceSum"),
-    )
-)
-_CONVOLUTIONS = frozenset(("Conv", "ConvInteger", "QLinearConv", "ConvTranspose"))
+# Operators of other domains may be called the same and do something else.
+_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
+# Values of a constant that is looked into: masks of attention have some thousands.
+SMALL = 1 << 20
 # A causal mask leaves half of the products of queries and keys, and of their weights and values.
 _CAUSAL = 0.5
 
 
-def count_least_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1) -> LeastWork:
+def count_least_work(
+    model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1, path: Path | None = None
+) -> LeastWork:
     """Count the work of one call with inputs of these shapes; an open first axis of another input is the batch.
 
+    Args:
+        path: of the file, beside which weights may lie; without it the products of such weights count as none.
+
     Raises:
-        ArtifactError: the shapes of the graph cannot be inferred.
+        ArtifactError: the shapes of the graph cannot be inferred, or external data is missing or too short.
     """
     graph, known = model.graph, infer_tensors(fix_inputs(model, shapes, batch))
     constants = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     nodes = list(_drop_repeated(_drop_constant(graph.node, constants, known), [output.name for output in graph.output]))
-    live = _keep_live(nodes, {output.name for output in graph.output})
     tensor_shapes = {name: shape for name, (_, shape) in known.items()}
-    weights = _Weights(graph, constants)
-    macs = {"conv": 0.0, "gemm": 0.0}
-    for node in live:
-        if unit := UNITS.get(node.op_type):
-            macs[unit] += count_node_macs(node, tensor_shapes) * _find_needed_share(node, weights)
-    sizes = {name: tensor.count_bytes() for name, (tensor, _) in known.items()}
-    whole = _list_whole_reads(live, tensor_shapes)
-    inputs = {value.name for value in graph.input} - constants
     outputs = {output.name for output in graph.output}
-    computed = {name for node in live if node.op_type not in MOVES for name in node.output}
+    facts = GraphFacts(tensor_shapes, _read_small(graph, known))
+    needs = find_needed_shares(nodes, outputs, facts)
+    densities = Densities(graph, lambda tensor: read_tensor_values(tensor, path))
+    macs = {"conv": 0.0, "gemm": 0.0}
+    for node in nodes:
+        unit = UNITS.get(node.op_type)
+        share = max((needs.computed.get(name, 0.0) for name in node.output), default=0.0)
+        if unit is not None and share and node.domain in _KNOWN_DOMAINS:
+            share *= measure_products(node, tensor_shapes) if unit == "conv" else 1.0
+            share *= _find_needed_share(node, densities, constants)
+            macs[unit] += share * count_node_macs(node, tensor_shapes)
+    sizes = {name: tensor.count_bytes() for name, (tensor, _) in known.items()}
+    inputs = {value.name for value in graph.input} - constants
+    computed = {name for node in nodes if not hands_on(node, facts) for name in node.output}
     return LeastWork(
         conv_macs=macs["conv"],
         gemm_macs=macs["gemm"],
-        read_bytes=sum(sizes.get(name, 0.0) for name in inputs & whole),
+        read_bytes=sum(sizes.get(name, 0.0) * needs.read.get(name, 0.0) for name in inputs),
         written_bytes=sum(sizes.get(name, 0.0) for name in outputs & computed),
     )
+
+
+def _read_small(graph: GraphProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> dict[str, Array]:
+    """Return the constants that say where something is: places, conditions, factors."""
+    nodes = [node for node in graph.node if node.op_type == "Constant"]
+    tensors = {node.output[0]: a.t for node in nodes for a in node.attribute if a.name == "value"}
+    tensors |= {tensor.name: tensor for tensor in graph.initializer}
+    small = {name: tensor for name, tensor in tensors.items() if math.prod(tensor.dims) <= SMALL}
+    return {name: array for name, tensor in small.items() if (array := read_tensor_values(tensor, None)) is not None}
 
 
 def _drop_constant(
@@ -72,28 +89,12 @@ def _drop_constant(
 ) -> Iterator[NodeProto]:
     """Yield the nodes that depend on the inputs of the graph; outputs of all others join `constants`."""
     for node in nodes:
-        needed = {name for name in _list_needed(node) if name}
+        needed = {name for name in list_read_tensors(node) if name}
         of_shapes = node.op_type in _OF_SHAPES and node.input[0] in known
         if node.op_type not in _RANDOM and (of_shapes or needed <= constants):
             constants.update(node.output)
         else:
             yield node
-
-
-def _list_needed(node: NodeProto) -> Iterator[str]:
-    """Yield the tensors that a node reads, those that its branches and loops take from around them among them."""
-    yield from node.input
-    for attribute in node.attribute:
-        bodies = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-        for body in bodies:
-            yield from _list_captured(body)
-
-
-def _list_captured(body: GraphProto) -> set[str]:
-    own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    own |= {name for node in body.node for name in node.output}
-    read = {name for node in body.node for name in _list_needed(node)} | {output.name for output in body.output}
-    return read - own
 
 
 def _drop_repeated(nodes: Iterable[NodeProto], outputs: Sequence[str]) -> Iterator[NodeProto]:
@@ -116,62 +117,18 @@ def _drop_repeated(nodes: Iterable[NodeProto], outputs: Sequence[str]) -> Iterat
             names.update(zip(node.output, known.output, strict=False))
 
 
-def _keep_live(nodes: Sequence[NodeProto], wanted: set[str]) -> list[NodeProto]:
-    """Return the nodes that an output of the graph depends on."""
-    wanted, live = set(wanted), []
-    for node in reversed(nodes):
-        if wanted & set(node.output):
-            live.append(node)
-            wanted.update(_list_needed(node))
-    return live[::-1]
-
-
-class _Weights:
-    """The constant tensors of a graph, and how much of each is not zero."""
-
-    def __init__(self, graph: GraphProto, constants: set[str]) -> None:
-        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        handing = [node for node in graph.node if node.op_type in _HANDS_ON | {"DequantizeLinear"}]
-        self._origins = {node.output[0]: node.input[0] for node in handing}
-        self.constants = constants
-
-    def measure_density(self, name: str) -> float:
-        """Return the fraction of values that are not zero; 1 of a tensor whose values are not in the file."""
-        while name not in self._tensors and name in self._origins:
-            name = self._origins[name]
-        tensor = self._tensors.get(name)
-        if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
-            return 1.0
-        values: int = math.prod(tensor.dims)
-        return int(np.count_nonzero(numpy_helper.to_array(tensor))) / values if values else 1.0
-
-
-def _find_needed_share(node: NodeProto, weights: _Weights) -> float:
-    """Return the part of a node's products that must be computed."""
+def _find_needed_share(node: NodeProto, densities: Densities, constants: set[str]) -> float:
+    """Return the part of a node's products that have no zero weight as a factor."""
     lengths = _LENGTHS.get(node.op_type)
     if lengths is not None and len(node.input) > lengths and node.input[lengths]:
         return 0.0
     if node.op_type == "Attention":
         return _CAUSAL
-    factors = [node.input[place] for place in FACTORS.get(node.op_type, (0, 1)) if place < len(node.input)]
-    fixed = [name for name in factors if name in weights.constants]
-    return min((weights.measure_density(name) for name in fixed), default=_CAUSAL)
-
-
-def _list_whole_reads(nodes: Sequence[NodeProto], shapes: Mapping[str, Shape]) -> set[str]:
-    """Return the tensors of which every value is read."""
-    whole: set[str] = set()
-    for node in reversed(nodes):
-        reads_all = node.op_type in _READS_ALL or (node.op_type in _CONVOLUTIONS and _covers_input(node, shapes))
-        if reads_all:
-            whole.update(node.input)
-        elif node.op_type in _HANDS_ON and node.output[0] in whole:
-            whole.add(node.input[0])
-    return whole
-
-
-def _covers_input(node: NodeProto, shapes: Mapping[str, Shape]) -> bool:
-    """Return whether the kernel of a convolution leaves no value out between two of its steps."""
-    weights = shapes.get(node.input[FACTORS.get(node.op_type, (0, 1))[1]], ())
-    strides = next((list(a.ints) for a in node.attribute if a.name == "strides"), [])
-    return all(kernel >= stride for kernel, stride in zip(weights[2:], strides, strict=False))
+    places = (1, 2) if lengths is not None else FACTORS.get(node.op_type, (0, 1))
+    zero_points = ZERO_POINTS.get(node.op_type, {})
+    shares = []
+    for place in places:
+        if place < len(node.input) and node.input[place] in constants:
+            zero = zero_points.get(place, len(node.input))
+            shares.append(densities.measure(node.input[place], node.input[zero] if zero < len(node.input) else ""))
+    return min(shares, default=_CAUSAL)

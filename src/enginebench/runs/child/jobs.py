@@ -245,7 +245,8 @@ class LeastWorkJob(Job[LeastWork], frozen=True, kw_only=True, tag="least-work"):
         from enginebench.models.onnx.source import load_graph
         from enginebench.models.onnx.work import count_least_work
 
-        return count_least_work(load_graph(Path(self.path)), self.shapes, self.batch)
+        path = Path(self.path)
+        return count_least_work(load_graph(path), self.shapes, self.batch, path)
 
 
 class BuildAnswer(Provable, frozen=True, kw_only=True):
