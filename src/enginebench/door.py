@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import math
+import os
 import re
 import signal
 import sys
@@ -28,7 +29,7 @@ from enginebench.core.errors import (
     explaining,
 )
 from enginebench.core.features import Verb, list_verbs
-from enginebench.core.text import clean_lines, escape_json, find_failure, open_standard
+from enginebench.core.text import clean_lines, clean_text, escape_json, find_failure, open_standard
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", bound="Struct")
 INTERRUPTED = 130
+LONGEST_NAME = 200  # of a path in a message, in characters
 # A full disk, a quota, or a device that fails under what is printed.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 # No file descriptor, process or memory is left to this process, or to the system.
@@ -180,9 +182,19 @@ def main(args: list[str] | None = None) -> None:
         elif error.errno in UNWRITABLE:
             click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
             code = ArtifactError.exit_code
+        elif error.filename is not None:  # a path that no part of the verb has explained: too long, a loop of links
+            click.echo(f"error: {format_inaccessible(error)}", err=True)
+            code = ArtifactError.exit_code
         elif not isinstance(error, BrokenPipeError):
             raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def format_inaccessible(error: OSError) -> str:
+    """What the system says of a path that was given, which may have a million characters."""
+    name = clean_text(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename))
+    shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
+    return f"cannot access {shown}: {error.strerror}. Check the path"
 
 
 def format_unencodable(text: str) -> str:

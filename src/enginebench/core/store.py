@@ -1,11 +1,13 @@
 """Records as files: atomic writes and copies, reads that name file and field, and upgrades of older schemas."""
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +92,7 @@ def copy_file(source: Path, target: Path) -> None:
     the new one or none, never half of it.
     """
     with explain_reading(source):
-        given = source.open("rb")
+        given = check_regular(source).open("rb")
     with given, replace_atomic(target) as file:
         with suppress(OSError):  # Btrfs, XFS, ...; another file system shares nothing, and nothing was written
             fcntl.ioctl(file.fileno(), FICLONE, given.fileno())
@@ -107,6 +109,25 @@ def explain_access(
 ) -> AbstractContextManager[None]:
     """What the system says of a file, in words of its own."""
     return explaining(kind, what, OSError, tell=lambda error: error.strerror or error, cure=cure)
+
+
+# Where a shell puts the pipes that it opened for a command, and its own input.
+_OPENED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+
+def check_regular(path: Path) -> Path:
+    """Return the path of a file that can be read to its end.
+
+    A pipe waits for a writer, and a device may never end. What the shell opened (`<(COMMAND)`) has a writer.
+
+    Raises:
+        OSError: it is a pipe, a device or a socket.
+    """
+    mode = path.stat().st_mode
+    opened = stat.S_ISFIFO(mode) and str(path).startswith(_OPENED)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or opened):
+        raise OSError(errno.EINVAL, "a pipe or a device, not a regular file", str(path))
+    return path
 
 
 def explain_reading(path: Path) -> AbstractContextManager[None]:
@@ -261,7 +282,7 @@ def _decode_schema(path: Path, data: bytes) -> str:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        data = check_regular(path).read_bytes()
     except OSError as error:
         raise ParseError(path, "", f"no readable file ({error.strerror})", "a JSON file") from error
     if not data:

@@ -10,6 +10,7 @@ from typing import IO, Literal
 from msgspec import Struct
 
 from enginebench.core.aoti import FOLDER
+from enginebench.core.store import check_regular
 
 FileKind = Literal["onnx", "pt2", "torchscript", "state", "module", "checkpoint", "pickle", "safetensors", "arrays"]
 
@@ -58,7 +59,7 @@ class FileContent(Struct, frozen=True, kw_only=True):
 
 def find_file_content(path: Path) -> FileContent:
     """What the file `path` is, which can be read; `kind` is None of any other."""
-    with path.open("rb") as file:
+    with check_regular(path).open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_ZIP):
         return _find_archive(path, head)

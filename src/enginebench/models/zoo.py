@@ -167,6 +167,8 @@ def resolve_model(text: str) -> ModelRef:
     path, suffix = Path(text), Path(text).suffix.lower()
     if suffix not in FOREIGN_SUFFIXES and _is_file(path):
         return _resolve_file(text, path)
+    if special := _find_special(path):
+        raise ModelError(f"model {text!r} is {special}; expected a regular file. Copy the model into one")
     if suffix in FILE_SUFFIXES and ":" not in text:
         if path.is_dir():
             raise ModelError(f"model {text!r} is a folder; expected a file")
@@ -190,6 +192,17 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # a text that is too long for a name
         return False
+
+
+def _find_special(path: Path) -> str:
+    """Return what a path is that is there and neither a file nor a folder; "" of any other."""
+    try:
+        if path.is_symlink() and not path.exists():
+            return "a link that leads to no file"
+        special = path.exists() and not path.is_dir() and not path.is_file()
+    except (OSError, RuntimeError):  # RuntimeError: a link that leads to itself, before Python 3.13
+        return "a link that leads to no file" if path.is_symlink() else ""
+    return "a pipe or a device" if special else ""
 
 
 def _resolve_file(text: str, path: Path) -> ModelRef:

@@ -1,10 +1,12 @@
 """Files that lie about themselves, for every verb that takes such files: an error names them, without a traceback."""
 
 import json
+import os
 import re
+import signal
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,58 @@ def test_a_trial_without_samples_is_measured_again(stored: Path, tmp_path: Path)
     row = json.loads(stored.read_text())
     assert sorted(one["repetition"] for one in row["measurements"]) == [0, 1]
     assert all(len(one["latency_ns"]) == 5 for one in row["measurements"])
+
+
+READS_FILES = {
+    "run": ("run", "FILE", "--engines", "ort", "--quick", "--out", "o"),
+    "run --inputs": ("run", GRAPH, "--engines", "ort", "--quick", "--inputs", "FILE", "--out", "o"),
+    "quantize --calib": ("quantize", GRAPH, "--to", "int8", "--calib", "FILE", "--out", "q.onnx"),
+    "quantize --exclude": ("quantize", GRAPH, "--to", "fp16", "--exclude", "FILE", "--out", "q.onnx"),
+    "accuracy --targets": ("accuracy", f"ort@{GRAPH}", "--data", "digits", "--targets", "FILE"),
+    "diff": ("diff", "FILE", "FILE"),
+    "sweep": ("sweep", "FILE", "--out", "o"),
+    "parse": ("parse", "log", "FILE"),
+    "report": ("report", "FILE"),
+}
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Ends a test that waits for a pipe, of which nobody would hear otherwise."""
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("children", "in_time")
+@pytest.mark.parametrize("special", ["pipe", "device", "loop"])
+@pytest.mark.parametrize("verb", READS_FILES)
+def test_what_is_no_file_is_neither_read_nor_waited_for(verb: str, special: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "given.json"
+    if special == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if special == "device" else path)
+    done = run_here(tmp_path, *(str(path) if word == "FILE" else word for word in READS_FILES[verb]))
+    assert done.returncode in (2, 5)
+    assert "given.json" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("children")
+@pytest.mark.parametrize("verb", READS_FILES)
+def test_names_of_any_length_are_cut_in_the_message(verb: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    done = run_here(tmp_path, *("x" * 9000 if word == "FILE" else word for word in READS_FILES[verb]))
+    assert done.returncode in (2, 5)
+    assert "x" * 50 in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
+    """`parse log <(zcat LOG)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=a.onnx\n")
+    os.close(writing)
+    with os.fdopen(reading):
+        done = run_here(tmp_path, "parse", "log", f"/dev/fd/{reading}")
+    assert "UNKNOWN  TensorRT 8.6.1" in done.stdout

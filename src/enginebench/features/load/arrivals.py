@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import parsing
+from enginebench.core.store import check_regular, parsing
 from enginebench.core.streams import Clock, Ended
 from enginebench.core.text import parse_finite
 from enginebench.features.load.serving import Waiting
@@ -65,7 +65,7 @@ def read_trace(path: Path) -> Times:
     """Offsets in nanoseconds of a text file with one time in seconds on each line, the first arrival at 0."""
     expected = "one time in seconds on each line, none before the one above it"
     with parsing(path, expected, OSError, UnicodeError):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = check_regular(path).read_text(encoding="utf-8").splitlines()
     times: list[float] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

@@ -11,7 +11,7 @@ from msgspec import Struct
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
-from enginebench.core.store import encode, explain_access, parsing, write_atomic
+from enginebench.core.store import check_regular, encode, explain_access, parsing, write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, price
 from enginebench.features.sweep.reading import holds_sweep, read_sweep
@@ -133,7 +133,7 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read_prices(path: Path) -> Prices:
     expected = "a table [per_hour] with a price for each machine kind"
     with explain_access(f"--prices {path}", kind=UsageError), parsing(path, expected):
-        found = msgspec.toml.decode(path.read_bytes(), type=Prices)
+        found = msgspec.toml.decode(check_regular(path).read_bytes(), type=Prices)
     for kind, amount in found.per_hour.items():
         if not 0 <= amount < float("inf"):
             raise UsageError(f"--prices {path}: an hour of {kind} cannot cost {amount:g}")

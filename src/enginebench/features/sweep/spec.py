@@ -22,7 +22,7 @@ from enginebench.core.features import list_names
 from enginebench.core.limits import MOST
 from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import EngineSpec, Scope
-from enginebench.core.store import DECODE_ERRORS, explain_access
+from enginebench.core.store import DECODE_ERRORS, check_regular, explain_access
 from enginebench.engines.registry import check_options, read_engine
 from enginebench.options import fill, read_record
 from enginebench.runs.child.places import enter
@@ -148,7 +148,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
 def read_spec(path: Path) -> SweepSpec:
     with explain_access(f"cannot read {path}", "Name the TOML file of the sweep", UsageError):
-        if path.stat().st_size > SPEC_LIMIT_BYTES:
+        if check_regular(path).stat().st_size > SPEC_LIMIT_BYTES:
             raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: that is not a sweep specification")
         data = path.read_bytes()
     try:

@@ -17,7 +17,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat
-from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.store import check_regular, encode, read_record, write_atomic
 
 if TYPE_CHECKING:
     from enginebench.models.precision.calibration_data import CalibrationData
@@ -163,7 +163,7 @@ def read_calibration_cache(path: Path) -> Calibration:
 
 def _read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > _LARGEST_CACHE_BYTES:
+        if check_regular(path).stat().st_size > _LARGEST_CACHE_BYTES:
             raise ParseError(path, "", f"{path.stat().st_size} bytes", "TensorRT's text cache, some 100 kB")
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

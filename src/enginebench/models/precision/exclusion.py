@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.store import explain_access, write_atomic
+from enginebench.core.store import check_regular, explain_access, write_atomic
 from enginebench.models.precision.graph import make_consumers, make_producers, name_nodes, walk_nodes
 
 COMMENT = "#"
@@ -20,7 +20,7 @@ def read_exclusion(path: Path) -> tuple[str, ...]:
     """The names in a list of excluded nodes, in its order: one a line; empty lines and remarks (#) are left out."""
     try:
         with explain_access(f"--exclude {path} cannot be read", "Check the path"):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = check_regular(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ArtifactError(f"--exclude {path} is not text: expected one node name a line, in UTF-8") from error
     names = [name for line in lines if (name := line.strip()) and not name.startswith(COMMENT)]

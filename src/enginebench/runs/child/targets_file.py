@@ -12,7 +12,7 @@ import numpy as np
 
 from enginebench.core.array_files import read_array_file
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import parsing
+from enginebench.core.store import check_regular, parsing
 from enginebench.stats.metrics.metric import Targets
 
 FORMS = "an .npz, .npy, .json, .csv or .txt file with an entry for each sample"
@@ -56,7 +56,7 @@ def _read_more(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> Targets:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(check_regular(path).read_text(encoding="utf-8"))
     more: dict[str, Any] = {}
     if isinstance(found, dict) and "targets" in found:
         more, found = _read_more(found), found["targets"]
@@ -68,7 +68,7 @@ def _read_json(path: Path) -> Targets:
 
 
 def _read_csv(path: Path) -> Targets:
-    rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))) if row]
+    rows = [row for row in csv.reader(io.StringIO(check_regular(path).read_text(encoding="utf-8-sig"))) if row]
     widths = {len(row) for row in rows}
     if widths not in ({1}, {2}):
         raise ValueError(f"rows of {', '.join(map(str, sorted(widths)))} columns; expected one, or a name and a target")
@@ -83,7 +83,7 @@ def _read_csv(path: Path) -> Targets:
 
 
 def _read_lines(path: Path) -> Targets:
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines = check_regular(path).read_text(encoding="utf-8-sig").splitlines()
     return Targets(values=_as_values([_read_cell(line) for line in lines]))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from enginebench.core.errors import ParseError
+from enginebench.core.store import check_regular
 
 # Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artifact of
 # trtexec that a person waits for, or a compressed bomb.
@@ -32,7 +33,10 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1
 def open_bytes(path: Path) -> bytes | mmap.mmap:
     """The content of `path` without copying it into memory; unpacked when it is gzip."""
     try:
-        with path.open("rb") as file:
+        with check_regular(path).open("rb") as file:
+            if path.is_fifo():  # of the shell: it can be read once, and has no size
+                packed = file.read(MAX_TEXT_BYTES + 1)
+                return unpack_gzip(path, packed) if packed[:2] == _GZIP else packed
             size = path.stat().st_size
             if size > MAX_BYTES:
                 raise ParseError(path, "", f"{size} bytes", f"at most {MAX_BYTES} bytes")
