@@ -1,4 +1,5 @@
-"""Transformers with seeded random weights, for `tune` and `run`: MODEL is `benchmarks.attention:bert`, or `:vit`."""
+"""Transformers with seeded random weights, for `tune` and `run`: MODEL is `benchmarks.attention:bert`, `:minilm` or
+`:vit`."""
 
 from __future__ import annotations
 
@@ -15,6 +16,17 @@ def bert() -> tuple[Any, tuple[Any, ...]]:
     torch.manual_seed(0)
     module = BertModel(BertConfig(return_dict=False)).eval()
     return module, (torch.randint(0, 30522, (1, TOKENS)),)
+
+
+def minilm() -> tuple[Any, tuple[Any, ...]]:
+    """The hidden states of a network of MiniLM-L6's size, and as many token numbers as a sentence has."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    module = BertModel(BertConfig(return_dict=False, **sizes)).eval()
+    return module, (torch.randint(0, 30522, (1, TOKENS // 2)),)
 
 
 def vit() -> tuple[Any, tuple[Any, ...]]:

@@ -8,12 +8,17 @@
 Of each lap every engine has a few calls in a row, of which the fastest counts; a row is the median of the laps' ratios
 to PyTorch in FP32 (ONNX Runtime where MODEL is a graph) and to its own engine's FP32, with the middle half of the laps.
 Needs a quiet machine: other work slows engines whose threads wait for each other more than the rest, and a ratio with
-them. Outputs are compared on the data, against FP32, as centred cosine.
+them. Outputs are compared on the data, against FP32, as centred cosine, and by the limits of the precision.
+
+`--hand` adds candidates that no recipe makes: NNCF on the model as OpenVINO reads it. `--json FILE` keeps the time of
+every lap, so that any two rows can be paired; with `ONEDNN_MAX_CPU_ISA=AVX2` OpenVINO and PyTorch compute as on an
+older processor (ONNX Runtime has no such setting).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 import tempfile
@@ -23,26 +28,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import format_precision
+from enginebench.core.names import escape_precision, format_precision
 from enginebench.core.recipes import RECIPES, find_graph_precision, find_start
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.store import derive
 from enginebench.engines.registry import open_backend, takes
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.precision.graph import is_transformer, load_whole_graph
 from enginebench.models.precision.quantize import quantize
+from enginebench.stats.drift import default_limits, measure_drift
 
-CALLS, CHECKED = 4, 16
+CALLS, CHECKED = 4, 64
+BF16 = "openvino:floats=bf16"
 ROWS: tuple[tuple[str, Any, Any], ...] = (
     ("pytorch", "fp32", None),
-    ("pytorch-compile", "fp32", None),
+    ("pytorch", "bf16", None),
+    ("pytorch:cast=autocast", "bf16", None),
+    *((engine, p, None) for engine in ("pytorch-compile", "pytorch-aoti") for p in ("fp32", "bf16")),
+    *((f"{engine}:cast=autocast", "bf16", None) for engine in ("pytorch-compile", "pytorch-aoti")),
     ("pytorch-compile", "int8", "pt2e"),
-    *(("ort", *p) for p in (("fp32", None), ("int8", "cpu"), ("int8", "dynamic"), ("int8", "w8"), ("int4", "w4"))),
+    ("ort", "fp32", None),
+    *(("ort", "int8", recipe) for recipe in ("cpu", "tensorrt", "nncf", "dynamic", "w8")),
+    ("ort", "int4", "w4"),
     *(("openvino", p, None) for p in ("fp32", "bf16")),
-    *(("openvino", *p) for p in (("int8", "nncf"), ("int8", "dynamic"), ("int8", "w8"), ("int4", "w4"))),
-    *(("openvino:floats=bf16", "int8", recipe) for recipe in ("cpu", "nncf")),
+    *(("openvino", "int8", recipe) for recipe in ("nncf", "nncf:mixed", "cpu", "tensorrt", "dynamic", "w8")),
+    ("openvino", "int4", "w4"),
+    *((BF16, "int8", recipe) for recipe in ("nncf", "nncf:mixed", "cpu", "tensorrt")),
 )
+# NNCF's presets on the model as OpenVINO reads it, with its bias correction as it comes.
+BY_HAND = ("PERFORMANCE", "MIXED")
 
 
 def main() -> None:
@@ -54,43 +73,89 @@ def main() -> None:
     parser.add_argument("--laps", type=int, default=9)
     parser.add_argument("--n", type=int, default=32, help="entries of the data that ranges are taken from")
     parser.add_argument("--without", default="^$", help="leave out rows whose name matches, such as 'compile|w8'")
+    parser.add_argument("--hand", action="store_true", help="add NNCF on the model as OpenVINO reads it")
+    parser.add_argument("--folder", help="where the graphs are kept; they are not made again if they are there")
+    parser.add_argument("--json", help="where the times of all laps are kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measure(options, Path(folder))
+        measure(options, Path(options.folder or folder))
 
 
 def measure(options: argparse.Namespace, folder: Path) -> None:
     sources = make_sources(options, folder)
     data = open_data(options.data, model=options.model, inputs=sources[-1].inputs, n=options.n)
     engines: dict[str, Any] = {}
-    for engine, precision, recipe in ROWS:
-        name = f"{engine} {format_precision(precision, recipe)}"
+    rows = [
+        (f"{engine} {format_precision(precision, recipe)}", engine, precision, recipe)
+        for engine, precision, recipe in ROWS
+    ]
+    rows += [
+        (f"{engine} int8 by hand {preset}", engine, "int8", preset)
+        for preset in BY_HAND
+        for engine in ("openvino", BF16)
+    ] * options.hand
+    for name, engine, precision, recipe in rows:
         if re.search(options.without, name):
             continue
         try:
-            spec = make_spec(engine, precision, recipe, options.threads)
-            artifact = make_artifact(sources, spec, data, folder, options.threads)
+            spec = make_spec(engine, precision, None if recipe in BY_HAND else recipe, options.threads)
+            if recipe in BY_HAND:
+                artifact = quantize_by_hand(sources[-1], recipe, data, folder)
+            else:
+                artifact = make_artifact(sources, spec, data, folder, options.threads)
             backend = open_backend(spec.backend, load_module, folder)
             engines[name] = backend.load(backend.build(artifact, spec, folder), spec)
             engines[name].bind(data.read(0, 1))
             engines[name].run()
         except (EngineBenchError, StopIteration) as error:
             engines.pop(name, None)
-            print(f"{name:28} not run: {str(error)[:150] or 'no such source'}", flush=True)
+            print(f"{name:34} not run: {str(error)[:400] or 'no such source'}", flush=True)
     _, times = take_turns(engines, options.laps)
     answers = {name: list(answer(engine, data)) for name, engine in engines.items()}
-    first = next(iter(engines))
-    for name in engines:
+    first, kept = next(iter(engines)), {}
+    for name, engine in engines.items():
         near = compare(answers[name], answers[first])
         floats = f"{re.split('[ :]', name)[0]} fp32"
         shown = "  ".join(f"to {n} {show_ratio(times[n], times[name])}" for n in (first, floats) if n in times)
-        print(f"{name:28} {statistics.median(times[name]):8.3f} ms  {shown}  centred cosine {near:.4f}")
+        drift = judge(answers[name], answers[first], name)
+        shares = engine.effective_precision() if hasattr(engine, "effective_precision") else {}
+        ran = ", ".join(f"{share:.0%} {precision}" for precision, share in shares.items() if share >= 0.01)
+        limits = "within limits" if drift.passed else "changed"
+        print(
+            f"{name:34} {statistics.median(times[name]):8.3f} ms  {shown}  cosine {near:.4f} {limits}; {ran}",
+            flush=True,
+        )
+        kept[name] = {"ms": times[name], "cosine": near, "passed": drift.passed, "ran": shares}
+        kept[name]["snr_min"] = min(o.snr_db or 0.0 for o in drift.outputs)
+    if options.json:
+        Path(options.json).write_text(json.dumps(kept))
+
+
+def judge(found: list[Any], wanted: list[Any], name: str) -> Any:
+    precision: Any = re.search("fp32|bf16|int8|int4", name.rpartition(" ")[2] if "hand" not in name else "int8")
+    limits = default_limits(precision[0])
+    return measure_drift({"first": np.array(wanted)}, {"first": np.array(found)}, limits)
+
+
+def quantize_by_hand(graph: Artifact, preset: str, data: Any, folder: Path) -> Artifact:
+    import nncf
+    import openvino
+
+    target = folder / f"hand-{preset.lower()}.xml"
+    if not target.exists():
+        whole = openvino.Core().read_model(graph.path)
+        samples = nncf.Dataset([data.read(i, i + 1) for i in range(data.n)])
+        named = getattr(nncf.QuantizationPreset, preset)
+        model_type = nncf.ModelType.TRANSFORMER if is_transformer(load_whole_graph(Path(graph.path))) else None
+        made = nncf.quantize(whole, samples, preset=named, model_type=model_type, subset_size=data.n)
+        openvino.save_model(made, str(target), compress_to_fp16=False)
+    return derive(graph, [target, target.with_suffix(".bin")], folder, kind="openvino", precision="int8", recipe="qat")
 
 
 def make_spec(engine: str, precision: Any, recipe: Any, threads: int) -> EngineSpec:
     backend, _, given = engine.partition(":")
-    given = "force=1" if precision == "bf16" else given
-    chosen = dict([given.split("=")]) if given else {}
+    forced = ["force=1"] if precision == "bf16" else []
+    chosen = dict(pair.split("=") for pair in (*filter(None, [given]), *forced))
     return EngineSpec(backend=backend, precision=precision, recipe=recipe, threads=threads, options=chosen)
 
 
@@ -109,7 +174,6 @@ def load_module(artifact: Artifact) -> Any:
 def make_sources(options: argparse.Namespace, folder: Path) -> list[Artifact]:
     if options.model.endswith(".onnx"):
         from enginebench.models.onnx.inputs import complete_inputs
-        from enginebench.models.onnx.source import read_onnx
 
         return [complete_inputs(read_onnx(Path(options.model)), None)]
     from enginebench.models.torch.export import export_onnx
@@ -129,12 +193,14 @@ def make_artifact(sources: list[Artifact], spec: EngineSpec, data: Any, folder: 
     source = next(s for s in sources if s.kind == kind)
     if find_graph_precision(spec.backend, spec.precision) == "fp32" or (kind == "torch" and recipe is None):
         return source
-    out = folder / f"{spec.precision}-{recipe}.{'pt2' if kind == 'torch' else 'onnx'}"
+    out = folder / escape_precision(f"{spec.precision}-{recipe}.{'pt2' if kind == 'torch' else 'onnx'}")
+    if out.exists() and kind == "onnx":
+        return replace(read_onnx(out), inputs=source.inputs, outputs=source.outputs)
     if kind == "torch":
         from enginebench.models.torch.eight_bits import quantize_module
 
         return quantize_module(source, "pt2e", data, out, "minmax", threads)
-    ranges = calibrate(source, data, threads=threads) if recipe == "cpu" else None
+    ranges = calibrate(source, data, threads=threads) if recipe in ("cpu", "tensorrt") else None
     return quantize(source, spec.precision or "int8", recipe, out, calibration=ranges, data=data, threads=threads)
 
 

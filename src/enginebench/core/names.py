@@ -87,6 +87,11 @@ def format_precision(precision: str | None, recipe: str | None, mix: str = "") -
     return f"{named} mix {mix}" if mix else named
 
 
+def escape_precision(precision: str) -> str:
+    """The PRECISION text as part of a file's name: without the blanks and colons that `format_precision` has."""
+    return precision.replace(" ", "-").replace(":", "-")
+
+
 def show_precision(engine: str, precision: str | None) -> str | None:
     """`int8+bf16` of an engine whose floats beside INT8 are in BF16."""
     return "int8+bf16" if precision == "int8" and "floats=bf16" in engine else precision
@@ -127,7 +132,7 @@ def row_id(engine: EngineSpec, requested_precision: Precision | None, measure: M
 def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> list[str]:
     name = slug(format_engine(engine)) if engine.options else engine.backend
     precision = format_precision(requested_precision, engine.recipe, engine.mix)
-    parts = [name, precision.replace("@", ".").replace(" ", "-")]
+    parts = [name, escape_precision(precision).replace("@", ".")]
     parts += [f"b{engine.batch}", measure.scope, f"t{engine.threads}", measure.cache]
     if engine.shapes:
         parts.append(slug("_".join(f"{name}-{'x'.join(map(str, shape))}" for name, shape in engine.shapes.items())))
@@ -145,9 +150,10 @@ def find_rows(text: str, results: Iterable[Result]) -> list[str]:
     known = {result.id: result for result in results}
     if text in known:
         return [text]
+    asked = escape_precision(text).replace("@", ".")
     for loose in (False, True):
         for ran in (False, True):
-            fits = [one for one, result in known.items() if _fits(text.replace("@", "."), result, loose=loose, ran=ran)]
+            fits = [one for one, result in known.items() if _fits(asked, result, loose=loose, ran=ran)]
             if fits:
                 return fits
     return []
@@ -187,7 +193,7 @@ _SETTINGS = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
 
 def _join_parts(row: Any, precision: str | None, settings: Sequence[str], with_options: bool) -> str:
     name = slug(row.engine) if with_options and ":" in row.engine else row.engine.partition(":")[0]
-    named = format_precision(precision, row.recipe, row.mix).replace(" ", "-")
+    named = escape_precision(format_precision(precision, row.recipe, row.mix))
     return "-".join([name, named, *(f"{_SETTINGS[key]}{getattr(row, key)}" for key in settings)])
 
 

@@ -45,6 +45,7 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "tensorrt": RecipeRecord(precisions=("int8", "fp8")),
     "cpu": RecipeRecord(),
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
+    "nncf:mixed": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "smooth": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "dynamic": RecipeRecord(
         itself=("fp8",),

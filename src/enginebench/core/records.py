@@ -11,7 +11,9 @@ from msgspec import Struct
 from enginebench.core.engine_api import TEXT as TEXT
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4"]
-Recipe = Literal["tensorrt", "cpu", "nncf", "smooth", "dynamic", "w8", "w4", "pt2e", "static", "weak", "qat"]
+Recipe = Literal[
+    "tensorrt", "cpu", "nncf", "nncf:mixed", "smooth", "dynamic", "w8", "w4", "pt2e", "static", "weak", "qat"
+]
 ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design", "aoti"]
 # What an engine has built already, as files.
 BUILT: tuple[ArtifactKind, ...] = ("plan", "aoti")

@@ -14,7 +14,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.names import format_precision, name_mix, parse_precision
+from enginebench.core.names import escape_precision, format_precision, name_mix, parse_precision
 from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
@@ -121,7 +121,7 @@ def quantize(path: PathLike, to: To, out: Out, **options: Unpack[QuantizeOptions
 
 @door.command(quantize, "F.onnx")
 def command(path: str, to: str, out: str | None, shown: Printed, **options: Unpack[QuantizeOptions]) -> None:
-    suffix = format_precision(*parse_precision(to)).replace("@", "-")
+    suffix = escape_precision(format_precision(*parse_precision(to))).replace("@", "-")
     document = quantize(path, to, out or Path(path).with_suffix(f".{suffix}.onnx"), **options)
     door.show(document, shown, print_quantized)
 

@@ -89,7 +89,7 @@ def test_prints_what_was_done(folder: Path) -> None:
     [
         (
             ["mlp.onnx", "--to", "int8@static"],
-            "unknown recipe 'static' of int8; known: tensorrt, cpu, nncf, smooth, dynamic",
+            "unknown recipe 'static' of int8; known: tensorrt, cpu, nncf, nncf:mixed, smooth, dynamic",
         ),
         (["mlp.onnx", "--to", "int8", "--inputs", "x.npy", "--calib-cache", "c"], "keep one"),
         (["mlp.onnx", "--to", "int8@nncf", "--calib", "x.npy", "--calib-cache", "c"], "none to write"),

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets
-from enginebench.core.names import format_engine, format_precision, slug
+from enginebench.core.names import escape_precision, format_engine, format_precision, slug
 from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
 from enginebench.engines.registry import find_entry
@@ -98,7 +98,7 @@ class Bench(Struct, frozen=True, kw_only=True):
 def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: float) -> LoadRow:
     """The row of a configuration: engine with its options, precision, streams, threads of each, batch."""
     name = slug(format_engine(engine)) if engine.options else engine.backend
-    precision = format_precision(engine.precision, engine.recipe).replace("@", ".")
+    precision = escape_precision(format_precision(engine.precision, engine.recipe)).replace("@", ".")
     entry = find_entry(engine.backend)
     # Every batch costs a compilation, and on a GPU filling one up costs little beside that.
     few = max_batch > 1 and engine.device != "cpu" and entry.tunes and "max_shapes" not in entry.options

@@ -231,13 +231,13 @@ def _to_eight_bits(
     reduce_range: bool,
     left_out: Sequence[str],
 ) -> _Change:
-    if recipe in ("nncf", "smooth"):
+    if recipe in ("nncf", "nncf:mixed", "smooth"):
         if data is None:
             raise UsageError(
                 f"int8@{recipe} takes its ranges itself and needs the data: give --calib F.npz, which --keep-batches "
                 "F.npz of enginebench calibrate writes"
             )
-        return _Change(model=quantize_with_nncf(prepared, data, left_out, smooth=recipe == "smooth"))
+        return _Change(model=quantize_with_nncf(prepared, data, left_out, recipe))
     if recipe == "dynamic":
         return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
     if quantizes_weights_only(recipe):

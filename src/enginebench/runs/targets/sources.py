@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.commands import VERB
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
-from enginebench.core.names import format_engine, format_precision, known, name_mix
+from enginebench.core.names import escape_precision, format_engine, format_precision, known, name_mix
 from enginebench.core.recipes import RECIPES, find_needs
 from enginebench.core.records import BUILT, Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
@@ -238,7 +238,7 @@ def describe_graph(
     It lies in `out`, else in `place`, with the ranges, which all graphs of a folder share.
     """
     folder = (out or place).absolute()
-    name = format_precision(precision, recipe, name_mix(exclude)).replace("@", "-").replace(" ", "-")
+    name = escape_precision(format_precision(precision, recipe, name_mix(exclude))).replace("@", "-")
     return QuantizeJob(
         model=graph.model,
         artifact=graph,

@@ -464,7 +464,7 @@ def test_ranges_that_no_graph_has_are_refused(residual, tmp_path, value, said):
         ("fp32", None, {}, "not a precision to quantize to: it is what the graph has"),
         ("tf32", None, {}, "setting of the engine"),
         ("fp16", "cpu", {}, "fp16 has no recipes"),
-        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf, smooth, dynamic, w8"),
+        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf, nncf:mixed, smooth, dynamic, w8"),
         ("int8", "qat", {}, "is unknown; recipes"),
         ("fp8", "cpu", {}, "recipes of fp8: tensorrt"),
         ("int8", "cpu", {"io_types": "cast"}, "stay FP32"),
@@ -531,6 +531,25 @@ def test_nncf(digits, tmp_path, name):
     assert abs(right - found) <= lost and measure_centred_cosine(after, before) >= alike
 
 
+def test_nncf_gives_zero_points_only_where_they_are_asked_for(tmp_path):
+    pytest.importorskip("nncf")
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=size).astype(np.float32) for name, size in (("w", (64, 32)), ("v", (32, 8)))}
+    artifact = write_nodes(
+        tmp_path, "a = MatMul (x, w) b = Elu (a) y = MatMul (b, v)", weights, ["batch", 64], ["batch", 8]
+    )
+    np.savez(tmp_path / "x.npz", x=rng.uniform(-1, 5, size=(64, 64)).astype(np.float32))
+    data = open_data(str(tmp_path / "x.npz"), model="m", inputs=artifact.inputs, n=64)
+    nonzero = {}
+    for recipe in ("nncf", "nncf:mixed"):
+        graph = onnx.load(quantize(artifact, "int8", recipe, tmp_path / "q.onnx", data=data).path).graph
+        tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        points = [tensors[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"]
+        nonzero[recipe] = sum(int(point.any()) for point in points)
+        assert points
+    assert nonzero["nncf"] == 0 < nonzero["nncf:mixed"]
+
+
 def test_outliers_are_smoothed_where_nobody_sees_a_transformer(tmp_path):
     pytest.importorskip("nncf")
     rng = np.random.default_rng(0)
@@ -542,9 +561,9 @@ def test_outliers_are_smoothed_where_nobody_sees_a_transformer(tmp_path):
     np.savez(tmp_path / "x.npz", x=x)
     data = open_data(str(tmp_path / "x.npz"), model="m", inputs=artifact.inputs, n=64)
     found, before = {}, run_graph(artifact.path, {"x": x})
-    for recipe in ("nncf", "smooth"):
-        made = quantize(artifact, "int8", recipe, tmp_path / f"{recipe}.onnx", data=data)
+    for recipe in ("nncf:mixed", "smooth"):  # which differ in nothing else
+        made = quantize(artifact, "int8", recipe, tmp_path / "q.onnx", data=data)
         assert read_onnx(Path(made.path)).recipe == recipe
         noise = run_graph(made.path, {"x": x}) - before
         found[recipe] = float((noise**2).sum() / (before**2).sum())
-    assert found["smooth"] < found["nncf"] / 2
+    assert found["smooth"] < found["nncf:mixed"] / 2

@@ -67,12 +67,14 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
         ("or", []),
         ("ort-int8@cpu", ["ort-int8.cpu-b1"]),
         ("ort-int8", ["ort-int8.cpu-b1"]),
-        ("openvino", ["openvino-fp32-b1"]),
+        ("openvino-fp32", ["openvino-fp32-b1"]),
+        ("openvino-int8@nncf:mixed", ["openvino-int8.nncf-mixed-b1"]),
         ("ort-fp32-b1-compute-t1-hot", ["ort-fp32-b1"]),
     ],
 )
 def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[str]) -> None:
     rows = [make_result("ort"), make_result("ort", batch=8), make_result("ort", "int8@cpu"), make_result("openvino")]
+    rows.append(make_result("openvino", "int8@nncf:mixed"))
     rows = [replace(row, id=row_id(row.engine, row.requested_precision, row.measure)) for row in rows]
     assert find_rows(text, rows) == [f"{name}-compute-t1-hot" for name in fits]
     shown = shorten_ids(describe_run(model="m", machine=None, spec={}, results=rows).rows)
