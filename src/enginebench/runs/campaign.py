@@ -356,22 +356,29 @@ class Campaign:
     def _prepare_together(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
         """Builds and checks rows at the same time, and has their records made one after another.
 
-        What a child says is told when its row has its turn, so that the log is the same each time. A row that fails
-        beside others, perhaps for want of memory, is tried again alone; one whose time ran out is not.
+        What the first child says is shown at once, so that a build of minutes is not silent; what the others say when
+        it is their turn, so that the log is the same each time. A row that fails beside others, perhaps for want of
+        memory, is tried again alone; one whose time ran out is not.
         """
-        notes: dict[str, list[str]] = {row.id: [] for row in rows}
-        if len(rows) > 1:
+        first, *others = rows
+        notes: dict[str, list[str]] = {row.id: [] for row in others}
+        if others:
             self._reporter.step(f"building and checking {len(rows)} configurations side by side")
         works: list[Work[PrepareAnswer]] = []
         for row in rows:
             wait_until_sure(works, left=self._workers - 1)
-            job, told = self._describe_prepare(row), notes[row.id].append
-            works.append(children[row.id].start(job, timeout_s=self._timeout_s(), on_note=told))
+            if row is first:
+                self._reporter.step(f"{label(row)}: build and check")
+            on_note = tell_steps(self._reporter, label(row)) if row is first else notes[row.id].append
+            works.append(
+                children[row.id].start(self._describe_prepare(row), timeout_s=self._timeout_s(), on_note=on_note)
+            )
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
-            self._reporter.step(f"{label(row)}: build and check")  # as the row would have told alone
+            if row is not first:
+                self._reporter.step(f"{label(row)}: build and check")  # as the row would have shown alone
             found = attempt(work.finish)
-            for text in notes[row.id]:
+            for text in notes.get(row.id, ()):
                 self._reporter.step(f"{label(row)}: {text}")
             if isinstance(found, EngineBenchError) and not isinstance(found, UsageError | DependencyError | TimedOut):
                 self._prepare_alone(row)
