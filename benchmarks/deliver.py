@@ -23,7 +23,7 @@ from enginebench.core.records import Block, Measurement
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob
 from enginebench.runs.folder import RunFolder, Stored
-from enginebench.runs.targets.bundles import read_bundle
+from enginebench.runs.targets.bundles import read_bundle_folder
 from enginebench.runs.targets.sides import open_stored
 from enginebench.stats.compare import compare
 from enginebench.stats.quantiles import median
@@ -142,7 +142,7 @@ def time_first(out: Path) -> float:
         begin = time.perf_counter()
         subprocess.run([sys.executable, "-B", "-c", FIRST, str(out)], check=True, capture_output=True)
         seconds.append(time.perf_counter() - begin)
-    assert read_bundle(out)  # it is still whole
+    assert read_bundle_folder(out)  # it is still whole
     return sorted(seconds)[1]
 
 

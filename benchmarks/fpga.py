@@ -21,7 +21,7 @@ from enginebench.features.fpga.board import SPEEDS_FILE, Speed, SpeedTable, read
 from enginebench.features.fpga.network import count_ideal_cycles, requantize, split_scale
 from enginebench.features.fpga.simulation import count_engine_cycles, count_transaction_cycles
 from enginebench.features.fpga.synth import Synthesis
-from enginebench.features.fpga.verb import read_model, simulate_model, synthesize_model
+from enginebench.features.fpga.verb import read_quantized_network, simulate_model, synthesize_model
 
 # Source of every limit: the first draft of this design, which this one must not fall behind (issue "Beyond the GPU").
 CYCLE_LIMITS = {1: 1.05, 4: 1.05, 8: 1.05, 16: 1.15}
@@ -44,7 +44,7 @@ CELLS: dict[tuple[str, int, int], float | None] = {
 
 def check_cycles() -> bool:
     """Prints cycles of an inference against the ideal; whether every limit is met."""
-    network = read_model(None, 16)
+    network = read_quantized_network(None, 16)
     print("lanes  ideal  cycles  ratio  limit")
     met = True
     for lanes, limit in CYCLE_LIMITS.items():
@@ -102,7 +102,7 @@ def check_closed_form() -> bool:
     met = True
     for baud, divisor in BAUD_DIVISORS.items():
         found = simulate_model(None, (8, divisor, 32), n=20)
-        predicted = count_transaction_cycles(read_model(None, 32), 8, divisor)
+        predicted = count_transaction_cycles(read_quantized_network(None, 32), 8, divisor)
         good = abs(found.transaction_cycles - predicted) <= CLOSED_FORM_LIMIT * predicted
         met &= good
         share = found.cycles_per_inference / found.transaction_cycles

@@ -29,11 +29,11 @@ from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson  # 
 from enginebench.features.load.document import LoadDocument, LoadSettings, format_row  # noqa: E402
 from enginebench.features.load.jobs import ServeJob  # noqa: E402
 from enginebench.features.load.probe import Plan  # noqa: E402
-from enginebench.features.load.rates import Bench, Prober, name_row  # noqa: E402
+from enginebench.features.load.rates import LoadCandidate, Prober, name_row  # noqa: E402
 from enginebench.features.load.verb import load_target  # noqa: E402
 from enginebench.measure.pin import count_stream_threads  # noqa: E402
 from enginebench.report.progress import PlainReporter  # noqa: E402
-from enginebench.runs.request import Shared  # noqa: E402
+from enginebench.runs.request import SharedSettings  # noqa: E402
 from enginebench.stats.capacity import CapacitySearch  # noqa: E402
 from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, judge_point  # noqa: E402
 from queues import wait_quantile_md1  # noqa: E402
@@ -151,11 +151,11 @@ def count_alarms(times: int, process_sd: float) -> None:
         )
 
 
-def make_bench(name: str) -> Bench:
+def make_bench(name: str) -> LoadCandidate:
     row = name_row(EngineSpec(backend=name), streams=1, max_batch=1, max_wait_ms=0.0)
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
     job = ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="")
-    return Bench(row=row, job=job)
+    return LoadCandidate(row=row, job=job)
 
 
 def run(
@@ -163,7 +163,7 @@ def run(
 ) -> LoadDocument:
     """What `load` finds."""
     names = [parse_engine(text) for text in engines.split(" ")]
-    request = Shared(threads=threads or count_stream_threads(1), **shared).make_request(
+    request = SharedSettings(threads=threads or count_stream_threads(1), **shared).make_request(
         model,
         engines=names,
         precisions=[parse_precision(text) for text in precisions.split(",")],

@@ -26,7 +26,7 @@ import enginebench
 from enginebench.core.names import parse_engine
 from enginebench.core.records import EngineSpec
 from enginebench.core.streams import Ended
-from enginebench.features.load.child import CLOCK, find_kind_of, open_streams, read_samples, warm_up
+from enginebench.features.load.child import CLOCK, find_kind_of, open_streams, read_request_samples, warm_up
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.serving import Batcher, Waiting, serve
 from enginebench.models.onnx.source import read_packaged_onnx
@@ -86,7 +86,7 @@ class Queries:
 def ask_loadgen(engine: EngineSpec, scenario: str, qps: float, seconds: float, folder: Path) -> dict[str, Any]:
     """Every key of LoadGen's detail log with its last value."""
     job = ServeJob(model=MODEL, artifact=read_packaged_onnx(MODEL), engine=engine, out_dir=str(folder))
-    samples = read_samples(job)
+    samples = read_request_samples(job)
     streams = open_streams(open_for(engine, str(folder)), job)
     warm_up(streams, samples, job.max_batch)
     queries = Queries([find_kind_of(sample) for sample in samples])

@@ -20,7 +20,7 @@ import msgspec
 
 import enginebench
 from enginebench import options
-from enginebench.core.features import HOME, find_each, list_features, list_names
+from enginebench.core.features import HOME, find_each, list_features, list_offered
 from enginebench.door import VERBS
 from enginebench.options import Opt
 from enginebench.verbs.read import DOCUMENTS
@@ -107,7 +107,7 @@ def introduce(words: str, command: click.Command) -> str:
 
 def list_fields() -> str:
     """The fields of each document, then those of the records in them, with the fields that hold these."""
-    known = DOCUMENTS | dict(zip(list_names("documents"), find_each("documents"), strict=True))
+    known = DOCUMENTS | dict(zip(list_offered("documents"), find_each("documents"), strict=True))
     parts: dict[type[msgspec.Struct], list[str]] = {}
     for schema, record in known.items():
         collect_parts(schema.removeprefix("enginebench.").partition("/")[0], record, parts)

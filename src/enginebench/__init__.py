@@ -84,7 +84,7 @@ def __getattr__(name: str) -> object:
 
     value: object = None
     if name == "__all__":
-        value = sorted([*_HOMES, *import_module("enginebench.core.features").list_names("functions")])
+        value = sorted([*_HOMES, *import_module("enginebench.core.features").list_offered("functions")])
     elif name in _HOMES:
         value = getattr(import_module(f"enginebench.{_HOMES[name]}"), name)
     elif not name.startswith("_"):

@@ -305,13 +305,13 @@ def command(
         shown: record of what the command line alone has.
         first: names of the options that most people need, in the order of --help.
     """
-    from enginebench.options import Printed, list_options, name_groups, read_record, sort_options
+    from enginebench.options import Printed, list_all_options, list_options, name_groups, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
         own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
         absent: dict[str, Any] = vars(function).get("absent", {}) if function else {}
         printed = list_options(shown or Printed)
-        usual = {option.name: option.default for option in read_record(shown or Printed).values()}
+        usual = {option.name: option.default for option in list_all_options(shown or Printed).values()}
         known, takes = own | printed, inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
 

@@ -111,7 +111,7 @@ def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
 
 
 @functools.cache
-def read_record(record: type) -> dict[str, Opt]:
+def list_all_options(record: type) -> dict[str, Opt]:
     """The options of a record by name, those of absent features, too."""
     return read_hints(get_hints(record, include_extras=True))
 
@@ -122,7 +122,7 @@ def list_options(record: type) -> dict[str, Opt]:
     groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Native, Shared, Printed, Progress)]
     place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
     ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
-    found = {n: o for n, o in read_record(record).items() if o.feature in {"", *list_features()}}
+    found = {n: o for n, o in list_all_options(record).items() if o.feature in {"", *list_features()}}
     return sort_options({name: replace(option, rank=ranks[name]) for name, option in found.items()})
 
 
@@ -139,7 +139,7 @@ def name_groups(names: Iterable[str]) -> dict[str, str]:
         "Printing": (Printed, ("wide", "warnings", "help")),
     }
     # The later group wins: Trusting inherits what Printed has.
-    known = {name: title for title, (record, more) in groups.items() for name in (*read_record(record), *more)}
+    known = {name: title for title, (record, more) in groups.items() for name in (*list_all_options(record), *more)}
     return {name: known[name] for name in names if name in known}
 
 
@@ -156,7 +156,7 @@ def verb(record: type) -> Callable[[F], F]:
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         hints = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in own})
         first = read_hints(get_hints(hints, function.__globals__, include_extras=True))
-        absent = {n: o.default for n, o in read_record(record).items() if n not in options}
+        absent = {n: o.default for n, o in list_all_options(record).items() if n not in options}
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
@@ -197,7 +197,7 @@ def verb(record: type) -> Callable[[F], F]:
 
 def fill(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every option of a record, checked: as given, else by default."""
-    return {name: option.check(given.get(name, option.default)) for name, option in read_record(record).items()}
+    return {name: option.check(given.get(name, option.default)) for name, option in list_all_options(record).items()}
 
 
 def pick(kind: type[S], options: Mapping[str, Any]) -> S:

@@ -32,7 +32,7 @@ from enginebench.core.store import encode, hash_files
 from enginebench.engines.registry import find_entry, open_backend
 from enginebench.measure.honesty import find_skipped_work
 from enginebench.measure.loop import measure_left
-from enginebench.measure.topology import read_allowed_cpus, read_text
+from enginebench.measure.topology import read_allowed_cpus, read_system_file
 from enginebench.measure.watch import FOREIGN_CPU_CORES, BlockWatch
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Case:
         self.backend: Any = backend
         self._opened = opened
         self.name, self.entry, self.source, self.expect, self.folder = entry.name, entry, source, expect, folder
-        self.deep_source = make_source(entry, folder, LAYERS)
+        self.deep_source = make_network_source(entry, folder, LAYERS)
         self._built: dict[tuple[str, bytes], Artifact] = {}
         # One with a rule of its own need not take longer for more layers.
         self.computes = expect is expect_network
@@ -176,10 +176,10 @@ def open_case(
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as opened:
         folder = cache_dir or Path(scratch)
         backend = open_backend(engine, make_module, folder) if isinstance(engine, str) else engine
-        yield Case(backend, entry, make_source(entry, Path(scratch)), expect or expect_network, folder, opened)
+        yield Case(backend, entry, make_network_source(entry, Path(scratch)), expect or expect_network, folder, opened)
 
 
-def make_source(entry: Entry, folder: Path, layers: int = 0) -> Artifact:
+def make_network_source(entry: Entry, folder: Path, layers: int = 0) -> Artifact:
     """The network in the form that an engine takes."""
     if entry.takes == "torch":
         return make_artifact("torch", "", f"{layers:064}", (), layers)
@@ -551,7 +551,7 @@ def _measure_busiest(engine: Engine) -> float:
 
 def _read_thread_ns() -> dict[Path, int]:
     """CPU time of each thread of this process. Source: Documentation/scheduler/sched-stats.rst of Linux."""
-    texts = {path: read_text(path) for path in Path("/proc/self/task").glob("*/schedstat")}
+    texts = {path: read_system_file(path) for path in Path("/proc/self/task").glob("*/schedstat")}
     return {path: int(text.split()[0]) for path, text in texts.items() if text}
 
 

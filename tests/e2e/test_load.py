@@ -18,7 +18,7 @@ from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, BlockReading, Capacity, EngineSpec, MeasureSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
 from enginebench.features.load import probe
-from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
+from enginebench.features.load.arrivals import RELEASED, SharedBoard, read_arrivals, schedule_constant, schedule_poisson
 from enginebench.features.load.document import LoadDocument, LoadSettings, format_row
 from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
@@ -27,7 +27,7 @@ from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockWatch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.isolate import Child
-from enginebench.runs.request import Shared
+from enginebench.runs.request import SharedSettings
 from enginebench.verbs.report import command as report
 from graphs import write_text
 from processes import Cli, start_cli
@@ -44,7 +44,7 @@ EMPTY = LoadDocument(
 
 
 def load(folder: Path, *engines: str, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
-    shared, named = Shared(threads=1, inputs=inputs), [parse_engine(engine) for engine in engines]
+    shared, named = SharedSettings(threads=1, inputs=inputs), [parse_engine(engine) for engine in engines]
     how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1), "input_size": None}
     request = shared.make_request(model, engines=named, precisions=[("fp32", None)], **how)
     return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
@@ -135,13 +135,13 @@ def test_a_trace_is_followed_and_offline_asks_everything_at_once(tmp_path: Path)
     assert point.batch is not None and point.batch > 8
     trace = tmp_path / "trace.txt"
     trace.write_text("# seconds\n3.0\n3.1\n\n3.1\n3.4\n")
-    assert read_trace(trace).tolist() == pytest.approx([0, 1e8, 1e8, 4e8], abs=2)
+    assert read_arrivals(trace).tolist() == pytest.approx([0, 1e8, 1e8, 4e8], abs=2)
     (point,) = load(tmp_path / "t", "fake", arrivals=str(trace)).points
     assert point.offered == point.completed == 4
     for text in ("1\n0.5\n", "1\nx\n", "1\n", "1\nnan\n"):
         trace.write_text(text)
         with pytest.raises(ParseError):
-            read_trace(trace)
+            read_arrivals(trace)
 
 
 def test_an_engine_that_dies_or_fails_leaves_what_was_measured(tmp_path: Path) -> None:
@@ -171,14 +171,14 @@ def watch_children(monkeypatch: pytest.MonkeyPatch, see: Any) -> None:
 def kill_generators(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Has every generator killed once it has released so many requests."""
 
-    def kill(pid: int, board: Board) -> None:
+    def kill(pid: int, board: SharedBoard) -> None:
         while board.head[RELEASED] < after:
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
 
     def see(child: Child, job: Any) -> Any:
         if isinstance(job, ArriveJob):
-            threading.Thread(target=kill, args=(child.pid, Board(job.board))).start()
+            threading.Thread(target=kill, args=(child.pid, SharedBoard(job.board))).start()
         return job
 
     watch_children(monkeypatch, see)

@@ -24,7 +24,7 @@ from enginebench.engines.backends.torch import module as torch_cast
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.openvino import make_settings
 from enginebench.engines.pytorch_module import cast_module
-from enginebench.engines.refusals import explain_refusal, find_operator, shorten_words
+from enginebench.engines.refusals import find_operator, make_refusal, shorten_words
 from enginebench.engines.registry import ENTRIES, open_backend, probe, takes
 from enginebench.engines.verified import FORCE
 from enginebench.testing import CHECKS, INPUT, OUTPUT, Case, Inconclusive, check_batch_may_change, open_case
@@ -321,7 +321,7 @@ def test_graphs_and_lengths_that_do_not_fit_are_explained(tmp_path: Path) -> Non
     ):
         with pytest.raises(Exception, match="ncompatible") as caught:
             load()
-        found = explain_refusal("it cannot read m.onnx", caught.value)
+        found = make_refusal("it cannot read m.onnx", caught.value)
         assert str(found).startswith("MatMul: it cannot read m.onnx: ") and "ncompatible" in str(found)
     text = "g (float[n, m] x) => (float[3, 4] y) { t = Constant <value = int64[2] {3, 4}> () y = Reshape (x, t) }"
     artifact = write_graph(tmp_path / "m.onnx", text)
@@ -347,7 +347,7 @@ def test_operators_and_reasons_in_messages_that_were_seen() -> None:
         assert shorten_words(words).startswith(f"the file has {told}")
     for mixed in ("m must have the same dtype, but got A and B", "Input type (a) and bias type (b) should be the same"):
         assert shorten_words(mixed).endswith("the model casts in its forward. Give the engine cast=autocast")
-    found = explain_refusal("X cannot load m.onnx", RuntimeError("Protobuf parsing failed."))
+    found = make_refusal("X cannot load m.onnx", RuntimeError("Protobuf parsing failed."))
     assert type(found) is ArtifactError
     assert str(found) == "X cannot load m.onnx: Protobuf parsing failed."
-    assert str(explain_refusal("X cannot", RuntimeError())) == "X cannot: RuntimeError"
+    assert str(make_refusal("X cannot", RuntimeError())) == "X cannot: RuntimeError"

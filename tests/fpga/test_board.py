@@ -12,7 +12,7 @@ from enginebench.features.fpga.board import find_speed, make_board
 from enginebench.features.fpga.engine import create_backend
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.onnx_reader import read_network
-from enginebench.features.fpga.verb import find_differences
+from enginebench.features.fpga.verb import find_other_classes
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.task import feed_digits, load_digits
 
@@ -71,7 +71,7 @@ def test_all_digits_are_exact_and_classed_as_onnx_runtime_does(quantized, digits
     assert found.cycles_per_inference == 180
     assert set(found.transaction_cycles) == {simulation.count_transaction_cycles(network, 16, 1)}
     ours = network.decode(found.answers)
-    assert len(find_differences(ours, run_ort(quantized, inputs), labels)) <= 2
+    assert len(find_other_classes(ours, run_ort(quantized, inputs), labels)) <= 2
     assert (ours.argmax(axis=1) == labels).mean() > 0.985
 
 
@@ -99,5 +99,5 @@ def test_row_of_the_digits_network_and_differences_of_classes(quantized, digits,
     assert (answers.argmax(axis=1) == digits[1][:200]).mean() > 0.97
     ours = np.array([[1, 5, 4.5], [9, 0, 0]], np.float32)
     theirs = np.array([[1, 5, 5.5], [9, 0, 0]], np.float32)
-    (found,) = find_differences(ours, theirs, np.array([2, 0]))
+    (found,) = find_other_classes(ours, theirs, np.array([2, 0]))
     assert (found.index, found.device, found.onnxruntime, found.label, found.margin) == (0, 1, 2, 2, 0.5)

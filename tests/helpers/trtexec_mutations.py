@@ -11,7 +11,7 @@ from enginebench.features.trtexec.log import read_log
 from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.trace import read_trace_bytes
 from enginebench.stats.layer_diff import compare_layers
-from enginebench.stats.plans.layers import read_engine, summarize_layers
+from enginebench.stats.plans.layers import read_engine_document, summarize_inspection
 from enginebench.stats.plans.profile import read_profile, summarize_profile
 from enginebench.stats.plans.source import decode_text, unpack_gzip
 
@@ -41,7 +41,7 @@ def read_profile_file(data: bytes) -> None:
 
 
 def read_layers_file(data: bytes) -> None:
-    document = summarize_layers(read_engine(decode_text(data), FILE), FILE)
+    document = summarize_inspection(read_engine_document(decode_text(data), FILE), FILE)
     encode(compare_layers(document, document))
 
 

@@ -38,7 +38,7 @@ def is_package(path: Path) -> bool:
         return False
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_package_record(path: Path) -> dict[str, Any]:
     """What a package says of itself; ArtifactError if it is damaged or a member would not be unpacked as it is."""
     try:
         with zipfile.ZipFile(path) as archive:

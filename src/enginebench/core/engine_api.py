@@ -34,7 +34,7 @@ class DeviceTimes(NamedTuple):
     copy_out: int
 
 
-class TensorSpec(Protocol):
+class TensorSpecLike(Protocol):
     """One input or output. A dynamic axis is a name ("batch"), a static one a number; `dtype` is NumPy's name.
 
     `sizes`: the length of each open axis where nobody gives one; 0 where it is the batch, or `shape` says it.
@@ -50,7 +50,7 @@ class TensorSpec(Protocol):
     def sizes(self) -> tuple[int, ...]: ...
 
 
-class Artifact(Protocol):
+class ArtifactLike(Protocol):
     """What an engine opens."""
 
     @property
@@ -58,12 +58,12 @@ class Artifact(Protocol):
     @property
     def precision(self) -> str | None: ...
     @property
-    def inputs(self) -> Sequence[TensorSpec]: ...
+    def inputs(self) -> Sequence[TensorSpecLike]: ...
     @property
-    def outputs(self) -> Sequence[TensorSpec]: ...
+    def outputs(self) -> Sequence[TensorSpecLike]: ...
 
 
-class EngineSpec(Protocol):
+class EngineSpecLike(Protocol):
     """How it is to be run. Options come beside it, every one of them with its value."""
 
     @property
@@ -132,7 +132,7 @@ def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
         raise UsageError(f"the engine {engine} has no inputs yet; call bind first")
 
 
-def read_index(spec: EngineSpec) -> int:
+def read_index(spec: EngineSpecLike) -> int:
     """The N of `cuda:N`, the GPU that a spec names; UsageError if it names none."""
     kind, _, index = spec.device.partition(":")
     if kind != "cuda" or not (index or "0").isdecimal():
@@ -208,7 +208,7 @@ class SharedEngine(Closing):
             )
 
 
-def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> None:
+def check_feeds(specs: Sequence[TensorSpecLike], feeds: Mapping[str, object]) -> None:
     """Checks that `feeds` are exactly the inputs of `specs`, in dtype and shape; FeedError names every fault."""
     import numpy as np
 
@@ -276,25 +276,25 @@ def format_shape(shape: Sequence[int | str]) -> str:
     return "x".join(str(axis) for axis in shape) or "scalar"
 
 
-def list_sizes(spec: TensorSpec) -> tuple[int, ...]:
+def default_shape(spec: TensorSpecLike) -> tuple[int, ...]:
     """The length of each axis where nobody gives one: by default 0, the batch, of the first, and 1 of any other."""
     return spec.sizes or (0, *[1] * (len(spec.shape) - 1))
 
 
-def concrete_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
+def concrete_shape(spec: TensorSpecLike, batch: int) -> tuple[int, ...]:
     """The shape with every dynamic axis replaced: by its size; else the first axis by `batch`, any other by 1."""
-    pairs = zip(spec.shape, list_sizes(spec), strict=False)
+    pairs = zip(spec.shape, default_shape(spec), strict=False)
     return tuple(axis if isinstance(axis, int) else size or batch for axis, size in pairs)
 
 
-def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
+def find_batch_axes(specs: Sequence[TensorSpecLike]) -> dict[str, int | None]:
     """{input name: the axis along which its entries lie}; None for an input that every entry shares.
 
     Where no open axis is the batch, entries lie on the first axis, if that is fixed, and as long as the first input's.
     """
     opened: dict[str, int | None] = {}
     for spec in specs:
-        pairs = enumerate(zip(spec.shape, list_sizes(spec), strict=False))
+        pairs = enumerate(zip(spec.shape, default_shape(spec), strict=False))
         opened[spec.name] = next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
     if any(place is not None for place in opened.values()):
         return opened
@@ -302,7 +302,7 @@ def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
     return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}
 
 
-def name_axes(inputs: Sequence[TensorSpec], feeds: Feeds) -> dict[str, int]:
+def find_axis_lengths(inputs: Sequence[TensorSpecLike], feeds: Feeds) -> dict[str, int]:
     """Length of every named axis, as the bound arrays have it."""
     return {
         axis: length
@@ -312,7 +312,7 @@ def name_axes(inputs: Sequence[TensorSpec], feeds: Feeds) -> dict[str, int]:
     }
 
 
-def make_answer(spec: TensorSpec, axes: Mapping[str, int]) -> Array | None:
+def make_answer(spec: TensorSpecLike, axes: Mapping[str, int]) -> Array | None:
     """A buffer for an output, or None where its shape is known only after the run.
 
     Floats start as NaN, so that an output that no run has filled cannot pass for an answer.

@@ -51,7 +51,7 @@ def list_verbs() -> list[Verb]:
     return [verb._replace(module=f"{HOME}.{name}.{verb.module}") for name, verb in found]
 
 
-def list_names(kind: Kind) -> list[str]:
+def list_offered(kind: Kind) -> list[str]:
     return [name for feature in list_features().values() for name in getattr(feature, kind)]
 
 

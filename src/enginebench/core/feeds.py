@@ -47,7 +47,7 @@ def random_feeds(specs: Sequence[TensorSpec], batch: int, seed: int) -> dict[str
     return {spec.name: feeds[spec.name] for spec in specs}
 
 
-def join_samples(samples: Sequence[Feeds], size: int | None = None) -> dict[str, Array]:
+def fill_batch(samples: Sequence[Feeds], size: int | None = None) -> dict[str, Array]:
     """The samples as one batch of `size` entries, filled up with copies of the last; one sample stays as it is."""
     missing = 0 if size is None else size - sum_entries(samples)
     if len(samples) == 1 and missing <= 0:
@@ -61,7 +61,7 @@ def sum_entries(samples: Sequence[Feeds]) -> int:
     return sum(len(next(iter(feeds.values()), ())) for feeds in samples)
 
 
-def cut_entries(outputs: Mapping[str, Array], entries: int, size: int) -> dict[str, Array]:
+def drop_filling(outputs: Mapping[str, Array], entries: int, size: int) -> dict[str, Array]:
     """The outputs without the entries that only filled the batch up."""
     if entries >= size:
         return dict(outputs)

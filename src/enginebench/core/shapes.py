@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import concrete_shape as concrete_shape
+from enginebench.core.engine_api import default_shape
 from enginebench.core.engine_api import find_batch_axes as find_batch_axes
 from enginebench.core.engine_api import fits_shape as fits_shape
 from enginebench.core.engine_api import format_shape as format_shape
-from enginebench.core.engine_api import list_sizes
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
@@ -79,7 +79,7 @@ def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
     lengths, places = match_axes(specs, shapes), find_batch_axes(specs)
 
     def size(spec: TensorSpec) -> TensorSpec:
-        pairs = enumerate(zip(spec.shape, list_sizes(spec), strict=False))
+        pairs = enumerate(zip(spec.shape, default_shape(spec), strict=False))
         sizes = tuple(
             0 if isinstance(axis, int) or i == places[spec.name] else lengths.get(axis, old) for i, (axis, old) in pairs
         )

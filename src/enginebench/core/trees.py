@@ -112,7 +112,7 @@ def name_positional(forward: Callable[..., Any], count: int, *, alone: bool = Tr
     return names[:count] if len(names) >= count else [f"{INPUT}_{i}" for i in range(count)]
 
 
-def name_answer(answer: Any, is_tensor: Callable[[Any], bool]) -> list[str]:
+def name_output_tensors(answer: Any, is_tensor: Callable[[Any], bool]) -> list[str]:
     """Names of the tensors of an answer: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
     root = OUTPUTS if _list_children(answer) is not None else OUTPUT
     return [path[0] for path, leaf in _join_paths(list_leaves(answer, (root,))) if is_tensor(leaf)]

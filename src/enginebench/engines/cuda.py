@@ -158,7 +158,7 @@ def copy_to_host(target: PinnedArray, buffer: DeviceBuffer, stream: Stream) -> N
     call(runtime.cudaMemcpyAsync, target.address, buffer.address, target.array.nbytes, TO_HOST, stream.raw)
 
 
-class Graph(Owned):
+class CapturedGraph(Owned):
     """Work that was captured from a stream, launched as one."""
 
     def __init__(self, captured: Any) -> None:
@@ -166,7 +166,7 @@ class Graph(Owned):
         super().__init__(raw, runtime.cudaGraphExecDestroy, lambda _: runtime.cudaGraphDestroy(captured))
 
 
-def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
+def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> CapturedGraph:
     """What `enqueue` puts on the stream, as a graph. It must have run before: nothing is set up during capture."""
     call(runtime.cudaStreamBeginCapture, stream.raw, CAPTURE_MODE)
     try:
@@ -174,7 +174,7 @@ def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
     except BaseException:
         runtime.cudaStreamEndCapture(stream.raw)
         raise
-    return Graph(call(runtime.cudaStreamEndCapture, stream.raw))
+    return CapturedGraph(call(runtime.cudaStreamEndCapture, stream.raw))
 
 
 class TimedRun:
@@ -204,7 +204,7 @@ class TimedRun:
         self.end.close()
 
 
-def make_graph_launch(graph: Graph, stream: Stream) -> Callable[[], object]:
+def make_graph_launch(graph: CapturedGraph, stream: Stream) -> Callable[[], object]:
     """The launch of a graph as a call without arguments; true when it succeeds."""
     launch, raw, handle = runtime.cudaGraphLaunch, graph.raw, stream.raw
     return lambda: launch(raw, handle)[0] == SUCCESS

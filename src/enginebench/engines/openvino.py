@@ -11,14 +11,14 @@ import openvino
 from ..core.engine_api import (
     UNKNOWN_RANK,
     Array,
-    Artifact,
     ArtifactError,
+    ArtifactLike,
     BackendUnavailable,
     Closing,
-    EngineSpec,
+    EngineSpecLike,
     Feeds,
     RunCall,
-    TensorSpec,
+    TensorSpecLike,
     check_feeds,
     check_state,
     concrete_shape,
@@ -32,13 +32,13 @@ NAME = "openvino"
 GROUP = 32
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OpenvinoEngine:
+def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> OpenvinoEngine:
     """An engine on `spec.threads` threads; `options` has a value for each."""
-    graph = Graph(read_graph(artifact), static=options["shapes"] == "static")
+    graph = BoundGraph(read_graph(artifact), static=options["shapes"] == "static")
     return OpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
 
 
-def read_graph(artifact: Artifact) -> Any:
+def read_graph(artifact: ArtifactLike) -> Any:
     """OpenVINO's model of a file; an input that only a Dropout reads, named after what that makes, has its own name."""
     model = openvino.Core().read_model(artifact.path)
     known = list_fed(model)
@@ -49,7 +49,7 @@ def read_graph(artifact: Artifact) -> Any:
     return model
 
 
-class Graph:
+class BoundGraph:
     """A graph for the arrays of a call, which OpenVINO reads as it is.
 
     Args:
@@ -88,7 +88,7 @@ def read_capabilities() -> tuple[str, ...]:
 
 
 def make_settings(
-    spec: EngineSpec, options: Mapping[str, str], streams: int = 1, hint: str = "latency"
+    spec: EngineSpecLike, options: Mapping[str, str], streams: int = 1, hint: str = "latency"
 ) -> dict[str, Any]:
     """The plugin's settings for a spec on this CPU, for so many requests at a time, each on the spec's threads.
 
@@ -133,12 +133,14 @@ def list_fed(compiled: Any) -> frozenset[str]:
     return frozenset(name for port in compiled.inputs for name in port.get_names())
 
 
-def copy_outputs(request: Any, outputs: Sequence[TensorSpec]) -> dict[str, Array]:
+def copy_outputs(request: Any, outputs: Sequence[TensorSpecLike]) -> dict[str, Array]:
     """Copies of the outputs of a request that has ended."""
     return {spec.name: np.array(request.get_tensor(spec.name).data, order="C") for spec in outputs}
 
 
-def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
+def check_declared(
+    inputs: Sequence[TensorSpecLike], outputs: Sequence[TensorSpecLike], arrays: Mapping[str, Array]
+) -> None:
     """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
 
     Where an input's first axis is open, files often declare their outputs for one entry.
@@ -157,11 +159,11 @@ def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
 class OpenvinoEngine(Closing):
     """A compiled graph, one request, and input tensors that OpenVINO allocated (and aligned) itself."""
 
-    def __init__(self, graph: Graph, artifact: Artifact, *, settings: dict[str, Any], batch: int) -> None:
+    def __init__(self, graph: BoundGraph, artifact: ArtifactLike, *, settings: dict[str, Any], batch: int) -> None:
         self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
         self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
         self._artifact: Any = artifact
-        self._graph: Graph | None = graph
+        self._graph: BoundGraph | None = graph
         self._settings = settings
         self._values: dict[str, int] = {}  # of the inputs that the compiled graph has no other value for
         self._compiled: Any = None
@@ -213,7 +215,7 @@ class OpenvinoEngine(Closing):
             self._graph.close()
         self._graph = self._compiled = self._request = self._infer = None
 
-    def _check_open(self) -> Graph:
+    def _check_open(self) -> BoundGraph:
         check_state(NAME, closed=self._graph is None)
         assert self._graph is not None
         return self._graph

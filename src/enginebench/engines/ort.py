@@ -12,17 +12,17 @@ import onnxruntime
 from ..core.engine_api import (
     TEXT,
     Array,
-    Artifact,
+    ArtifactLike,
     BackendUnavailable,
     Closing,
-    EngineSpec,
+    EngineSpecLike,
     Feeds,
     RunCall,
     check_feeds,
     check_state,
+    find_axis_lengths,
     flatten_answer,
     make_answer,
-    name_axes,
 )
 from ..core.sums import keep_sums_exact, open_cpu_session
 
@@ -47,13 +47,13 @@ OPTIMISATION = {
 }
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OrtEngine:
+def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> OrtEngine:
     """An engine on `spec.threads` threads; `options` has a value for each."""
     session = open_session(artifact.path, make_session_options(spec, options))
     return (LooseOrtEngine if needs_values(session, artifact) else OrtEngine)(session, artifact, spec)
 
 
-def make_session_options(spec: EngineSpec, options: Mapping[str, str]) -> Any:
+def make_session_options(spec: EngineSpecLike, options: Mapping[str, str]) -> Any:
     """Session options of a spec: its threads and no others, its optimisation and spinning, a silent log."""
     # What was optimised ahead must not be optimised again: its operators are the kernels of this processor already.
     settings = make_plain_options(spec.threads, "none" if options["ahead"] == "1" else options["opt"])
@@ -96,7 +96,7 @@ def open_session(path: str, settings: Any) -> Any:
     return session
 
 
-def needs_values(session: Any, artifact: Artifact) -> bool:
+def needs_values(session: Any, artifact: ArtifactLike) -> bool:
     """Whether something in or out has no plain buffer that could be bound: text, a sequence, a map."""
     plain = all(node.type.startswith("tensor(") for node in (*session.get_inputs(), *session.get_outputs()))
     return not plain or any(spec.dtype == TEXT for spec in (*artifact.inputs, *artifact.outputs))
@@ -105,7 +105,7 @@ def needs_values(session: Any, artifact: Artifact) -> bool:
 class OrtEngine(Closing):
     """A session and its binding. `run` is the extension's own call with its arguments bound: no Python in between."""
 
-    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
+    def __init__(self, session: Any, artifact: ArtifactLike, spec: EngineSpecLike) -> None:
         self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
         self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
         self._artifact: Any = artifact
@@ -221,7 +221,7 @@ class OrtEngine(Closing):
         self._settled = self._misdeclared = False
         self._feeds = {s.name: np.empty(feeds[s.name].shape, s.dtype) for s in self.inputs}
         self._bind_inputs()
-        axes = name_axes(self.inputs, feeds)
+        axes = find_axis_lengths(self.inputs, feeds)
         self._answers = {s.name: make_answer(s, axes) for s in self.outputs}
         self._late = [name for name, answer in self._answers.items() if answer is None]
         for name, answer in self._answers.items():
@@ -238,7 +238,7 @@ class OrtEngine(Closing):
 class LooseOrtEngine(OrtEngine):
     """A session whose inputs and answers pass as values, since text, sequences and maps cannot be bound."""
 
-    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
+    def __init__(self, session: Any, artifact: ArtifactLike, spec: EngineSpecLike) -> None:
         super().__init__(session, artifact, spec)
         self._values: list[Any] = []
 

@@ -15,18 +15,18 @@ import onnxruntime
 
 from ..core.engine_api import (
     Array,
-    Artifact,
     ArtifactError,
+    ArtifactLike,
     BackendUnavailable,
-    EngineSpec,
+    EngineSpecLike,
     Feeds,
     MeasurementError,
     UsageError,
     check_feeds,
+    find_axis_lengths,
     find_batch_axes,
     format_shape,
     make_answer,
-    name_axes,
     read_index,
 )
 from . import cuda
@@ -39,12 +39,12 @@ PROVIDER = "CUDAExecutionProvider"
 RUNS_BEFORE_LAUNCH = 3
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OrtCudaEngine:
+def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> OrtCudaEngine:
     """An engine on the GPU of the spec; `options` has a value for each."""
-    return OrtCudaEngine(artifact, spec, options, make_session_options(artifact, spec, options))
+    return OrtCudaEngine(artifact, spec, options, make_cuda_session_options(artifact, spec, options))
 
 
-def make_session_options(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
+def make_cuda_session_options(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> Any:
     """Session options: the batch as a constant, so that shapes are folded away and no node is left for the CPU."""
     settings = make_plain_options(spec.threads, options["opt"])
     places = find_batch_axes(artifact.inputs)
@@ -56,7 +56,7 @@ def make_session_options(artifact: Artifact, spec: EngineSpec, options: Mapping[
     return settings
 
 
-def make_provider_options(spec: EngineSpec, options: Mapping[str, str], stream: cuda.Stream) -> dict[str, str]:
+def make_provider_options(spec: EngineSpecLike, options: Mapping[str, str], stream: cuda.Stream) -> dict[str, str]:
     """The CUDA provider's options; TF32 is always said, because the provider's own default is on.
 
     Only FP32 switches it off: the provider reads `use_tf32` as "tensor cores may be used" and, without it, withholds
@@ -75,7 +75,7 @@ def make_provider_options(spec: EngineSpec, options: Mapping[str, str], stream: 
     }
 
 
-def open_session(path: str, settings: Any, wanted: dict[str, str]) -> Any:
+def open_cuda_session(path: str, settings: Any, wanted: dict[str, str]) -> Any:
     """A session on the CUDA provider, whose settings were read back."""
     preload = getattr(onnxruntime, "preload_dlls", None)
     if preload is not None:  # finds CUDA and cuDNN where pip put them
@@ -131,7 +131,7 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
 class OrtCudaEngine(cuda.DeviceEngine):
     """A session bound to memory on the device. `run` returns when the stream has done what the session enqueued."""
 
-    def __init__(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], settings: Any) -> None:
+    def __init__(self, artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str], settings: Any) -> None:
         self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
         self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
         self._options = options
@@ -139,7 +139,7 @@ class OrtCudaEngine(cuda.DeviceEngine):
         super().__init__(NAME, read_index(spec))
         try:
             wanted = make_provider_options(spec, options, self._open_stream())
-            self.session: Any = open_session(artifact.path, settings, wanted)
+            self.session: Any = open_cuda_session(artifact.path, settings, wanted)
             self._by_host = find_host_inputs(self.session, graph=options["cuda_graph"] == "1")
         except BaseException:
             super().close()
@@ -228,7 +228,7 @@ class OrtCudaEngine(cuda.DeviceEngine):
             )
         self._open_stream().synchronize()
         self._free_buffers()
-        axes = name_axes(self.inputs, feeds)
+        axes = find_axis_lengths(self.inputs, feeds)
         first = {spec.name: feeds[spec.name] for spec in self.inputs}
         for spec in self.outputs:
             if spec.name in first:  # an input that is handed on, which no run writes: its buffers hold the answer

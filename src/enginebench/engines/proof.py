@@ -114,12 +114,12 @@ def prove_precision(runs: Sequence[Sequence[Operator]]) -> dict[str, float]:
 
 def share_times(operators: Iterable[Operator]) -> dict[str, float]:
     """Fraction of the total time of each precision, largest first; they add up to 1. Empty if no time was recorded."""
-    sums = sum_times((name_precision(o.dtype), o.time_ns) for o in operators)
+    sums = sum_by_name((name_precision(o.dtype), o.time_ns) for o in operators)
     total = sum(sums.values())
     return {name: sums[name] / total for name in sums if sums[name] > 0}
 
 
-def sum_times(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+def sum_by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     """{name: the sum of its times}, largest first."""
     sums: defaultdict[str, float] = defaultdict(float)
     for name, time_ns in pairs:
@@ -140,7 +140,7 @@ def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: t
         layers.setdefault(operator.name, []).append(operator)
     if not layers:
         raise MeasurementError(f"{profiler} recorded no layer in {count_of(len(runs), 'runs')}")
-    times = [sum_times((o.name, o.time_ns) for o in run) for run in calm]
+    times = [sum_by_name((o.name, o.time_ns) for o in run) for run in calm]
     found = tuple(_summarize(own, [run.get(name, 0.0) for run in times]) for name, own in layers.items())
     return LayerProfile(layers=found, runs=len(calm), profiler=profiler, notes=notes)
 
@@ -150,7 +150,7 @@ def _summarize(operators: Sequence[Operator], times_ns: Sequence[float]) -> Laye
 
     A layer that also brings values from one layout to another is one that computes, however long that takes.
     """
-    sums = sum_times((name_precision(o.dtype), o.time_ns) for o in operators)
+    sums = sum_by_name((name_precision(o.dtype), o.time_ns) for o in operators)
     longest = next((precision for precision in sums if precision != REORDER), REORDER)
     return LayerTime(
         name=operators[0].name,
@@ -159,7 +159,7 @@ def _summarize(operators: Sequence[Operator], times_ns: Sequence[float]) -> Laye
         precision=None if longest in (OTHER, UNKNOWN) else longest,
         kind=max(operators, key=lambda operator: operator.time_ns).kind or None,
         onnx_nodes=operators[0].nodes,
-        kernels=tuple(sum_times((o.kernel, o.time_ns) for o in operators if o.kernel)),
+        kernels=tuple(sum_by_name((o.kernel, o.time_ns) for o in operators if o.kernel)),
     )
 
 
@@ -174,7 +174,7 @@ def can_watch() -> bool:
 
 def watch_kernels(run: RunCall) -> list[list[Operator]]:
     """The kernels of a few runs, as CUPTI recorded them; needs PyTorch, whoever launches the kernels."""
-    return [read_kernel_times(events) for events in record_profile(run, use_device="cuda")]
+    return [list_kernel_times(events) for events in record_profile(run, use_device="cuda")]
 
 
 def summarize_kernels(runs: Sequence[Sequence[Operator]]) -> LayerProfile:
@@ -202,10 +202,10 @@ def record_profile(
         for _ in range(count):
             with torch.profiler.record_function(WATCHED_RUN):
                 run()
-    return split_runs(list(profiler.kineto_results.events()))
+    return split_watched_runs(list(profiler.kineto_results.events()))
 
 
-def split_runs(events: Sequence[Any]) -> list[list[Any]]:
+def split_watched_runs(events: Sequence[Any]) -> list[list[Any]]:
     """The events of each watched run. A run waits for its kernels, so that they start within its span."""
     starts = sorted(e.start_ns() for e in events if e.name() == WATCHED_RUN and not is_device_event(e))
     runs: list[list[Any]] = [[] for _ in starts]
@@ -221,7 +221,7 @@ def is_device_event(event: Any) -> bool:
     return str(event.device_type()).endswith("CUDA")
 
 
-def read_kernel_times(events: Sequence[Any]) -> list[Operator]:
+def list_kernel_times(events: Sequence[Any]) -> list[Operator]:
     """Every kernel among the events, named as it was launched."""
     device = (e for e in events if is_device_event(e))
     return [Operator(classify_kernel(e.name()), float(e.duration_ns()), e.name(), "kernel") for e in device]

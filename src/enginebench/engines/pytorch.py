@@ -12,11 +12,11 @@ import torch
 
 from ..core.engine_api import (
     Array,
-    Artifact,
     ArtifactError,
+    ArtifactLike,
     BackendUnavailable,
     Closing,
-    EngineSpec,
+    EngineSpecLike,
     Feeds,
     RunCall,
     UsageError,
@@ -31,13 +31,13 @@ from .pytorch_module import flatten_tensors, make_ready
 MATH_MODE_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], module: Any) -> TorchEngine:
+def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str], module: Any) -> TorchEngine:
     """An engine on `spec.threads` threads, which are the process's from now on; `options` has a value for each."""
     prepare_torch(spec)
     return TorchEngine(make_ready(module, artifact, spec, options), artifact, spec, options)
 
 
-def prepare_torch(spec: EngineSpec) -> None:
+def prepare_torch(spec: EngineSpecLike) -> None:
     """Sets threads and strict FP32 for the whole process."""
     for variable in MATH_MODE_VARIABLES:
         mode = os.environ.get(variable, "STRICT").upper()
@@ -70,8 +70,8 @@ class TorchEngine(Closing):
     def __init__(
         self,
         call: Callable[..., Any],
-        artifact: Artifact,
-        spec: EngineSpec,
+        artifact: ArtifactLike,
+        spec: EngineSpecLike,
         options: Mapping[str, str],
         *,
         prepare: Callable[[RunCall], object] | None = None,
@@ -137,7 +137,7 @@ class TorchEngine(Closing):
 
     def close(self) -> None:
         self._call = self._prepare = self._answer = None
-        self._tensors, self._views, self._run = (), {}, refuse
+        self._tensors, self._views, self._run = (), {}, refuse_closed
 
     def _check_bound(self) -> None:
         check_state(self._name, closed=self._call is None, bound=self._bound)
@@ -165,7 +165,7 @@ class TorchEngine(Closing):
             self._prepare(self._run)
 
 
-def refuse() -> None:
+def refuse_closed() -> None:
     """The run of an engine that is closed."""
     raise UsageError("the engine is closed; load it again")
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..core.aoti import find_differences, read_record
-from ..core.engine_api import Artifact, ArtifactError, EngineSpec, read_index
+from ..core.aoti import find_differences, read_package_record
+from ..core.engine_api import ArtifactError, ArtifactLike, EngineSpecLike, read_index
 from .pytorch import TorchEngine, prepare_torch
 
 if TYPE_CHECKING:
     from .pytorch_cuda import CudaTorchEngine
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> TorchEngine | CudaTorchEngine:
+def open_engine(
+    artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]
+) -> TorchEngine | CudaTorchEngine:
     """An engine of a package, for the shapes that it was compiled for; `options` has a value for each."""
     if spec.device == "cpu":
         prepare_torch(spec)
@@ -28,7 +30,7 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
     return CudaTorchEngine(load_package(artifact, spec), artifact, spec, options, graph=graph)
 
 
-def name_gpu(spec: EngineSpec) -> str | None:
+def name_gpu(spec: EngineSpecLike) -> str | None:
     """The GPU of a spec, with its compute capability; None for the CPU."""
     if spec.device == "cpu":
         return None
@@ -36,12 +38,12 @@ def name_gpu(spec: EngineSpec) -> str | None:
     return f"{torch.cuda.get_device_name(index)}, {'.'.join(map(str, torch.cuda.get_device_capability(index)))}"
 
 
-def load_package(artifact: Artifact, spec: EngineSpec) -> Callable[..., Any]:
+def load_package(artifact: ArtifactLike, spec: EngineSpecLike) -> Callable[..., Any]:
     """The call of a package: native code, which is loaded only if it was compiled for this machine and this PyTorch.
 
     It is PyTorch's own loader that `torch._inductor.aoti_load_package` wraps, whose imports take five seconds.
     """
-    if problems := [*find_differences(read_record(Path(artifact.path)), name_gpu(spec))]:
+    if problems := [*find_differences(read_package_record(Path(artifact.path)), name_gpu(spec))]:
         raise ArtifactError(f"{artifact.path} is not opened: {'; '.join(problems)}. Build it again here")
     index = -1 if spec.device == "cpu" else read_index(spec)
     try:

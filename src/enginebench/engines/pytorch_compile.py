@@ -18,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 
-from ..core.engine_api import Artifact, EngineSpec, RunCall
+from ..core.engine_api import ArtifactLike, EngineSpecLike, RunCall
 from .pytorch import TorchEngine, prepare_torch
 from .pytorch_module import make_ready
 
@@ -45,7 +45,7 @@ _LISTENING: list[Callable[[Any], None]] = []
 
 
 def open_engine(
-    artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], module: Any
+    artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str], module: Any
 ) -> TorchEngine | CudaTorchEngine:
     """An engine that is compiled for `spec.batch`, and anew for other shapes; `options` has a value for each."""
     inductor.freezing = options["freezing"] == "1"

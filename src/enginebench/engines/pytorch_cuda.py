@@ -11,15 +11,15 @@ import torch
 
 from ..core.engine_api import (
     Array,
-    Artifact,
+    ArtifactLike,
     BackendUnavailable,
     DeviceTimes,
-    EngineSpec,
+    EngineSpecLike,
     Feeds,
     MeasurementError,
     ModelError,
     RunCall,
-    TensorSpec,
+    TensorSpecLike,
     are_alike,
     check_feeds,
     check_state,
@@ -27,7 +27,7 @@ from ..core.engine_api import (
     join_shapes,
     read_index,
 )
-from .pytorch import TorchEngine, prepare_torch, refuse
+from .pytorch import TorchEngine, prepare_torch, refuse_closed
 from .pytorch_module import make_ready
 
 # Forces TF32 off in all of NVIDIA's libraries, whatever a program asks for. Source: NVIDIA, "Accelerated Computing
@@ -44,7 +44,9 @@ FLUSH_MULTIPLE = 2
 UNKNOWN_CACHE_BYTES = 256 << 20
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], module: Any) -> CudaTorchEngine:
+def open_engine(
+    artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str], module: Any
+) -> CudaTorchEngine:
     """An engine on the GPU of the spec, eager or as a CUDA graph; `options` has a value for each."""
     prepare_cuda(spec, options)
     graph = spec.backend == "pytorch-cudagraph"
@@ -88,7 +90,7 @@ class CudaLane:
     def synchronize(self) -> None:
         self._stream.synchronize()
 
-    def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+    def make_tensor(self, spec: TensorSpecLike, shape: tuple[int, ...]) -> Any:
         """Zeros on the GPU."""
         return torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=self._device)
 
@@ -119,7 +121,7 @@ class CudaLane:
         return flush
 
 
-def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
+def prepare_cuda(spec: EngineSpecLike, options: Mapping[str, str]) -> None:
     """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it."""
     prepare_torch(spec)
     wanted = spec.precision == "tf32"
@@ -146,8 +148,8 @@ class CudaTorchEngine(TorchEngine):
     def __init__(
         self,
         call: Callable[..., Any],
-        artifact: Artifact,
-        spec: EngineSpec,
+        artifact: ArtifactLike,
+        spec: EngineSpecLike,
         options: Mapping[str, str],
         *,
         lane: CudaLane | None = None,
@@ -163,7 +165,7 @@ class CudaTorchEngine(TorchEngine):
         self._pinned: dict[str, Any] = {}  # on the host, contiguous
         self._landings: dict[str, Any] = {}  # on the GPU, contiguous; `_tensors`: as the module takes them
         self._answers: tuple[Any, ...] = ()
-        self._launch: RunCall = refuse
+        self._launch: RunCall = refuse_closed
         self._start, self._end = lane.make_event(), lane.make_event()
         self._copies = {side: (lane.make_event(), lane.make_event()) for side in ("h2d", "d2h")}
         super().__init__(call, artifact, spec, options, prepare=prepare)
@@ -230,7 +232,7 @@ class CudaTorchEngine(TorchEngine):
             self._lane.synchronize()
         super().close()
         self._pinned, self._landings, self._answers = {}, {}, ()
-        self._flush, self._launch = None, refuse
+        self._flush, self._launch = None, refuse_closed
 
     def _copy_in(self, samples: Sequence[Feeds], grow: bool = False) -> None:
         """The samples, one after another, in pinned memory, and from there on their way to the GPU.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core.engine_api import Artifact, EngineSpec, concrete_shape
+from ..core.engine_api import ArtifactLike, EngineSpecLike, concrete_shape
 from ..core.trees import list_leaves
 
 DTYPES: dict[str | None, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -16,7 +16,7 @@ NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
 TRIED_SAMPLES = 2
 
 
-def make_ready(module: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
+def make_ready(module: Any, artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> Any:
     """The module, in inference mode, as the options and the precision of the request want it."""
     module = module.eval()
     if options["fold_bn"] == "1":
@@ -24,7 +24,7 @@ def make_ready(module: Any, artifact: Artifact, spec: EngineSpec, options: Mappi
     return place_module(module, artifact, spec, options)
 
 
-def place_module(module: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
+def place_module(module: Any, artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> Any:
     """The module laid out and cast, then moved to its device, which never holds more than one form of it.
 
     One whose own code mixes types, so that it fails once it is cast, is run by torch.autocast.
@@ -47,7 +47,7 @@ def place_module(module: Any, artifact: Artifact, spec: EngineSpec, options: Map
     return module
 
 
-def leave_mixed_types(module: "_CastModule", given: list[Any], artifact: Artifact, spec: EngineSpec) -> Any:
+def leave_mixed_types(module: "_CastModule", given: list[Any], artifact: ArtifactLike, spec: EngineSpecLike) -> Any:
     """The cast module where it runs; else, where that does, its weights as they were `given`, under torch.autocast."""
     if runs_on_zeros(module, artifact, spec):
         return module
@@ -67,7 +67,7 @@ def restore(module: Any, tensors: list[Any]) -> None:
         held.data = tensor
 
 
-def runs_on_zeros(module: Any, artifact: Artifact, spec: EngineSpec) -> bool:
+def runs_on_zeros(module: Any, artifact: ArtifactLike, spec: EngineSpecLike) -> bool:
     """Whether the module takes a few samples of zeros without an error."""
     shapes = [concrete_shape(one, min(spec.batch, TRIED_SAMPLES)) for one in artifact.inputs]
     pairs = zip(artifact.inputs, shapes, strict=True)
@@ -121,7 +121,7 @@ def find_reason(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def cast_module(module: Any, artifact: Artifact, precision: str | None, autocast: bool) -> Any:
+def cast_module(module: Any, artifact: ArtifactLike, precision: str | None, autocast: bool) -> Any:
     """The module in `precision`, with the inputs and outputs of the artifact: the casts are part of every run.
 
     That is what a caller with FP32 images pays, and what a graph that keeps its input types does, too.

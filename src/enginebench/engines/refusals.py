@@ -47,16 +47,16 @@ LONGEST = 300
 
 @contextmanager
 def explaining_refusal(failed: str) -> Iterator[None]:
-    """What an engine says in the block is an `explain_refusal`; errors of ours, and that memory is full, stay."""
+    """What an engine says in the block is an `make_refusal`; errors of ours, and that memory is full, stay."""
     try:
         yield
     except (EngineBenchError, MemoryError):
         raise
     except Exception as error:
-        raise explain_refusal(failed, error) from error
+        raise make_refusal(failed, error) from error
 
 
-def explain_refusal(failed: str, error: Exception) -> ArtifactError:
+def make_refusal(failed: str, error: Exception) -> ArtifactError:
     """The error for what an engine said; all its words are its `log`."""
     words = str(error).strip()
     operator = find_operator(words)

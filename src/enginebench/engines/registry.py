@@ -142,9 +142,9 @@ def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path 
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
     """
     entry = find_entry(name)
-    if missing := find_missing(entry.modules, entry.stand_ins):
+    if missing := find_absent_modules(entry.modules, entry.stand_ins):
         raise MissingDependency(f"what engine {name} needs ({' and '.join(missing)})", str(entry.fix))
-    if entry.distributions and not find_versions(entry.distributions):
+    if entry.distributions and not list_installed(entry.distributions):
         raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
     try:
         module = import_module(entry.module)
@@ -205,7 +205,7 @@ def probe(name: str) -> Availability:
         entry = find_entry(name)
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error), package=package)
-    versions = find_versions(entry.distributions)
+    versions = list_installed(entry.distributions)
     try:
         answer = open_backend(name).probe()
         if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
@@ -249,9 +249,9 @@ def find_installed(name: str) -> Availability:
         except UsageError as error:
             return absent(reason=str(error))
         return Availability(engine=name, available=True) if path else absent(reason=f"no {name} is installed")
-    if missing := find_missing(entry.modules, entry.stand_ins):
+    if missing := find_absent_modules(entry.modules, entry.stand_ins):
         return absent(reason=f"{' and '.join(missing)} cannot be found")
-    versions = find_versions(entry.distributions)
+    versions = list_installed(entry.distributions)
     if entry.distributions and not versions:
         return absent(reason=f"{entry.distributions[0]} is not installed")
     return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
@@ -319,7 +319,7 @@ def find_entry(name: str) -> Entry:
     raise UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
 
 
-def find_missing(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
+def find_absent_modules(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
     """Those of these modules that cannot be found, nor, for the first, any that does in its place.
 
     The packages around them are imported, they are not.
@@ -337,7 +337,7 @@ def _can_find(module: str) -> bool:
         return False
 
 
-def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+def list_installed(distributions: tuple[str, ...]) -> dict[str, str]:
     """Version of each of these distributions that is installed."""
     from importlib import metadata  # a dry run has no use for it, and would pay for its import
 

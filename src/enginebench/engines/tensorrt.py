@@ -14,14 +14,14 @@ import numpy as np
 
 from ..core.engine_api import (
     Array,
-    Artifact,
     ArtifactError,
+    ArtifactLike,
     DeviceTimes,
-    EngineSpec,
+    EngineSpecLike,
     FeedError,
     Feeds,
     MeasurementError,
-    TensorSpec,
+    TensorSpecLike,
     UsageError,
     are_alike,
     check_feeds,
@@ -39,7 +39,7 @@ NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
 DTYPES = {"FLOAT": "float32", "HALF": "float16"} | {n.upper(): n for n in ("int8", "int32", "int64", "uint8", "bool")}
 
 
-def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> PlanEngine:
+def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> PlanEngine:
     """The plan on the GPU of the spec; `options` has a value for each."""
     library = Library(import_tensorrt())
     cuda.use_device(read_index(spec))
@@ -48,7 +48,7 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
     return PlanEngine(library, plan, artifact.inputs, artifact.outputs, spec, options)
 
 
-def name_gpu(spec: EngineSpec) -> str:
+def name_gpu(spec: EngineSpecLike) -> str:
     """What the GPU of a spec is called: a plan belongs to the kind of GPU that it was built for."""
     return cuda.read_name(read_index(spec))
 
@@ -85,9 +85,9 @@ class PlanEngine(cuda.DeviceEngine):
         self,
         library: Library,
         plan: Any,
-        inputs: Sequence[TensorSpec],
-        outputs: Sequence[TensorSpec],
-        spec: EngineSpec,
+        inputs: Sequence[TensorSpecLike],
+        outputs: Sequence[TensorSpecLike],
+        spec: EngineSpecLike,
         options: Mapping[str, str],
         *,
         create_context: Callable[[], Any] | None = None,
@@ -104,7 +104,7 @@ class PlanEngine(cuda.DeviceEngine):
         self._context = self._make_context()
         # Around the copies in, and behind those out.
         self._events = cuda.Event(), cuda.Event(), cuda.Event(options["spin"] == "0")
-        self._graph: cuda.Graph | None = None
+        self._graph: cuda.CapturedGraph | None = None
         self._views: dict[str, Array] = {}  # of the inputs, in pinned memory
         self._copying = False
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
@@ -236,7 +236,7 @@ class PlanEngine(cuda.DeviceEngine):
             address = self._device[name].address if name in self._device else pinned.address
             self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
 
-    def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    def _make_buffers(self, spec: TensorSpecLike, shape: tuple[int, ...]) -> None:
         self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
         # An output that no run has filled cannot pass for an answer.
         pinned.array.fill(np.nan if spec.dtype.startswith("float") and spec in self.outputs else 0)
@@ -260,7 +260,7 @@ class PlanEngine(cuda.DeviceEngine):
             enqueue = cuda.make_graph_launch(self._graph, stream)
         self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["spin"] == "1")
 
-    def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.Graph:
+    def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.CapturedGraph:
         what = f"cannot capture this plan as a CUDA graph; use {self._name}:graph=0, on every side of a comparison"
         refusal = ArtifactError(f"{self._library.title} {what}")
         ask = getattr(self._context, "is_stream_capturable", None)  # of TensorRT for RTX alone

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginebench.core.protocols import Feeds
-from enginebench.measure.topology import ROOT, parse_cpu_list, read_int, read_text
+from enginebench.measure.topology import ROOT, parse_cpu_list, read_int, read_system_file
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Real replacement is not strictly least recently used, and inner caches may hold lines that the last one does not:
@@ -38,9 +38,9 @@ def read_caches(cpu: int = 0, root: Path = ROOT) -> tuple[DataCache, ...]:
     """
     found = []
     for folder in sorted((root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
-        level, size = read_int(folder / "level"), read_size(read_text(folder / "size") or "")
-        if level and size and read_text(folder / "type") in ("Data", "Unified", None):
-            shared = parse_cpu_list(read_text(folder / "shared_cpu_list") or "")
+        level, size = read_int(folder / "level"), read_size(read_system_file(folder / "size") or "")
+        if level and size and read_system_file(folder / "type") in ("Data", "Unified", None):
+            shared = parse_cpu_list(read_system_file(folder / "shared_cpu_list") or "")
             found.append(DataCache(level, size, max(1, len(shared))))
     return tuple(sorted(found))
 

@@ -27,7 +27,7 @@ from enginebench.measure.topology import (
     read_int,
     read_memory_limit,
     read_memory_total,
-    read_text,
+    read_system_file,
 )
 
 T = TypeVar("T")
@@ -52,13 +52,13 @@ def describe_gpus() -> tuple[Gpu, ...]:
 
 def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
     """Model, L4T release and power mode of a Jetson; None on any other machine."""
-    model = read_text(root / "proc/device-tree/model") or ""
+    model = read_system_file(root / "proc/device-tree/model") or ""
     if "jetson" not in model.lower():
         return None
-    release = (read_text(root / "etc/nv_tegra_release") or "").split(", GCID")[0].lstrip("# ")
+    release = (read_system_file(root / "etc/nv_tegra_release") or "").split(", GCID")[0].lstrip("# ")
     # nvpmodel's status (`pmode:0002`), and the names in its configuration: `NAME (id)`.
-    status = re.search(r"pmode:0*(\d+)", read_text(root / "var/lib/nvpmodel/status") or "")
-    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_text(root / "etc/nvpmodel.conf") or ""))
+    status = re.search(r"pmode:0*(\d+)", read_system_file(root / "var/lib/nvpmodel/status") or "")
+    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_system_file(root / "etc/nvpmodel.conf") or ""))
     mode = status[1] if status else ""
     found = {"model": model, "l4t": release, "power_mode": f"{names[mode]} ({mode})" if mode in names else mode}
     return {name: value for name, value in found.items() if value}
@@ -134,7 +134,7 @@ def peak_memory_bytes() -> int | None:
 
     On Linux not `ru_maxrss`: that figure survives exec, so a small child of a large parent would show the parent's.
     """
-    match = re.search(r"^VmHWM:\s+(\d+) kB$", read_text(Path("/proc/self/status")) or "", re.MULTILINE)
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", read_system_file(Path("/proc/self/status")) or "", re.MULTILINE)
     if match:
         return int(match[1]) * 1024
     if sys.platform == "darwin":
@@ -144,7 +144,7 @@ def peak_memory_bytes() -> int | None:
     return None
 
 
-def read_versions() -> dict[str, str]:
+def read_package_versions() -> dict[str, str]:
     """Installed versions of Python, EngineBench and every package that can change a number; imports none of them."""
     versions = {"python": platform.python_version(), "enginebench": enginebench.__version__}
     for package in PACKAGES:
@@ -160,19 +160,20 @@ def read_versions() -> dict[str, str]:
 
 
 def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
-    info = read_text(root / "proc/cpuinfo") or ""
+    info = read_system_file(root / "proc/cpuinfo") or ""
     online = [int(cpu) for cpu in re.findall(r"^processor\s*:\s*(\d+)", info, re.MULTILINE)]
-    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(root / "etc/os-release") or "", re.MULTILINE)
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_system_file(root / "etc/os-release") or "", re.MULTILINE)
     line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
     present = set(line[1].split()) if line else set[str]()
     folders = [root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq" for cpu in cpus]
-    governors = {governor for folder in folders if (governor := read_text(folder / "scaling_governor"))}
+    governors = {governor for folder in folders if (governor := read_system_file(folder / "scaling_governor"))}
     khz = [f for folder in folders if (f := read_int(folder / "scaling_cur_freq")) is not None]
     max_khz = [f for folder in folders if (f := read_int(folder / "cpuinfo_max_freq")) is not None]
     mhz = [f / 1000 for f in khz] or [float(f) for f in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
-    load = re.match(r"\d+\.\d+(?!\S)", read_text(root / "proc/loadavg") or "")
+    load = re.match(r"\d+\.\d+(?!\S)", read_system_file(root / "proc/loadavg") or "")
+    kernel = read_system_file(root / "proc/sys/kernel/osrelease") or "unknown"
     return Machine(
-        os=f"{name[1] if name else 'Linux'}, kernel {read_text(root / 'proc/sys/kernel/osrelease') or 'unknown'}",
+        os=f"{name[1] if name else 'Linux'}, kernel {kernel}",
         arch=platform.machine(),
         cpu_model=_read_cpu_model(info, root),
         cpu_flags=tuple(flag for flag in FLAGS if flag in present),
@@ -189,7 +190,7 @@ def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
         virtual=_read_virtual(info, root),
         last_level_cache_bytes=next((c.size_bytes for c in read_caches(cpus[0] if cpus else 0, root)[::-1]), None),
         default_threads=default_threads(root=root, allowed=cpus),
-        versions=read_versions(),
+        versions=read_package_versions(),
         gpus=describe_gpus(),
         jetson=describe_jetson(root),
     )
@@ -218,7 +219,7 @@ def _describe_macos(cpus: tuple[int, ...], ask: Callable[[Sequence[str]], dict[s
         virtual=None,
         last_level_cache_bytes=max(caches, default=None),
         default_threads=max(1, physical),
-        versions=read_versions(),
+        versions=read_package_versions(),
         gpus=describe_gpus(),
     )
 
@@ -238,7 +239,7 @@ def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
         yield make_caveat("environment.powersave")
     if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
         yield make_caveat("environment.quota", cores=machine.cpu_quota_cores)
-    source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+    source = read_system_file(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies"):
         yield make_caveat("environment.clock_source", source=source)
     if not (root / "proc/stat").exists():
@@ -253,18 +254,18 @@ def _read_cpu_model(info: str, root: Path) -> str:
     parts = re.findall(r"^CPU part\s*:\s*(\S+)", info, re.MULTILINE)
     cores = dict.fromkeys(zip(makers, parts, strict=False))
     names = [ARM_CORES.get(core, f"implementer {core[0]} part {core[1]}") for core in cores]
-    return " + ".join(names) or read_text(root / "proc/device-tree/model") or "unknown"
+    return " + ".join(names) or read_system_file(root / "proc/device-tree/model") or "unknown"
 
 
 def _read_virtual(info: str, root: Path) -> str | None:
     """Hypervisor and container, as far as either shows itself; None where neither does."""
     kinds = []
     if re.search(r"^flags\s*:.*\bhypervisor\b", info, re.MULTILINE) or (root / "sys/hypervisor/type").exists():
-        maker = read_text(root / "sys/hypervisor/type") or read_text(root / "sys/class/dmi/id/sys_vendor")
+        maker = read_system_file(root / "sys/hypervisor/type") or read_system_file(root / "sys/class/dmi/id/sys_vendor")
         kinds.append(f"hypervisor ({maker})" if maker else "hypervisor")
-    if "microsoft" in (read_text(root / "proc/sys/kernel/osrelease") or "").lower():
+    if "microsoft" in (read_system_file(root / "proc/sys/kernel/osrelease") or "").lower():
         kinds.append("WSL")
-    groups = read_text(root / "proc/self/cgroup") or ""
+    groups = read_system_file(root / "proc/self/cgroup") or ""
     signs = {
         "docker": (root / ".dockerenv").exists() or "docker" in groups,
         "podman": (root / "run/.containerenv").exists() or "libpod" in groups,

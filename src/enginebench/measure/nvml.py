@@ -199,12 +199,12 @@ def open_gpu_watch(device: str) -> GpuWatch | None:
         import pynvml
 
         pynvml.nvmlInit()
-        return GpuWatch(read_index(device), pynvml)
+        return GpuWatch(read_gpu_index(device), pynvml)
     except Exception:  # a missing module, library, driver or device each have their own
         return None
 
 
-def read_index(device: str) -> int:
+def read_gpu_index(device: str) -> int:
     """The N of `cuda:N`; 0 of `cuda`."""
     return int(device.partition(":")[2] or 0)
 

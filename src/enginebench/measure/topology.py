@@ -29,7 +29,7 @@ def group_cores(cpus: Collection[int], root: Path = ROOT) -> list[tuple[int, ...
 
 def _read_siblings(cpu: int, root: Path) -> str | None:
     topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    return read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
+    return read_system_file(topology / "core_cpus_list") or read_system_file(topology / "thread_siblings_list")
 
 
 def whole_cores(cpus: Collection[int], root: Path = ROOT) -> frozenset[int]:
@@ -49,7 +49,7 @@ def read_cpu_quota(root: Path = ROOT) -> float | None:
     Source: Linux Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cfs_quota_us).
     """
     # "max 100000", and -1, are no quota.
-    texts = (read_text(folder / "cpu.max") or "" for folder in _unified_folders(root))
+    texts = (read_system_file(folder / "cpu.max") or "" for folder in _unified_folders(root))
     quotas = [int(m[1]) / int(m[2]) for m in (re.fullmatch(r"(\d+)\s+(0*[1-9]\d*)", text) for text in texts) if m]
     for folder in _controller_folders(root, "cpu"):
         quota, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
@@ -66,7 +66,7 @@ def read_memory_limit(root: Path = ROOT) -> int | None:
 
 
 def read_memory_total(root: Path = ROOT) -> int | None:
-    found = re.search(r"^MemTotal:\s*(\d+)", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    found = re.search(r"^MemTotal:\s*(\d+)", read_system_file(root / "proc/meminfo") or "", re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
 
@@ -75,7 +75,7 @@ def read_cpuset(root: Path = ROOT) -> frozenset[int] | None:
     candidates = [folder / "cpuset.cpus.effective" for folder in _unified_folders(root)]
     for folder in _controller_folders(root, "cpuset"):
         candidates += [folder / "cpuset.effective_cpus", folder / "cpuset.cpus"]
-    texts = (read_text(path) for path in candidates)
+    texts = (read_system_file(path) for path in candidates)
     return next((cpus for text in texts if text and (cpus := parse_cpu_list(text))), None)
 
 
@@ -90,7 +90,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def read_text(path: Path) -> str | None:
+def read_system_file(path: Path) -> str | None:
     """The file's text without surrounding blanks and NULs; None where it cannot be read or is empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip().strip("\0").strip() or None
@@ -100,7 +100,7 @@ def read_text(path: Path) -> str | None:
 
 def read_int(path: Path) -> int | None:
     """The whole number that the file holds, else None ("max" is None, too)."""
-    text = read_text(path)
+    text = read_system_file(path)
     return int(text) if text and text.lstrip("-").isdigit() else None
 
 
@@ -134,7 +134,7 @@ def _folders_upwards(mount: Path, path: str) -> Iterator[Path]:
 
 def _read_cgroup_path(root: Path, controller: str) -> str:
     """The path of this process in a hierarchy; "" as controller is cgroup v2. Source: cgroups(7)."""
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_system_file(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controller in controllers.split(","):

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, BlockReading, Caveat
-from enginebench.measure.topology import ROOT, read_cpuset, read_text
+from enginebench.measure.topology import ROOT, read_cpuset, read_system_file
 
 # /proc/stat counts in ticks of 10 ms, so one tick more or less is 0.1 core in a block of 100 ms; the threshold
 # stands above that, and low enough to catch a neighbour that takes a sixth of one core.
@@ -140,21 +140,21 @@ def measure_own_cpu_ns() -> int:
 
 def _find_descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in (read_text(task) or "").split():
+        for child in (read_system_file(task) or "").split():
             yield int(child)
             yield from _find_descendants(int(child))
 
 
 def _read_process_ticks(pid: int) -> int:
     """User and system ticks of a process with its ended children: fields 14 to 17. Source: proc_pid_stat(5)."""
-    stat = read_text(Path(f"/proc/{pid}/stat")) or ""
+    stat = read_system_file(Path(f"/proc/{pid}/stat")) or ""
     fields = stat.rpartition(")")[2].split()  # the name in brackets may hold blanks; field 3 comes after it
     return sum(int(field) for field in fields[11:15])
 
 
 def _read_sleeps(pid: int) -> int:
     """How often threads of a process went to sleep by themselves. Source: proc_pid_status(5)."""
-    texts = [read_text(path) or "" for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    texts = [read_system_file(path) or "" for path in Path(f"/proc/{pid}/task").glob("*/status")]
     return sum(int(count) for text in texts for count in re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.M))
 
 
@@ -163,7 +163,7 @@ def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> tuple[int | None
 
     The columns are user nice system idle iowait irq softirq steal; guest time is part of user. Source: proc_stat(5).
     """
-    text = read_text(path) or ""
+    text = read_system_file(path) or ""
     rows = {int(m[1]): m[2] for m in re.finditer(r"^cpu(\d+) (.*)$", text, re.MULTILINE)}
     chosen = {cpu: row for cpu, row in rows.items() if cpus is None or cpu in cpus}
     whole = re.search(r"^cpu  ?(\d.*)$", text, re.MULTILINE)

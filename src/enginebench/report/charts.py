@@ -19,7 +19,7 @@ from enginebench.core.store import find_cache, write_atomic
 from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
-from enginebench.stats.profile import sort_layers, sum_times
+from enginebench.stats.profile import sort_layers, sum_layers_ns
 
 Spec = dict[str, Any]
 Row = dict[str, Any]
@@ -87,7 +87,7 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
     letters = max((len(bar["label"]) for bar in bars), default=0)
     room = leave_room(max((bar["shown"] for bar in bars), default=0.0), letters)
     x = alt.X("shown:Q", title="ms in one iteration, with the profiler on", axis=ticks, scale=room)
-    base = read_rows([]).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
+    base = chart_rows([]).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
     # With the default verbosity of a build no precision is known: one colour, no legend.
     bar = base.mark_bar(color=BLUE)
     if any(bar["kind"] != "other" for bar in bars):
@@ -96,7 +96,7 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
         legend = alt.Legend(orient="top")
         bar = base.mark_bar().encode(color=alt.Color("kind:N", scale=scale, title=None, legend=legend))
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
-    subtitle = f"{count_of(len(layers), 'layers')}, {format_significant(sum_times(layers) / 1e6, 4)} ms"
+    subtitle = f"{count_of(len(layers), 'layers')}, {format_significant(sum_layers_ns(layers) / 1e6, 4)} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
     return spec | {"data": {"values": bars}}  # put in last: altair would copy and check each number
 
@@ -112,15 +112,15 @@ def leave_room(longest: float, letters: int) -> Any:
 
 def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
-    ordered, total_ns = sort_layers(layers), sum_times(layers)
+    ordered, total_ns = sort_layers(layers), sum_layers_ns(layers)
     names = fold_names([layer.name for layer in ordered[:topk]])
     kinds = {precision: precision for precision in COLOURS} | {REORDER: "overhead"}
     rows = [
-        (shorten(name), layer.mean_ns, kinds.get(layer.precision or "", "other"))
+        (shorten_name(name), layer.mean_ns, kinds.get(layer.precision or "", "other"))
         for layer, name in zip(ordered, names, strict=False)
     ]
     if rest := ordered[topk:]:
-        rows.append((f"({len(rest)} more layers)", sum_times(rest), "other"))
+        rows.append((f"({len(rest)} more layers)", sum_layers_ns(rest), "other"))
     # The sum of many small layers would dwarf the layers that the picture is about.
     limit_ns = _REST_LIMIT * max((time_ns for _, time_ns, _ in rows[:topk]), default=0.0)
     bars = []
@@ -133,12 +133,12 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     return bars
 
 
-def read_rows(rows: list[Row]) -> Any:
+def chart_rows(rows: list[Row]) -> Any:
     """A chart over rows that stand inside the specification."""
     return alt.Chart(alt.Data(values=rows))
 
 
-def shorten(name: str, letters: int = _LABEL_LETTERS) -> str:
+def shorten_name(name: str, letters: int = _LABEL_LETTERS) -> str:
     """A name that fits beside a bar: its middle is left out."""
     name = clean_text(name)
     if len(name) <= letters:
@@ -174,7 +174,7 @@ _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _END = "\n// end of the chart bundle\n"
 
 
-def load_bundle() -> str:
+def load_vega() -> str:
     """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
     with importing("vl-convert, which holds the charts' JavaScript,", INSTALL, ImportError):
         import vl_convert

@@ -66,7 +66,7 @@ def list_drift(document: DriftDocument) -> list[Section]:
     ]
     table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
     texts = [
-        format_conclusion(document),
+        conclude_drift(document),
         *document.exceeded,
         *format_further(document.further),
         *map(format_caveat, document.caveats),
@@ -95,7 +95,7 @@ FIGURES = {
 }
 
 
-def format_conclusion(document: DriftDocument) -> str:
+def conclude_drift(document: DriftDocument) -> str:
     limits = _list_limits(document.limits)
     if document.n < document.n_asked:
         return f"NOT passed: {document.n} of {document.n_asked} samples were compared ({limits or 'no limits'})."

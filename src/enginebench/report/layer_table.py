@@ -41,7 +41,7 @@ def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Sect
         lines.append(("unmapped: no node of the graph", "-", "-", unmapped_ms, share, "-"))
     columns = list_texts(["layer", "type", "precision"], ["ms", "share", *(["of peak"] if limited else [])])
     texts = [*format_times(document, topk), *document.notes, *map(format_caveat, document.caveats)]
-    groups = list_groups("precision", document.by_precision)
+    groups = list_layer_groups("precision", document.by_precision)
     return [Section(title=engine, parts=(make_table(columns, lines), groups, *make_notes(texts)))]
 
 
@@ -85,15 +85,15 @@ def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: P
     return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
 
 
-def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
+def list_layer_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
     lines = [
-        (name, str(group.layers), format_cell(group.average_ms), format_share(group.share))
+        (name, str(group.layers), format_layer_cell(group.average_ms), format_share(group.share))
         for name, group in groups.items()
     ]
     return make_table(list_texts([title], ["layers", "ms", "share"]), lines)
 
 
-def format_cell(value: float | None, digits: int = DIGITS) -> str:
+def format_layer_cell(value: float | None, digits: int = DIGITS) -> str:
     return "-" if value is None else format_significant(value, digits)
 
 

@@ -37,7 +37,7 @@ def format_in_unit(value: float | None, unit: TimeUnit) -> str:
     return f"{format_significant(value * UNITS_PER_MS[larger] / UNITS_PER_MS[unit])} {larger}"
 
 
-def format_change(before_ms: float | None, after_ms: float | None) -> str:
+def format_before_after(before_ms: float | None, after_ms: float | None) -> str:
     """`2.31 -> 2.29 ms`: a time before and after, in one unit; `-` for what is not known."""
     unit = choose_unit(ms for ms in (before_ms, after_ms) if ms)
     sides = ("-" if not ms else format_significant(ms * UNITS_PER_MS[unit]) for ms in (before_ms, after_ms))

@@ -23,7 +23,7 @@ def format_figure(value: float, score: Score, digits: int = 2) -> str:
     return f"{value:.{digits}%}" if score.share else format_significant(value)
 
 
-def describe_score(score: Score) -> str:
+def format_score_range(score: Score) -> str:
     """A metric with its figure and interval: "top-1 99.11% (97.74 to 99.65)"."""
     low, high, interval = score.value.low, score.value.high, "no interval from these samples"
     if low is not None and high is not None:
@@ -82,9 +82,9 @@ def list_accuracy(document: AccuracyDocument) -> list[Section]:
     engine = document.engine
     name = f"{format_engine(engine)} {format_precision(engine.precision, engine.recipe, engine.mix)}"
     title = f"{document.side} ({name}) on {document.n} labelled samples of {document.data}"
-    lines = [describe_score(score) for score in document.scores]
+    lines = [format_score_range(score) for score in document.scores]
     for score, before in zip(document.scores, document.reference_scores, strict=False):
-        lines.append(f"reference {document.reference}: {describe_score(before)}")
+        lines.append(f"reference {document.reference}: {format_score_range(before)}")
         lines += filter(None, [format_delta(score)])
     if document.reference is not None and document.reference_nonfinite:
         lines.append(format_nonfinite(document.reference, document.reference_nonfinite, document.n))

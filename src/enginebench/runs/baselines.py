@@ -47,7 +47,7 @@ def find_store(store: Path | None = None) -> Path:
     return store or Path(os.environ.get("ENGINEBENCH_BASELINES") or DEFAULT_STORE)
 
 
-def save_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
+def store_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
     """Copy the measured configurations of a run under `name`; samples and settings, no artifacts.
 
     Those whose times are implausible are left out: nothing may be compared with them.
@@ -86,7 +86,7 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     return replace(_describe(target), left_out=left_out)
 
 
-def list_baselines(store: Path | None = None) -> BaselineList:
+def read_baselines(store: Path | None = None) -> BaselineList:
     """All saved baselines by name; one that cannot be read is listed with the reason."""
     place = find_store(store)
     folders: list[Path] = []
@@ -95,7 +95,7 @@ def list_baselines(store: Path | None = None) -> BaselineList:
     return BaselineList(store=str(place), baselines=tuple(_describe(path) for path in folders))
 
 
-def remove_baseline(name: str, store: Path | None = None) -> Path:
+def delete_baseline(name: str, store: Path | None = None) -> Path:
     """Removes a baseline and returns its former folder."""
     target = _find_place(name, store)
     # Only a folder that we wrote is ours to remove.
@@ -134,7 +134,7 @@ def _find_place(name: str, store: Path | None) -> Path:
 
 
 def _list_known(store: Path | None) -> str:
-    names = [baseline.name for baseline in list_baselines(store).baselines]
+    names = [baseline.name for baseline in read_baselines(store).baselines]
     return f"baselines: {', '.join(names)}" if names else f"there are no baselines in {find_store(store)}"
 
 

@@ -117,11 +117,11 @@ def describe_build(answer: PrepareAnswer, first: Path, outputs: Path) -> Build:
         build_s=answer.build_s,
         size_bytes=answer.size_bytes,
         fingerprint=answer.fingerprint,
-        max_abs_diff=compare_answers(first, outputs),
+        max_abs_diff=measure_build_difference(first, outputs),
     )
 
 
-def compare_answers(first: Path, outputs: Path) -> float | None:
+def measure_build_difference(first: Path, outputs: Path) -> float | None:
     """Largest difference of two builds' outputs for the check inputs; None where one has none."""
     if not (first.exists() and outputs.exists()):
         return None

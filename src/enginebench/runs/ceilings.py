@@ -23,7 +23,7 @@ class Found(Struct, frozen=True, kw_only=True):
     stored: bool = True  # whether anybody measured any
 
 
-def find_store() -> Path:
+def find_peak_store() -> Path:
     """The folder of this user's ceilings: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache."""
     return Path(os.environ.get("ENGINEBENCH_CEILINGS") or find_cache() / "ceilings")
 
@@ -36,7 +36,7 @@ def name_file(machine: Machine) -> str:
 
 def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
     """Writes the ceilings where `run` and `profile` find them, and to a folder that was asked for."""
-    paths = [find_store() / name_file(ceilings.machine), *([out / "roofline.json"] if out else [])]
+    paths = [find_peak_store() / name_file(ceilings.machine), *([out / "roofline.json"] if out else [])]
     for path in paths:
         write_atomic(path, encode(ceilings, indent=2))
     return paths
@@ -44,7 +44,7 @@ def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
 
 def find_ceilings(machine: Machine) -> Found:
     """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
-    path = find_store() / name_file(machine)
+    path = find_peak_store() / name_file(machine)
     if not path.exists():
         return Found(reason=f"no roofline is stored for this machine: {HOW}", stored=False)
     try:

@@ -185,7 +185,7 @@ def allow_request(request: RunRequest) -> None:
     allow_engines(request.engines)
 
 
-def check_request(request: RunRequest) -> None:
+def check_named_files(request: RunRequest) -> None:
     """Checks that the model and what else a request names is there, before anything is waited for or built."""
     path = Path(request.model)
     refuse_pointer(path)

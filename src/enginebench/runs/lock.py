@@ -19,7 +19,7 @@ from enginebench.core.cuda_devices import find_bus_id
 from enginebench.core.errors import DeviceBusy, MeasurementError, UsageError
 from enginebench.core.store import explain_access, explain_writing
 from enginebench.core.text import count_of
-from enginebench.measure.nvml import read_index
+from enginebench.measure.nvml import read_gpu_index
 from enginebench.runs.holders import describe_holder, is_stopped, list_marks, mark_self, show_mark
 
 POLL_S = 0.5
@@ -56,7 +56,7 @@ def lock_device(
     Raises:
         DeviceBusy: another run holds it, and `wait` is False.
     """
-    place = find_bus_id(read_index(device)) if device.startswith("cuda") else None
+    place = find_bus_id(read_gpu_index(device)) if device.startswith("cuda") else None
     name = (place or device).replace(":", "").lower()
     path = Path(tempfile.gettempdir()) / f"enginebench-{name}.lock"
     held = _wait(path, device, on_wait) if wait else _take(path)

@@ -18,7 +18,7 @@ from enginebench.runs.folder import (
     RunRequest,
     allow_request,
     begin_record,
-    check_request,
+    check_named_files,
     trust_request,
 )
 from enginebench.runs.lock import lock_devices, lock_folder
@@ -57,7 +57,7 @@ def run_model(
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
-    check_request(request)
+    check_named_files(request)
     known = take_up(folder, request) if resume else None
     wanted = known.request if known else request
     if known is None:

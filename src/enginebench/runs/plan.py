@@ -182,7 +182,7 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
     BF16 on a CPU, if nobody named it, of engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
-    sizes, precisions = list_sizes(request, sources), _list_precisions(request, sources)
+    sizes, precisions = list_row_sizes(request, sources), _list_precisions(request, sources)
     first, listed = parse_engine(request.baseline or "pytorch"), list[EngineSpec]()
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
@@ -207,7 +207,7 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
     return listed
 
 
-def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
+def list_row_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
     """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's model fixes, else
     that of the examples which it came with.
 

@@ -12,7 +12,7 @@ from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
-from enginebench.report.charts import load_bundle, render_png
+from enginebench.report.charts import load_vega, render_png
 from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
@@ -23,7 +23,7 @@ from enginebench.report.run.head import format_versus
 from enginebench.report.run.rows import Row, RunDocument, describe_run, find_best_p99
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
-from enginebench.report.run.series import list_stages as list_run_stages
+from enginebench.report.run.series import list_stage_medians as list_run_stages
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
 from enginebench.runs.folder import RunRecord, check_inside, hide_home
@@ -136,7 +136,7 @@ def write_reports(
     notes: tuple[str, ...] = ()
     try:
         if set(formats) & set(DRAWN):
-            load_bundle()
+            load_vega()
             charts = draw_run(document, results, stages)
     except MissingDependency as error:
         notes = (f"no report.html and no charts: {error}",)
@@ -157,7 +157,7 @@ def write_reports(
         if name == "md":
             return format_sections(sections, pictures=[path.name for path in pictures]).encode()
         title = f"{document.model}: engines compared"
-        return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
+        return format_page(title, sections, bundle=load_vega(), labels=label_rows(document), footer=FOOTER).encode()
 
     for name, path in zip(texts, paths, strict=True):
         write_atomic(path, render(name))

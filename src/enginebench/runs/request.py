@@ -24,7 +24,7 @@ from enginebench.engines.registry import (
 )
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
-from enginebench.runs.folder import OUTSIDE, RunRequest, allow_request, check_outside, check_request
+from enginebench.runs.folder import OUTSIDE, RunRequest, allow_request, check_named_files, check_outside
 from enginebench.runs.plan import check_places
 from enginebench.runs.trust import allow_code
 
@@ -36,7 +36,7 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
 
 
-class Shared(Struct, frozen=True, kw_only=True):
+class SharedSettings(Struct, frozen=True, kw_only=True):
     """What the verbs that run engines have in common. Shapes are texts, or read already."""
 
     device: str = "cpu"
@@ -126,7 +126,7 @@ class Shared(Struct, frozen=True, kw_only=True):
         )
         if not dry:  # nothing runs here: files need not be there, and nothing that is named is allowed
             allow_request(found)
-            check_request(found)
+            check_named_files(found)
             check_places(found)
         return found
 
@@ -154,7 +154,7 @@ class Shared(Struct, frozen=True, kw_only=True):
         )
 
 
-class Timing(Struct, frozen=True, kw_only=True):
+class TimingSettings(Struct, frozen=True, kw_only=True):
     warmup: int | str | None
     iters: int | None
     time_limit: float

@@ -10,7 +10,7 @@ from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 from enginebench.stats.layer_records import LayerGroup, group_layers
-from enginebench.stats.profile import doubt_row, share_of_limit, sort_layers, sum_times
+from enginebench.stats.profile import doubt_row, share_of_limit, sort_layers, sum_layers_ns
 
 NS_PER_MS = 1e6
 # What a profiler adds below this share of a run is no more than the spread of its median.
@@ -101,7 +101,7 @@ def describe_profile(
     notes: tuple[str, ...] = (),
 ) -> EngineProfileDocument:
     """The document of one profile; `end_to_end_ns`: median of a run without the profiler; `bound`: its least time."""
-    total_ns = sum_times(profile.layers)
+    total_ns = sum_layers_ns(profile.layers)
     layers = [_describe_layer(layer, profile.runs, total_ns) for layer in sort_layers(profile.layers)]
     average_ms, end_to_end_ms = total_ns / NS_PER_MS, end_to_end_ns / NS_PER_MS
     return EngineProfileDocument(

@@ -239,13 +239,13 @@ def _format_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> t
     size, sizes = row.result.size_bytes, [one.result.size_bytes for one in tied]
     if size and all(other and size < other for other in sizes):
         reasons.append("is smaller")
-    start, starts = find_start(row.result), [find_start(one.result) for one in tied]
+    start, starts = find_start_s(row.result), [find_start_s(one.result) for one in tied]
     if start and all(other and start < other for other in starts):
         reasons.append(f"starts sooner ({start:.2g} s against {min(other or 0.0 for other in starts):.2g})")
     return tuple(reasons) or ("has the lowest median",)
 
 
-def find_start(result: Result) -> float | None:
+def find_start_s(result: Result) -> float | None:
     """Seconds from loading to the first output in a new process: the median over the trials."""
     pairs = [(m.load_s, m.first_run_s) for m in result.measurements]
     known = [load_s + first_s for load_s, first_s in pairs if load_s is not None and first_s is not None]

@@ -166,7 +166,7 @@ _MADE_UP = re.compile(
 _MAX_NAME = 1 << 20
 
 
-def read_metadata(text: str | None) -> tuple[str, ...]:
+def read_layer_metadata(text: str | None) -> tuple[str, ...]:
     """The operators in a layer's `Metadata`.
 
     Each stands as "[ONNX Layer: /conv/Conv]", separated by the control characters 0x1E (groups) and 0x1F (members).

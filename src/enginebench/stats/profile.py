@@ -15,7 +15,7 @@ def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> 
     """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
-    factor = sum_times(layers) / device_ns
+    factor = sum_layers_ns(layers) / device_ns
     return (make_caveat("disturbed_profile", factor=factor),) if factor > DISTURBED_FACTOR else ()
 
 
@@ -24,7 +24,7 @@ def sort_layers(layers: Iterable[LayerTime]) -> list[LayerTime]:
     return sorted(layers, key=lambda layer: -layer.mean_ns)
 
 
-def sum_times(layers: Iterable[LayerTime]) -> float:
+def sum_layers_ns(layers: Iterable[LayerTime]) -> float:
     """Nanoseconds of one run in all layers."""
     return math.fsum(layer.mean_ns for layer in layers)
 

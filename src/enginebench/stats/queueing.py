@@ -260,14 +260,14 @@ def was_cut_short(caveats: Iterable[Caveat]) -> bool:
     return any(caveat.code == "cut_short" for caveat in caveats)
 
 
-def is_disturbed(point: LoadPoint) -> bool:
+def is_interfered(point: LoadPoint) -> bool:
     """Whether something beside the engine may have made requests late: a queue that grows is the engine's own."""
     return any(caveat.code in DISTURBANCES for caveat in point.caveats)
 
 
 def judge_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[Caveat, ...]]:
     """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
-    disturbed = [point.validity for point in points if is_disturbed(point)]
+    disturbed = [point.validity for point in points if is_interfered(point)]
     found = {find_sentence(c): c for point in points for c in point.caveats if c.code not in EXPECTED}
     return find_worst(disturbed), tuple(found.values())
 

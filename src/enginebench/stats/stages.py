@@ -16,7 +16,7 @@ STAGES = ("decode", "preprocess", "copy_in", "compute", "copy_out", "postprocess
 NS_PER_MS = 1e6
 
 
-class StageTime(Struct, frozen=True, kw_only=True):
+class BatchStage(Struct, frozen=True, kw_only=True):
     """One stage over a whole batch, by the host's clock; `share` is of the sum of all stages' means."""
 
     name: str
@@ -26,7 +26,7 @@ class StageTime(Struct, frozen=True, kw_only=True):
     share: float
 
 
-class DeviceTimes(Struct, frozen=True, kw_only=True):
+class DeviceMedians(Struct, frozen=True, kw_only=True):
     """Medians by the device's own clock: both copies and the computation."""
 
     h2d_ms: float
@@ -48,7 +48,7 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     n_images: int
     image_bytes: dict[str, int]
     batches: int
-    stages: tuple[StageTime, ...]
+    stages: tuple[BatchStage, ...]
     total_p50_ms: float
     total_p99_ms: float
     serial_per_s: float
@@ -57,7 +57,7 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     decoders: int
     lanes: int
     bounds_per_s: dict[str, float]
-    device_times: DeviceTimes | None
+    device_times: DeviceMedians | None
     top_classes: tuple[int, ...]
     engine_version: str | None = None
     takes_bytes: bool = False  # its first nodes normalise, in `compute`
@@ -118,7 +118,7 @@ def describe_stages(
         decoders=decoders,
         lanes=lanes,
         bounds_per_s=bounds,
-        device_times=DeviceTimes(**medians_ms) if device_ns else None,
+        device_times=DeviceMedians(**medians_ms) if device_ns else None,
         top_classes=tuple(top_classes),
         engine_version=engine_version,
         caveats=(*caveats, *doubts),
@@ -135,7 +135,7 @@ def bound_rates(means_ms: Mapping[str, float], batch: int, decoders: int) -> dic
     }
 
 
-def _describe_stage(name: str, times_ns: Sequence[int], share: float) -> StageTime:
+def _describe_stage(name: str, times_ns: Sequence[int], share: float) -> BatchStage:
     times_ms = sorted(t / NS_PER_MS for t in times_ns)
     p50_ms, p99_ms, mean_ms = median(times_ms), nearest_rank(times_ms, 0.99), float(np.mean(times_ms))
-    return StageTime(name=name, p50_ms=p50_ms, p99_ms=p99_ms, mean_ms=mean_ms, share=share)
+    return BatchStage(name=name, p50_ms=p50_ms, p99_ms=p99_ms, mean_ms=mean_ms, share=share)

@@ -202,7 +202,7 @@ def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
     return replace(ratio, low=low / trust.doubt, high=high * trust.doubt)
 
 
-class Trial(NamedTuple):
+class TrialMedian(NamedTuple):
     """The median of a trial, and what it would have been without others; None: it cannot be told."""
 
     repetition: int
@@ -211,7 +211,7 @@ class Trial(NamedTuple):
     unsure: bool = False  # by calls beside others, which may have slowed these, too, or by less than half of the trials
 
 
-def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
+def measure_trials(measurements: Sequence[Measurement]) -> list[TrialMedian]:
     """Each trial beside its own samples in blocks without a foreign mark.
 
     Where it has next to none, beside those of the other trials; where these have none, beside calls that are shorter
@@ -226,7 +226,7 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
         least = _find_quickest(measurements)
         best = least if least <= SLICE_NS else None
     unsure = 2 * len(known) < len(kept)
-    return [Trial(m.repetition, middle, ns or best, unsure) for (m, middle), ns in zip(kept, quiet, strict=True)]
+    return [TrialMedian(m.repetition, middle, ns or best, unsure) for (m, middle), ns in zip(kept, quiet, strict=True)]
 
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:
@@ -242,14 +242,14 @@ def _find_quiet(measurement: Measurement, middle: float) -> float | None:
     return median(np.asarray(measurement.latency_ns)[alone]) if alone.mean() > QUIET_SHARE else None
 
 
-def estimate_slowdown(trials: Sequence[Trial]) -> float | None:
+def estimate_slowdown(trials: Sequence[TrialMedian]) -> float | None:
     """How many times slower other programs made a side, in the geometric mean; None: it cannot be told."""
     slowed = [trial.median_ns / trial.alone_ns for trial in trials if trial.alone_ns]
     return max(1.0, geometric_mean(slowed)) if len(slowed) == len(trials) else None
 
 
 def _bound_ratio(
-    base: Sequence[Measurement], cand: Sequence[Measurement], known: Sequence[Trial], name: str
+    base: Sequence[Measurement], cand: Sequence[Measurement], known: Sequence[TrialMedian], name: str
 ) -> tuple[float, float]:
     """(how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
 

@@ -90,7 +90,7 @@ def accuracy(
         open_progress(options["progress"]) as reporter,
     ):
         document = measure_side_accuracy(own, other or None, to_text(data), request, options, drop, reporter)
-    return judge(document) if options["gate"] else document
+    return require_accuracy(document) if options["gate"] else document
 
 
 @door.command(accuracy, "SIDE", shown=Trusting)
@@ -98,7 +98,7 @@ def command(side: str, data: str | None, shown: Printed, **options: Unpack[Accur
     options["gate"] = False
     document = accuracy(side, data, **options)
     door.show(document, shown, door.tables(list_accuracy))
-    judge(document)
+    require_accuracy(document)
 
 
 def measure_side_accuracy(
@@ -182,7 +182,7 @@ def measure_side_accuracy(
     )
 
 
-def judge(document: AccuracyDocument) -> AccuracyDocument:
+def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:
     """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite."""
     if document.max_metric_drop is not None and document.failures:
         raise GateFailed(f"the gate failed. {'; '.join(document.failures)}")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Stored(TypedDict, total=False):
+class StoreOptions(TypedDict, total=False):
     store: Store
 
 
-class SaveOptions(Stored, total=False):
+class SaveOptions(StoreOptions, total=False):
     force: Annotated[bool, Opt("Replace an existing baseline of this name.", False)]
 
 
@@ -45,7 +45,7 @@ def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]
         ArtifactError: the run has no measured configuration, only implausible times, or cannot be read.
     """
     place = run.folder if isinstance(run, Run) else Path(run)
-    return baselines.save_baseline(name, place, to_path(options["store"]), force=options["force"])
+    return baselines.store_baseline(name, place, to_path(options["store"]), force=options["force"])
 
 
 class NoOptions(TypedDict):
@@ -60,11 +60,11 @@ def list_baselines(store: Store = None, **options: Unpack[NoOptions]) -> Baselin
 
     The list shows model, configurations, and when and on which CPU they were measured.
     """
-    return baselines.list_baselines(to_path(store))
+    return baselines.read_baselines(to_path(store))
 
 
-@verb(Stored)
-def remove_baseline(name: str, **options: Unpack[Stored]) -> Path:
+@verb(StoreOptions)
+def remove_baseline(name: str, **options: Unpack[StoreOptions]) -> Path:
     """Remove the baseline NAME.
 
     Example: enginebench baseline rm main
@@ -77,7 +77,7 @@ def remove_baseline(name: str, **options: Unpack[Stored]) -> Path:
     Raises:
         UsageError: there is no baseline of this name.
     """
-    return baselines.remove_baseline(name, to_path(options["store"]))
+    return baselines.delete_baseline(name, to_path(options["store"]))
 
 
 @door.command(save_baseline, "NAME", "DIR", name="save")
@@ -96,7 +96,7 @@ def _list(store: str | None, shown: Printed) -> None:
 
 
 @door.command(remove_baseline, "NAME", name="rm")
-def _remove(name: str, shown: Printed, **options: Unpack[Stored]) -> None:
+def _remove(name: str, shown: Printed, **options: Unpack[StoreOptions]) -> None:
     path = remove_baseline(name, **options)
     if shown["as_json"]:
         door.print_json(list_baselines(options["store"]))

@@ -32,7 +32,7 @@ from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import enter, find_available
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_request, holds_run
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
@@ -134,7 +134,7 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
     root = given.choose_root(options["out"], f"bench-{Path(given.name_model(target)).stem}")
-    with ask(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
+    with open_bench_request(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
 
@@ -149,7 +149,7 @@ def command(
     check_dry_run(shown)
     if shown["dry_run"] and options["against"] is not None:
         raise UsageError("--dry-run prints the command of one side only; leave out --against")
-    with ask(target, engine, options, dry=shown["dry_run"]) as (request, side, reporter):
+    with open_bench_request(target, engine, options, dry=shown["dry_run"]) as (request, side, reporter):
         if shown["log"] is not None and find_entry(name := request.engines[0][0]).find_program is None:
             raise UsageError(f"engine {name} runs inside EngineBench and has no log; --log is for trtexec")
         if shown["dry_run"]:
@@ -175,7 +175,7 @@ def command(
 
 
 @contextmanager
-def ask(
+def open_bench_request(
     target: opts.Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
     """The request that the options are, the other side, and progress; children can have a module while it runs."""
@@ -184,8 +184,8 @@ def ask(
         raise UsageError(TWO_SIDES)
     if against is None and options["against_precision"]:
         raise UsageError("--against-precision is that of the other side; add --against SIDE")
-    given.name_environments(options["env"])
-    shared, timing = given.share(options), pick(requests.Timing, options)
+    given.remember_environments(options["env"])
+    shared, timing = given.share(options), pick(requests.TimingSettings, options)
     if dry and shared.normalize is not None:
         raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
@@ -213,7 +213,7 @@ def ask(
             taken.text,
             engines=[(name, own)],
             precisions=[parse_precision(options["precision"])],
-            batches=given.choose_batches(batch, options, taken),
+            batches=given.parse_batches(batch, options, taken),
             measure=timing.make_measure(shared.seed, percentiles=percentiles, builds=options["builds"], margin=margin),
             input_size=options["input_size"],
             dry=dry,
@@ -310,7 +310,7 @@ def bench_sides(
         check_options(enter(spec))
         given.check_command(spec, request.measure)
     if other is not None and against is not None and against.stored is None:
-        check_request(other)
+        check_named_files(other)
         check_places(other)
     folder = RunFolder(root)
     folder.check_free()

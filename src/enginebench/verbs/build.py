@@ -193,7 +193,7 @@ def command(
         raise UsageError(f"--dry-run shows the command of trtexec; {options['engine']} has none. Leave it out")
     spec, before = plan_engine(onnx, options), list[str]()
     with open_progress(False) as reporter:
-        artifact = make_graph(onnx, name_folder(target), options, reporter, dry=True)
+        artifact = make_build_graph(onnx, name_folder(target), options, reporter, dry=True)
     source = Path(artifact.path)
     if is_made(onnx, options):
         before.append(f"{onnx}: its graph would be written to {source} first")
@@ -250,7 +250,7 @@ def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed) -> 
         click.echo(shlex.join(plan.command))
 
 
-def list_settings(options: BuildOptions) -> dict[str, str]:
+def list_engine_options(options: BuildOptions) -> dict[str, str]:
     """The `key=value` options of an engine that are options of their own here."""
     weak = options["weak_typing"]
     cache, data, timing = (to_path(options[name]) for name in ("calib_cache", "calib", "timing_cache"))
@@ -281,21 +281,23 @@ def name_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.build").absolute()
 
 
-def make_graph(model: str, folder: Path, asked: BuildOptions, reporter: Reporter, *, dry: bool = False) -> Artifact:
+def make_build_graph(
+    model: str, folder: Path, asked: BuildOptions, reporter: Reporter, *, dry: bool = False
+) -> Artifact:
     """The graph that is built from: the user's as it is, else one that is made, or with `dry` would be, in `folder`."""
     from enginebench.models.onnx.source import read_onnx_head
 
     if not is_made(model, asked):
         return read_onnx_head(Path(model))
     with open_scratch() as scratch:
-        made = make_source(model, scratch, asked, reporter, onnx=True)
+        made = make_build_source(model, scratch, asked, reporter, onnx=True)
         if not dry:
             with open_folder(folder):
                 bring_files(made.files, Path(made.path).parent, folder)
     return replace(made, path=str(folder / Path(made.path).name))
 
 
-def make_source(model: str, scratch: Path, asked: BuildOptions, reporter: Reporter, *, onnx: bool) -> Artifact:
+def make_build_source(model: str, scratch: Path, asked: BuildOptions, reporter: Reporter, *, onnx: bool) -> Artifact:
     """The model as `run` makes it, with `onnx` as a graph."""
     require_packages(model)
     allow_model(model)
@@ -320,7 +322,7 @@ def plan_engine(onnx: str, asked: BuildOptions) -> EngineSpec:
     head = read_onnx_head(Path(onnx)) if precision is None and resolve_model(onnx).kind == "onnx" else None
     wanted, recipe = (head.precision, None) if head else parse_precision(precision or "fp32")
     use_trtexec(asked["trtexec"], (name,))
-    options = list_settings(asked)
+    options = list_engine_options(asked)
     if name != "trtexec" and "extra" in options:
         raise UsageError(f"--extra and arguments after -- are for the engine trtexec, not for {name}")
     if name == "trtexec" and "calib_data" in options:
@@ -346,7 +348,7 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     (name, own), (precision, recipe) = read_engine(asked["engine"]), parse_precision(asked["precision"] or "fp32")
     if "aoti" not in accepts(name):
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
-    if given := [*list_settings(asked), *filter(asked.get, ("calib", "calib_cache"))]:
+    if given := [*list_engine_options(asked), *filter(asked.get, ("calib", "calib_cache"))]:
         raise UsageError(
             f"engine {name} takes no {', '.join(given)}; it has --precision, --batch, --device and --input-dtype"
         )
@@ -364,13 +366,13 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     read_normalize(asked["input_dtype"], asked["normalize"])  # before anything is waited for
     check_source_ahead(ModelSource(model=model))
     with open_scratch() as scratch, lock_devices((device,), wait=asked["wait"], on_wait=reporter.say):
-        artifact = make_source(model, scratch, asked, reporter, onnx=False)
+        artifact = make_build_source(model, scratch, asked, reporter, onnx=False)
         if artifact.kind != "torch":
             raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
         job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
         answer = run_child(job, timeout_s=asked["timeout"], on_note=tell_steps(reporter, model))
-        return describe_build(answer, out, precision, device)
+        return place_build(answer, out, precision, device)
 
 
 def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
@@ -386,7 +388,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     made = is_made(model, options)
     # A builder that times nothing needs no GPU.
     require_available(spec if find_entry(spec.backend).tunes else replace(spec, device="cpu"))
-    artifact = make_graph(model, name_folder(out), options, reporter)
+    artifact = make_build_graph(model, name_folder(out), options, reporter)
     onnx = Path(artifact.path)
     check_batch_axis(artifact, spec)
     if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
@@ -416,7 +418,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         kept["made_with"] = answer.artifact.made_with | {"calibration": ranges.name}
     answer = replace(answer, artifact=replace(answer.artifact, **kept))
-    document = describe_build(answer, out, known(spec.precision), spec.device, doubts)
+    document = place_build(answer, out, known(spec.precision), spec.device, doubts)
     write_note(out, answer.artifact, spec.precision)
     return document
 
@@ -494,7 +496,7 @@ def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Eng
     return replace(spec, options={"calib_cache": str(cache), **spec.options, "calib_data": str(entries)})
 
 
-def describe_build(
+def place_build(
     answer: BuildAnswer, out: Path, requested: Precision, device: str, doubts: tuple[Caveat, ...] = ()
 ) -> BuildDocument:
     """Puts the built file at `out` and describes it, with the precision that ran if that contradicts `requested`."""

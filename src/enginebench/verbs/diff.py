@@ -148,7 +148,7 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
         compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
     lenient, metric = options["allow_not_comparable"], options["metric"]
     document = compare(options["margin"], allow_not_comparable=lenient, metric=metric, max_metric_drop=drop)
-    return judge(document) if options["gate"] else document
+    return require_gate(document) if options["gate"] else document
 
 
 @door.command(diff, "BASE", "CAND", shown=DiffPrinted)
@@ -158,10 +158,10 @@ def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unp
     door.show(document, shown, door.tables(partial(list_diff, gate=gate)))
     write_verdict(document, shown, gate=gate)
     if gate:
-        judge(document)
+        require_gate(document)
 
 
-def judge(document: DiffDocument) -> DiffDocument:
+def require_gate(document: DiffDocument) -> DiffDocument:
     if document.gate_failed:
         failed = [f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures]
         raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no configurations to compare'}")

@@ -144,11 +144,11 @@ def list_machine(document: DoctorDocument) -> list[Section]:
         facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
         lines.append((engine.engine, format_state(engine)))
         lines += [("", f"{name}: {told}") for name, told in facts.items() if told]
-    parts = tuple(list_facts(document.machine)), tuple(lines)
+    parts = tuple(list_machine_facts(document.machine)), tuple(lines)
     return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts]
 
 
-def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
+def list_machine_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     counts = count_of(machine.cores_physical, "cores"), count_of(machine.cores_logical, "threads")
     cores = f"{', '.join(counts)}, {len(machine.cpus_allowed)} allowed"
     quota = f", quota {machine.cpu_quota_cores:g}" if machine.cpu_quota_cores else ""

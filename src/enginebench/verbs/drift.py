@@ -143,7 +143,7 @@ def _measure(
         _check_profile_index(request, (ref, cand))
         sides.check_sides(ref, cand)
         step = sides.choose_step((ref, cand), request)
-        given = make_inputs(ref, request.source.inputs, n, request.source.seed, place / "reference")
+        given = choose_inputs(ref, request.source.inputs, n, request.source.seed, place / "reference")
         entries = len(given.entries)
         check_prepared(given, (ref, cand))
         samples = place / "samples" if out is None or options["skip_output_save"] else out / "samples"
@@ -243,7 +243,7 @@ def _describe(
     )
 
 
-def make_inputs(
+def choose_inputs(
     side: sides.OpenSide, text: str | None, n: int | None, seed: int, made_in: Path | None = None
 ) -> Inputs:
     """The user's entries (`text` is --inputs), else held-out digits for the digits models, else what is made up.

@@ -20,7 +20,7 @@ from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
 from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend
 from enginebench.measure.machine import describe_machine
-from enginebench.options import Model, PathLike, Shared, Side, Texts, read_record
+from enginebench.options import Model, PathLike, Shared, Side, Texts, list_all_options
 from enginebench.report.progress import COLUMNS, LiveReporter, PlainReporter
 from enginebench.runs import request
 from enginebench.runs.child import places
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def share(options: Shared) -> request.Shared:
+def share(options: Shared) -> request.SharedSettings:
     """What the verbs that run engines have in common."""
     shapes = options["input_shape"] or ()
-    return request.Shared(
+    return request.SharedSettings(
         device=read_device(options["device"]),
         threads=options["threads"],
         seed=options["seed"],
@@ -92,7 +92,7 @@ def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
         yield f"{engine}@{taken.text}"
 
 
-def list_texts(given: str | Iterable[str]) -> list[str]:
+def split_texts(given: str | Iterable[str]) -> list[str]:
     """`a,b` or ["a", "b"] as a list."""
     return [text.strip() for text in (given.split(",") if isinstance(given, str) else given)]
 
@@ -131,7 +131,7 @@ def to_text(path: PathLike | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
-def choose_batches(
+def parse_batches(
     batch: int | str | Iterable[int] | None, options: Shared, taken: TakenModel
 ) -> tuple[int, ...] | None:
     """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one."""
@@ -155,7 +155,7 @@ def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] |
 
     texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
     limits: dict[str, float] = {}
-    for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
+    for piece in split_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
         name, sep, text = piece.partition("=")
         lead = f"--limit {piece!r}: "
         if name not in LIMITS or not sep or name in limits:
@@ -210,7 +210,7 @@ _KEPT_AS |= {"input_shape": "input_shapes", "ort_extension": "operator_libraries
 def refuse_changes(record: type, options: Any, asked: Sequence[Struct], stored: Sequence[Struct]) -> None:
     """Checks that what goes on is asked for as it was begun: whatever else were given would change nothing."""
     now, then = ({n: v for one in records for n, v in to_fields(one).items()} for records in (asked, stored))
-    named = {n: _KEPT_AS.get(n, n) for n, option in read_record(record).items() if options[n] != option.default}
+    named = {n: _KEPT_AS.get(n, n) for n, option in list_all_options(record).items() if options[n] != option.default}
     if changed := [f"--{n.replace('_', '-')}" for n, kept in named.items() if kept in now and now[kept] != then[kept]]:
         what = "--resume continues with the options that it was begun with, and these are others"
         raise UsageError(f"{', '.join(changed)}: {what}. Leave them out, or begin anew in another folder")
@@ -225,10 +225,10 @@ def name_precisions(asked: Texts | None, device: str | None, any_cpu: bool = Fal
 
 
 def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
-    return [parse_precision(text) for text in list_texts(given)]
+    return [parse_precision(text) for text in split_texts(given)]
 
 
-def name_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
+def remember_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
     texts = (f"{name}={os.fspath(path)}" for name, path in given.items()) if isinstance(given, Mapping) else given
     places.name_environments(texts)
 

@@ -15,7 +15,7 @@ from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
 from enginebench.runs.reporting import Written, check_formats, describe_stored, plan_deployment, write_reports
-from enginebench.verbs.given import list_texts
+from enginebench.verbs.given import split_texts
 
 
 class ReportOptions(TypedDict, total=False):
@@ -75,7 +75,7 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
-    asked, folder = check_formats(list_texts(formats)), Path(path)
+    asked, folder = check_formats(split_texts(formats)), Path(path)
     for name, option in list_options(ReportOptions).items():
         if options.get(name) is not None and not find("offers", f"holds_{option.feature}")(path):
             raise UsageError(f"--{name} belongs to reports on what {option.feature} wrote; {path} holds nothing of it")

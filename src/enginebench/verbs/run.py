@@ -193,7 +193,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
-    given.name_environments(options["env"])
+    given.remember_environments(options["env"])
     shared = given.share(options)
     unasked = name_default_engines(shared.device, options["scope"])
     named = unasked if options["engines"] is None else options["engines"]
@@ -207,12 +207,12 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     any_engine = options["engines"] is None
     with given.begin(model, options) as (taken, reporter):
         precisions = given.name_precisions(options["precisions"], shared.device, any_cpu=any_engine)
-        request = make_request(
+        request = make_run_request(
             taken.text,
             options,
             engines=engines,
             precisions=given.read_precisions(precisions),
-            batches=given.choose_batches(options["batch"], options, taken),
+            batches=given.parse_batches(options["batch"], options, taken),
         )
         request = replace(request, any_engine=any_engine, any_precision=options["precisions"] is None)
         stored = RunFolder(root).read_record().request if resume else request
@@ -228,7 +228,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
         yield request, reporter
 
 
-def make_request(
+def make_run_request(
     model: str,
     options: RunOptions,
     *,
@@ -238,7 +238,7 @@ def make_request(
     dry: bool = False,
 ) -> RunRequest:
     """Return the request for `model`; the options are one value for all configurations. See `Shared.make_request`."""
-    shared, timing = given.share(options), pick(requests.Timing, options)
+    shared, timing = given.share(options), pick(requests.TimingSettings, options)
     measure = timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"])
     request = shared.make_request(
         model,

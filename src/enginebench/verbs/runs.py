@@ -87,7 +87,7 @@ class Run:
             UsageError: a format is unknown.
             ArtifactError: the folder cannot be written.
         """
-        asked = check_formats(given.list_texts(formats))
+        asked = check_formats(given.split_texts(formats))
         return write_reports(self.folder, self.document, asked, record=self.record, results=self.results)
 
     def deliver(self, out: PathLike, **options: Any) -> Any:

@@ -135,7 +135,7 @@ def test_names_stand_for_one_environment_and_say_what_is_known(lean: Path) -> No
     folder.mkdir(parents=True)
     (folder / "made").symlink_to(lean)
     (folder / ".unfinished-x").mkdir()
-    assert list(places.list_environments()) == ["made"]
+    assert list(places.list_named_environments()) == ["made"]
     assert places.find_place(EngineSpec(backend="fake", options={"env": "made"})) is not None
 
 

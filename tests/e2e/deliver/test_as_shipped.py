@@ -16,7 +16,7 @@ from enginebench.features.deliver.servers import describe_model, format_config, 
 from enginebench.features.deliver.writing import MEASURED, PACKAGE
 from enginebench.models.task import preprocess_for
 from enginebench.runs.bundles import Bundle
-from enginebench.runs.targets.bundles import read_bundle
+from enginebench.runs.targets.bundles import read_bundle_folder
 from enginebench.stats.drift import default_limits, measure_drift
 from environments import Environments
 
@@ -150,7 +150,7 @@ def test_triton_reads_its_repository(delivered: dict[str, Path], engine: str, pa
 
 
 def test_triton_reads_batches_gpus_other_types_and_the_batch_alone(delivered, parse) -> None:
-    found = on_gpu(read_bundle(delivered["ort"]))
+    found = on_gpu(read_bundle_folder(delivered["ort"]))
     config = parse(format_config("net", found))
     assert config["platform"] == "tensorrt_plan"
     assert config["max_batch_size"] == 8 and config["dynamic_batching"] == {"preferred_batch_size": [8]}
@@ -162,7 +162,7 @@ def test_triton_reads_batches_gpus_other_types_and_the_batch_alone(delivered, pa
     config = parse(format_config("net", fixed))
     assert config.get("max_batch_size", 0) == 0 and config["input"][0]["dims"] == ["8", "3"]
     step, label = (TensorSpec(name=name, dtype="int64", shape=("batch",)) for name in ("step", "label"))
-    found = read_bundle(delivered["ort"])
+    found = read_bundle_folder(delivered["ort"])
     inputs, outputs = (*found.artifact.inputs, step), (*found.artifact.outputs, label)
     text = format_config("net", replace(found, artifact=replace(found.artifact, inputs=inputs, outputs=outputs)))
     assert "dims: [  ]" not in text, "Triton refuses a tensor without dims"
@@ -183,8 +183,8 @@ def test_kserve_metadata_and_dockerfile_are_those_of_what_was_measured(delivered
     sides = {"inputs": ("input", 64), "outputs": ("output", 10)}
     tensors = {side: [{"name": name, "datatype": "FP32", "shape": [-1, n]}] for side, (name, n) in sides.items()}
     assert document == {"name": "digits-mlp-pytorch", "versions": ["1"], "platform": "python", **tensors}
-    assert describe_model(on_gpu(read_bundle(delivered["ort"])))["platform"] == "tensorrt_plan"
-    found = read_bundle(delivered["pytorch"])
+    assert describe_model(on_gpu(read_bundle_folder(delivered["ort"])))["platform"] == "tensorrt_plan"
+    found = read_bundle_folder(delivered["pytorch"])
     assert (delivered["pytorch"] / "Dockerfile").read_text("utf-8") == format_dockerfile(found)
     engine = replace(found.engine, backend="pytorch-compile")
     text = format_dockerfile(replace(found, engine=engine, requirements={"torch": "2.1+cu9"}))

@@ -25,7 +25,7 @@ from enginebench.features.deliver.writing import copy_model, find_instructions
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.targets.bundles import find_problems, load_engine, read_bundle
+from enginebench.runs.targets.bundles import find_problems, load_engine, read_bundle_folder
 from graphs import classify, translate_words
 from in_process import children, cli
 from processes import Cli
@@ -50,7 +50,7 @@ def test_a_bundle_holds_nothing_of_whoever_made_it(delivered: dict[str, Path], e
 
 def test_its_document_says_where_it_comes_from_with_a_command_to_paste(run: Path, delivered: dict[str, Path]) -> None:
     result = RunFolder(run).read_result(name("ort"))
-    found = read_bundle(delivered["ort"])
+    found = read_bundle_folder(delivered["ort"])
     assert result is not None and found.row == result.id
     assert found.engine == result.engine
     assert [a.sha256 for a in found.chain] == [a.sha256 for a in result.artifacts]
@@ -68,7 +68,7 @@ def test_the_check_passes_and_bench_points_to_the_row(delivered: dict[str, Path]
     done = ask(delivered[engine], "--check", "--bench", "--calls", "5")
     assert done.returncode == 0, done.stderr
     assert "output: max_abs_diff" in done.stdout and "within the limits (snr" in done.stdout
-    row = read_bundle(delivered[engine])
+    row = read_bundle_folder(delivered[engine])
     assert f"measured: p50 {row.figures.p50_ms.value:.4g} ms" in done.stdout and row.machine_name in done.stdout
 
 
@@ -114,7 +114,7 @@ def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_p
     assert safe.row == name("pytorch")  # what the user has is what is left
     document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
     assert document.notes[0] == "its outputs do not agree with the reference of the run"
-    assert read_bundle(tmp_path / "out").figures.outputs_agree is False
+    assert read_bundle_folder(tmp_path / "out").figures.outputs_agree is False
 
 
 def test_a_changed_artifact_is_not_delivered_and_a_lost_row_is_named(run: Path, tmp_path: Path) -> None:
@@ -305,11 +305,11 @@ def test_what_leads_out_of_a_bundle_is_refused_whatever_is_forced(bundle: Path, 
 def test_a_damaged_document_is_an_error_of_ours(bundle: Path, text: str) -> None:
     (bundle / "bundle.json").write_text(text)
     with pytest.raises(ParseError):
-        read_bundle(bundle)
+        read_bundle_folder(bundle)
 
 
 def test_the_plan_of_another_gpu_is_named(bundle: Path) -> None:
     edit(bundle, lambda d: (d["artifact"].update(kind="plan"), d.update(gpu="NVIDIA H200")))
-    problems = list(find_problems(bundle, read_bundle(bundle), (), ("NVIDIA L4",)))
+    problems = list(find_problems(bundle, read_bundle_folder(bundle), (), ("NVIDIA L4",)))
     assert problems == ["the plan was built for NVIDIA H200; here is NVIDIA L4"]
-    assert list(find_problems(bundle, read_bundle(bundle), (), ("NVIDIA H200",))) == []
+    assert list(find_problems(bundle, read_bundle_folder(bundle), (), ("NVIDIA H200",))) == []

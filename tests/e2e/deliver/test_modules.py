@@ -15,7 +15,7 @@ from bundles import FAST, ask, name
 from enginebench.core.errors import UsageError
 from enginebench.features.deliver.verb import deliver_row
 from enginebench.runs import trust
-from enginebench.runs.targets.bundles import load_engine, read_bundle
+from enginebench.runs.targets.bundles import load_engine, read_bundle_folder
 from graphs import build_graph, double, find_positive
 from in_process import children, cli
 from processes import Cli
@@ -87,7 +87,7 @@ def test_every_preparation_of_a_module_is_that_of_the_row(cli: Cli, tmp_path: Pa
     assert len(rows) == 2
     for row in rows:
         deliver_row(tmp_path / "r", tmp_path / row, row=row, reporter=Silent())
-        found = read_bundle(tmp_path / row)
+        found = read_bundle_folder(tmp_path / row)
         done = ask(tmp_path / row, "--check", "--force")
         assert "output: max_abs_diff 0, " in done.stdout, f"{found.engine}: {done.stdout}"
 

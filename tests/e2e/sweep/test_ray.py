@@ -17,7 +17,7 @@ from enginebench.core.errors import BackendUnavailable
 from enginebench.features.sweep import ray_fleet
 from enginebench.features.sweep.ray_fleet import MACHINE, is_of_kind, name_resources, part
 from enginebench.features.sweep.reading import read_group
-from enginebench.features.sweep.schedule import answer
+from enginebench.features.sweep.schedule import run_job
 from enginebench.features.sweep.spec import MachineEntry, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import open_store
 from enginebench.features.sweep.verb import run_sweep
@@ -146,7 +146,7 @@ def test_answers_that_are_none_and_what_is_no_cluster_say_so() -> None:
     for told, said in ((b"{", "cannot be read"), ("it is gone", "it is gone")):
         told_by = read_answer("node", told)
         assert told_by.document is None and said in told_by.reason
-    assert b'"ok":false' in answer(b"{") and b"DecodeError" in answer(b"{")
+    assert b'"ok":false' in run_job(b"{") and b"DecodeError" in run_job(b"{")
     with pytest.raises(BackendUnavailable, match=r"no Ray cluster responds at ray://127\.0\.0\.1:1"):
         ray_fleet.connect("ray://127.0.0.1:1")
 

@@ -11,11 +11,11 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.features.sweep import store as stores
-from enginebench.features.sweep.reading import find_rows_folder
-from enginebench.features.sweep.records import Ended
+from enginebench.features.sweep.reading import fetch_rows_folder
+from enginebench.features.sweep.records import JobEnd
 from enginebench.features.sweep.reporting import report_sweep
 from enginebench.features.sweep.spec import read_spec
-from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
+from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, store_document
 from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import MeasureJob
@@ -102,14 +102,14 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_document_has_a_limit_and_a_type_in_what_is_a_store(store, monkeypatch, s3) -> None:
-    write_document(store, "x.json", Ended(ok=True))
-    assert read_document(store, "x.json", Ended) == Ended(ok=True)
+    store_document(store, "x.json", JobEnd(ok=True))
+    assert read_document(store, "x.json", JobEnd) == JobEnd(ok=True)
     store.write("x.json", b'{"ok": 3}')
     with pytest.raises(ParseError, match="ok"):
-        read_document(store, "x.json", Ended)
+        read_document(store, "x.json", JobEnd)
     monkeypatch.setattr(stores, "DOCUMENT_LIMIT_BYTES", 5)
     with pytest.raises(ArtifactError, match="larger than"):
-        read_document(store, "x.json", Ended)
+        read_document(store, "x.json", JobEnd)
     with pytest.raises(UsageError, match="ftp://x: a store is a folder"):
         open_store("ftp://x")
     with pytest.raises(ArtifactError, match=r"cannot write the store s3://no-such-bucket"):
@@ -156,4 +156,4 @@ def test_a_sweep_on_s3_goes_on_from_there(children, s3, tmp_path, monkeypatch) -
     assert again == document and all(path.is_file() for path in written.paths)
     with pytest.raises(UsageError, match="--out DIR is missing"):
         report_sweep(url, ("html",))
-    assert len(read_history(find_rows_folder(url)).rows) == ROWS
+    assert len(read_history(fetch_rows_folder(url)).rows) == ROWS

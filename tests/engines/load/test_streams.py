@@ -9,7 +9,7 @@ import pytest
 
 from enginebench.core.engine_api import DeviceTimes, fill_entries
 from enginebench.core.errors import UsageError
-from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
+from enginebench.core.feeds import choose_buckets, drop_filling, fill_batch, sum_entries
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import Ended, Streams
@@ -168,8 +168,8 @@ def test_buckets_are_few_and_a_batch_is_filled_up_and_cut() -> None:
     assert [choose_buckets(n) for n in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]
     assert [choose_buckets(n, few=True) for n in (1, 2, 6, 32)] == [(1,), (1, 2), (1, 3, 6), (1, 8, 16, 32)]
     samples = make_samples(3)
-    joined = join_samples(samples, 4)
+    joined = fill_batch(samples, 4)
     assert sum_entries(samples) == 3 and joined["image"].shape == (4, 3, 8, 8)
     np.testing.assert_array_equal(joined["image"][3], joined["image"][2])
-    outputs = cut_entries({"scores": np.arange(8).reshape(4, 2), "count": np.array(4)}, 3, 4)
+    outputs = drop_filling({"scores": np.arange(8).reshape(4, 2), "count": np.array(4)}, 3, 4)
     assert outputs["scores"].shape == (3, 2) and outputs["count"] == 4

@@ -9,7 +9,7 @@ import torch
 
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.models.torch import hugging_face
-from enginebench.models.torch.hugging_face import make_inputs
+from enginebench.models.torch.hugging_face import make_example_inputs
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.torch.weights import DownloadFailed
@@ -66,7 +66,7 @@ def test_encoders_with_decoders_and_sound_get_their_inputs() -> None:
     sizes = {f"{part}_{of}": 1 for part in ("encoder", "decoder") for of in ("layers", "attention_heads", "ffn_dim")}
     sizes |= {"vocab_size": 50, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 6}
     config = WhisperConfig(d_model=16, pad_token_id=0, **sizes)
-    inputs = make_inputs(WhisperForConditionalGeneration(config), "whisper")
+    inputs = make_example_inputs(WhisperForConditionalGeneration(config), "whisper")
     assert {n: tuple(t.shape) for n, t in inputs.items()} == {"input_features": (1, 8, 20), "decoder_input_ids": (1, 6)}
     assert int(inputs["decoder_input_ids"].max()) < 50
 

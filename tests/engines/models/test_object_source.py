@@ -30,7 +30,7 @@ from enginebench.models import objects
 from enginebench.models.objects import find_object, list_variables, may_open
 from enginebench.models.torch.architectures import describe_inputs, examples_of_shapes
 from enginebench.models.torch.flat import Flat, find_state, flatten
-from enginebench.models.torch.object_source import can_be_imported, offer_module, pack_module, read_examples
+from enginebench.models.torch.object_source import can_be_imported, offer_module, pack_module, split_examples
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from processes import environment
 
@@ -228,7 +228,7 @@ def test_the_module_is_left_as_it_is_and_its_name_tells_it_apart(tmp_path: Path)
 )
 def test_examples_that_are_no_tensors_are_refused(examples: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read_examples(Plain(), examples)
+        split_examples(Plain(), examples)
 
 
 LOCK = threading.Lock()

@@ -16,7 +16,7 @@ from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort_openvino, ort_tensorrt_rtx, providers
-from enginebench.engines.backends.onnxruntime.ort_openvino import OrtOpenvinoBackend, make_provider_options
+from enginebench.engines.backends.onnxruntime.ort_openvino import OrtOpenvinoBackend, make_openvino_options
 from enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx import OrtTensorRtRtxBackend
 from enginebench.engines.backends.onnxruntime.providers import Provider, find_devices, register
 from enginebench.engines.registry import probe
@@ -63,7 +63,7 @@ def test_a_session_has_options_where_none_are_given(wide: Artifact, monkeypatch:
     monkeypatch.setattr(providers, "register", lambda provider: name)
     (device,) = (d for d in onnxruntime.get_ep_devices() if d.ep_name == name)
     chosen = {"opt": "basic", "fallback": "allow"}
-    session = providers.open_session(wide, Provider(engine="own", module=""), device, {}, chosen)
+    session = providers.open_provider_session(wide, Provider(engine="own", module=""), device, {}, chosen)
     options = session.get_session_options()
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     assert options.intra_op_num_threads == 1 and session.run(None, {"x": np.ones((2, 256), np.float32)})
@@ -75,16 +75,16 @@ def test_it_is_there_with_threads_and_precisions_of_openvino(wide, monkeypatch) 
     assert found.available and found.devices == ("cpu",), found.reason
     assert onnxruntime.__version__ in str(found.version)
     asked = replace(SPEC, precision="bf16")
-    hint = json.loads(make_provider_options(asked)["load_config"])["CPU"]["INFERENCE_PRECISION_HINT"]
-    assert hint == ("bf16" if "BF16" in ort_openvino.read_capabilities() else "f32")
-    told = json.loads(make_provider_options(replace(SPEC, threads=3))["load_config"])["CPU"]
+    hint = json.loads(make_openvino_options(asked)["load_config"])["CPU"]["INFERENCE_PRECISION_HINT"]
+    assert hint == ("bf16" if "BF16" in ort_openvino.read_plugin_capabilities() else "f32")
+    told = json.loads(make_openvino_options(replace(SPEC, threads=3))["load_config"])["CPU"]
     assert (told["INFERENCE_NUM_THREADS"], told["NUM_STREAMS"]) == ("3", "1")
     allowed = len(os.sched_getaffinity(0))
     with pytest.raises(BackendUnavailable, match=f"{allowed + 1} threads; the process may use {allowed} CPUs"):
         OrtOpenvinoBackend().load(wide, replace(SPEC, threads=allowed + 1))
     # The settings reach the plugin: one that it does not have ends the session.
     wrong = {"load_config": json.dumps({"CPU": {"NO_SUCH_SETTING": "1"}})}
-    monkeypatch.setattr(ort_openvino, "make_provider_options", lambda spec: wrong)
+    monkeypatch.setattr(ort_openvino, "make_openvino_options", lambda spec: wrong)
     with pytest.raises(Exception, match="NO_SUCH_SETTING"):
         OrtOpenvinoBackend().load(wide, SPEC)
 
@@ -105,15 +105,15 @@ def test_every_node_is_openvinos_or_it_is_refused(determinants: Artifact) -> Non
 def test_fp32_is_fp32_and_the_proof_would_say_otherwise(wide: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     shares = prove(wide)
     assert set(shares) <= {"fp32", "reorder"} and shares["fp32"] > 0.9
-    if "BF16" not in ort_openvino.read_capabilities():
+    if "BF16" not in ort_openvino.read_plugin_capabilities():
         pytest.skip("this CPU computes nothing in BF16")
 
     def shorten(spec: EngineSpec) -> dict[str, str]:
-        config = json.loads(make_provider_options(spec)["load_config"])
+        config = json.loads(make_openvino_options(spec)["load_config"])
         config["CPU"] |= {"INFERENCE_PRECISION_HINT": "bf16", "EXECUTION_MODE_HINT": "PERFORMANCE"}
         return {"load_config": json.dumps(config)}
 
-    monkeypatch.setattr(ort_openvino, "make_provider_options", shorten)
+    monkeypatch.setattr(ort_openvino, "make_openvino_options", shorten)
     assert prove(wide)["bf16"] > 0.5
 
 
@@ -144,7 +144,7 @@ def test_without_a_driver_the_provider_of_rtx_says_so(tmp_path: Path, wide: Arti
 
 def test_options_of_rtx_have_the_providers_names(wide: Artifact, tmp_path: Path) -> None:
     asked = replace(RTX, batch=4, options={"graph": "1", "workspace_mb": "64", "weight_budget_mb": "10"})
-    found = ort_tensorrt_rtx.make_provider_options(wide, asked, tmp_path)
+    found = ort_tensorrt_rtx.make_rtx_options(wide, asked, tmp_path)
     assert found == {
         "enable_cuda_graph": "1",
         "nv_max_workspace_size": str(64 << 20),
@@ -170,7 +170,7 @@ def test_the_first_run_does_not_count_though_the_counters_hold_it() -> None:
     for run, mean in enumerate((10000, 5001, 3335, 2502), start=1):
         events.append(make_event(run, "product", mean, "MatMul", "brgemm_avx512_f32"))
         events.append(make_event(run, "turn", 4, "Reorder", "jit_uni_f32"))
-    (found,) = ort_openvino.read_node_times(events)
+    (found,) = ort_openvino.split_node_times(events)
     assert [(o.name, o.dtype) for o in found] == [("product", "f32"), ("turn", "reorder")]
     assert found[0].time_ns < 10e3, "of the 10 ms nothing is left but what the rounding hides"
     assert found[1].time_ns == 4e3

@@ -253,7 +253,7 @@ def test_what_nobody_knows_raises_no_precision(known: list[Operator], strange: l
 def test_events_belong_to_the_run_around_them_and_only_outermost_count() -> None:
     spans = [make_event("enginebench run", 20, 9), make_event("enginebench run", 0, 9)]
     first, second = make_event("aten::relu", 1, 2, "float"), make_event("aten::add", 21, 2, "float")
-    assert proofs.split_runs([second, *spans, first, make_event("aten::late", -5, 1)]) == [[first], [second]]
+    assert proofs.split_watched_runs([second, *spans, first, make_event("aten::late", -5, 1)]) == [[first], [second]]
     events = [
         make_event("aten::empty", 102, 3),
         make_event("aten::conv2d", 0, 50, "float"),

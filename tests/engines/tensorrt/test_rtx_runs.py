@@ -171,7 +171,7 @@ def test_steps_of_inner_phases_are_thinned_out(engine_module: ModuleType, monkey
 )
 def test_targets_are_always_named(engine_module, text, precision, expected) -> None:
     if isinstance(expected, tuple):
-        assert engine_module.read_targets(text, precision) == expected
+        assert engine_module.read_compute_capabilities(text, precision) == expected
     else:
         with pytest.raises(UsageError, match=expected):
-            engine_module.read_targets(text, precision)
+            engine_module.read_compute_capabilities(text, precision)

@@ -440,8 +440,8 @@ def test_the_lean_runtime_runs_a_plan_for_later_versions_and_says_that_it_cannot
     with pytest.raises(BackendUnavailable, match=r"lean runtime cannot build \(tensorrt_lean_bindings 11\.4"):
         backend.build(graph, make_spec(), tmp_path)
     assert registry.find_installed("tensorrt").available
-    assert registry.find_missing(("tensorrt", "nowhere"), (LEAN,)) == ["nowhere"]
-    assert registry.find_missing(("nowhere", "tensorrt"), ("nowhere.else",)) == ["nowhere", "tensorrt"]
+    assert registry.find_absent_modules(("tensorrt", "nowhere"), (LEAN,)) == ["nowhere"]
+    assert registry.find_absent_modules(("nowhere", "tensorrt"), ("nowhere.else",)) == ["nowhere", "tensorrt"]
 
 
 def test_a_runtime_around_nothing_is_not_used(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

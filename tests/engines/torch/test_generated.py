@@ -12,7 +12,7 @@ import torch._inductor.config as inductor
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch import generated, operators
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
-from enginebench.engines.backends.torch.generated import GENERATED, GeneratedCode, NamedCall, TracedNode, name_run
+from enginebench.engines.backends.torch.generated import GENERATED, GeneratedCode, NamedCall, TracedNode, match_run
 from enginebench.engines.backends.torch.operators import WATCHED_MODULE, Launch, list_outermost, name_kernels
 from enginebench.engines.proof import Operator, record_profile
 from enginebench.engines.pytorch_compile import leave_recurrent
@@ -255,7 +255,7 @@ CALLS = [
     ],
 )
 def test_library_kernels_belong_to_the_calls_that_stand_where_they_ran(ran, layers) -> None:
-    named = name_run(kernels(*ran), CALLS)
+    named = match_run(kernels(*ran), CALLS)
     assert (None if named is None else [one.name for one in named]) == layers
 
 
@@ -272,11 +272,11 @@ def test_what_runs_between_two_graphs_is_never_the_work_of_a_compiled_layer(ran:
     eager = NamedCall(generated.EAGER, True, "gru")
     calls = [NamedCall("triton_a", False, "a"), eager, NamedCall("triton_b", False, "b")]
     own = NamedCall("extern_kernels.addmm", True, "fc")
-    named = name_run(kernels(*ran), [*calls, *([own] if "fc" in layers else [])])
+    named = match_run(kernels(*ran), [*calls, *([own] if "fc" in layers else [])])
     assert named is not None and [one.name for one in named] == layers
-    shared = name_run(kernels("triton_a", "rnn", "gemm", "triton_b"), [calls[0], eager, own, calls[2]])
+    shared = match_run(kernels("triton_a", "rnn", "gemm", "triton_b"), [calls[0], eager, own, calls[2]])
     assert shared is not None and [one.name for one in shared] == ["a", "gru + fc", "gru + fc", "b"]
-    on_host = name_run([Operator("fp32", 1.0, "addmm", "addmm"), Operator("fp32", 1.0, "gru", "gru")], [eager, own])
+    on_host = match_run([Operator("fp32", 1.0, "addmm", "addmm"), Operator("fp32", 1.0, "gru", "gru")], [eager, own])
     assert on_host is not None and [one.name for one in on_host] == ["fc", "gru"]
 
 
@@ -302,11 +302,11 @@ def test_layers_that_are_left_to_run_eagerly_are_named_where_they_run() -> None:
 
 
 def test_a_renamed_kernel_and_operators_of_the_host_keep_their_names() -> None:
-    named = name_run(kernels("triton_a", "sgemm", "wgrad", "triton_b"), CALLS)
+    named = match_run(kernels("triton_a", "sgemm", "wgrad", "triton_b"), CALLS)
     assert named is not None and named[1][2:] == ("conv1", "convolution", (), "sgemm")
     run = [Operator("", 1.0, "empty", "empty"), Operator("fp32", 1.0, "addmm", "addmm")]
     run.append(Operator(GENERATED, 1.0, GENERATED, "fused"))
-    named = name_run(run, [NamedCall("extern_kernels.addmm", True, "fc")])
+    named = match_run(run, [NamedCall("extern_kernels.addmm", True, "fc")])
     assert named is not None and [one.name for one in named] == ["empty", "fc", generated.BETWEEN]
 
 
@@ -423,7 +423,7 @@ def test_kernels_belong_to_the_operator_that_launched_them() -> None:
     assert [(name, kind) for _, name, kind in list_outermost(events, {})] == [(name, name) for name in known]
     assert [one.dtype for one in operators.read_operator_times(events)] == ["fp32", "float"]
     names = ["aten::addmm", "aten::_int_mm", "aten::baddbmm_", "conv2d", "aten::lgamma", "aten::layer_norm", "add"]
-    assert [name for name in names if operators.is_product(name)] == names[:4]
+    assert [name for name in names if operators.multiplies_matrices(name)] == names[:4]
 
 
 def test_a_replay_is_named_after_the_launches_if_its_kernels_are_theirs() -> None:

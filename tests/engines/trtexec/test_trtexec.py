@@ -375,7 +375,7 @@ def test_advice_on_what_the_real_8_6_printed() -> None:
     # A crash without a word: lines that are no errors give no advice.
     ended = "[x] [I] Engine deserialized in 0.3 sec.\n[x] [I] [TRT] Loaded engine size: 1 MiB\n"
     crash = process.Outcome(exit_code=-11, log=Path("log"), text=ended)
-    assert str(process.explain_failure(crash, "x", MeasurementError)) == (
+    assert str(process.describe_failure(crash, "x", MeasurementError)) == (
         "x: trtexec printed no error (trtexec was ended by SIGSEGV). Full log: log"
     )
 
@@ -428,7 +428,7 @@ def test_doctor_reads_the_real_tool(version: str, source: str, tmp_path: Path) -
     tool = tmp_path / "trtexec"
     tool.write_text(f"#!/bin/sh\ncat {case}.stdout\ncat {case}.stderr >&2\nexit $(cat {case}.exit)\n")
     tool.chmod(0o755)
-    devices, reason = process.find_devices(str(tool))
+    devices, reason = process.list_gpus(str(tool))
     assert (devices == ("cuda:0",)) == (reason is None) == (source == "trtexec-gpu"), reason
     assert reason is None or "CUDA driver version is insufficient" in reason
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from enginebench.core.errors import UsageError
 from enginebench.features.fpga import network
-from enginebench.features.fpga.gateware.engine import Engine
+from enginebench.features.fpga.gateware.engine import InferenceCore
 from enginebench.features.fpga.simulation import count_engine_cycles
 from networks import draw_inputs, make_network, run_engine
 
@@ -17,7 +17,7 @@ from networks import draw_inputs, make_network, run_engine
 def check(network, lanes, split=0, n=2):
     """Answers are the reference's; every inference takes as long as the closed form says."""
     inputs = draw_inputs(network, n)
-    answers, cycles = run_engine(Engine(network, lanes, split), inputs)
+    answers, cycles = run_engine(InferenceCore(network, lanes, split), inputs)
     assert answers.tolist() == network.infer_bytes(inputs).tolist()
     assert set(cycles) == {count_engine_cycles(network.sizes, lanes)}
 
@@ -63,7 +63,7 @@ def test_channels_far_apart_and_extremes_do_not_overflow():
     for value in (-128, 127):
         inputs = np.full((1, 64), value, np.int8)
         inputs[0, ::2] = -128
-        answers, _ = run_engine(Engine(network, 4), inputs)
+        answers, _ = run_engine(InferenceCore(network, 4), inputs)
         assert answers.tolist() == network.infer_bytes(inputs).tolist()
 
 

@@ -33,7 +33,7 @@ def test_a_package_is_told_from_other_files_by_its_names_alone(tmp_path: Path) -
     (tmp_path / "t.pt2").write_bytes(package.read_bytes()[:-40])
     found = [aoti.is_package(path) for path in (package, other, tmp_path / "t.pt2", tmp_path, tmp_path / "none.pt2")]
     assert found == [True, False, False, False, False]
-    assert [*aoti.find_differences(aoti.read_record(package), None)] == []
+    assert [*aoti.find_differences(aoti.read_package_record(package), None)] == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_package_is_told_from_other_files_by_its_names_alone(tmp_path: Path) -
 )
 def test_a_package_that_would_be_unpacked_elsewhere_or_says_nothing_is_refused(tmp_path, changes, why) -> None:
     with pytest.raises(ArtifactError, match=why):
-        aoti.read_record(write(tmp_path / "m.pt2", **changes))
+        aoti.read_package_record(write(tmp_path / "m.pt2", **changes))
 
 
 @pytest.mark.parametrize("cut", [0, 10, 500, 1500])
@@ -59,7 +59,7 @@ def test_a_package_that_was_cut_is_damaged(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "m.pt2", record=make())
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(ArtifactError, match="is damaged"):
-        aoti.read_record(path)
+        aoti.read_package_record(path)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import match_axes
 from enginebench.core.text import clean_lines, count_of, name_type
-from enginebench.core.trees import list_leaves, map_leaves, name_answer, name_arguments, read_call, split_made
+from enginebench.core.trees import list_leaves, map_leaves, name_arguments, name_output_tensors, read_call, split_made
 
 
 def test_control_characters_cannot_reach_the_terminal() -> None:
@@ -98,7 +98,7 @@ def test_arguments_are_named_by_parameter_and_path(forward: Any, given: Any, nam
     ],
 )
 def test_answers_are_named_by_path(answer: Any, names: list[str]) -> None:
-    assert name_answer(answer, lambda leaf: isinstance(leaf, int)) == names
+    assert name_output_tensors(answer, lambda leaf: isinstance(leaf, int)) == names
 
 
 def test_a_factory_may_return_inputs_and_keyword_arguments() -> None:

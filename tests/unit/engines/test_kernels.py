@@ -3,7 +3,13 @@
 import pytest
 
 from enginebench.core.precisions import classify_kernel
-from enginebench.engines.proof import WATCHED_RUN, name_precision, read_kernel_times, split_runs, summarize_kernels
+from enginebench.engines.proof import (
+    WATCHED_RUN,
+    list_kernel_times,
+    name_precision,
+    split_watched_runs,
+    summarize_kernels,
+)
 from events import make_event
 
 CASES = {
@@ -79,7 +85,7 @@ def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
         make_event(WATCHED_RUN, 200, 100),
         make_event("Memcpy DtoD (Device -> Device)", 220, 2, device="CUDA"),
     ]
-    runs = [read_kernel_times(run) for run in split_runs(events)]
+    runs = [list_kernel_times(run) for run in split_watched_runs(events)]
     assert [[kernel[:2] for kernel in run] for run in runs] == [[("fp32", 7.0)], [("reorder", 2.0)]]
     assert runs[0][0].name == "ampere_sgemm_32x32"
 
@@ -87,7 +93,7 @@ def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
 def test_launches_of_a_kernel_are_one_layer() -> None:
     names = ("ampere_sgemm_32x32", "Memcpy DtoD", "ampere_sgemm_32x32", "triton_poi_fused_0")
     events = [make_event(name, i, 10 * i + 1, device="CUDA") for i, name in enumerate(names)]
-    profile = summarize_kernels([read_kernel_times(events)])
+    profile = summarize_kernels([list_kernel_times(events)])
     assert [(x.name, x.mean_ns, x.precision) for x in profile.layers] == [
         ("ampere_sgemm_32x32", 22.0, "fp32"),
         ("Memcpy DtoD", 11.0, "reorder"),

@@ -15,7 +15,7 @@ from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.protocols import EmptyCall
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort
-from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_checked_session_options
 from enginebench.engines.ort import flatten_answer
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
@@ -72,7 +72,7 @@ def test_dropped_provider_is_an_error(onnx_artifact: Artifact, monkeypatch: pyte
     [({}, "1", "1"), ({"spinning": "always"}, "1", "0"), ({"spinning": "never"}, "0", "1")],
 )
 def test_spinning_is_set_and_idle_engines_do_not_spin_by_default(given, allowed, stopped) -> None:
-    options = make_session_options(replace(SPEC, options=given))
+    options = make_checked_session_options(replace(SPEC, options=given))
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
     assert options.get_session_config_entry("session.force_spinning_stop") == stopped
 
@@ -82,14 +82,14 @@ def test_weight_only_int8_is_proved_by_its_kernel(tmp_path: Path, opt: str, shar
     artifact = quantize(read_onnx(packaged_onnx("digits-mlp")), "int8", "w8", tmp_path / "q.onnx")
     options = {"opt": opt, "accuracy_level": "4"}
     level = "session.qdq_matmulnbits_accuracy_level"
-    assert make_session_options(replace(SPEC, options=options)).get_session_config_entry(level) == "4"
+    assert make_checked_session_options(replace(SPEC, options=options)).get_session_config_entry(level) == "4"
     engine = OrtBackend().load(artifact, replace(SPEC, precision="int8", recipe="w8", options=options))
     engine.bind({"input": np.zeros((1, 64), np.float32)})
     assert (engine.effective_precision().get("int8", 0) > 0) == share
 
 
 def test_threads_and_optimisation_are_set() -> None:
-    options = make_session_options(replace(SPEC, threads=3, options={"opt": "none"}))
+    options = make_checked_session_options(replace(SPEC, threads=3, options={"opt": "none"}))
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 

@@ -13,7 +13,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort_tensorrt
-from enginebench.engines.backends.onnxruntime.ort_tensorrt import PROVIDER, create_backend, make_provider_options
+from enginebench.engines.backends.onnxruntime.ort_tensorrt import PROVIDER, create_backend, make_tensorrt_options
 from enginebench.models.onnx.source import read_onnx
 
 REAL = onnxruntime.InferenceSession
@@ -58,19 +58,19 @@ def make_spec(**options: str) -> EngineSpec:
 
 
 def test_settings(graph: Artifact, tmp_path: Path) -> None:
-    options = make_provider_options(graph, make_spec(workspace_mb="64", optimization_level="5", graph="1"), tmp_path)
+    options = make_tensorrt_options(graph, make_spec(workspace_mb="64", optimization_level="5", graph="1"), tmp_path)
     assert options["device_id"] == "1" and options["trt_cuda_graph_enable"] == "1"
     assert options["trt_max_workspace_size"] == str(64 << 20)
     assert options["trt_builder_optimization_level"] == "5"
     assert options["trt_engine_cache_enable"] == "1" and Path(options["trt_engine_cache_path"]).is_dir()
     assert {options[f"trt_profile_{side}_shapes"] for side in ("min", "opt", "max")} == {"input:4x64"}
     assert "trt_fp16_enable" not in options  # the graph says the precision
-    weak = make_provider_options(
+    weak = make_tensorrt_options(
         graph, EngineSpec(backend="x", device="cuda", precision="int8", options={"weak_typing": "1"}), None
     )
     assert weak["trt_fp16_enable"] == weak["trt_int8_enable"] == "1"
     with pytest.raises(UsageError, match="no option"):
-        make_provider_options(graph, make_spec(tweak="1"), None)
+        make_tensorrt_options(graph, make_spec(tweak="1"), None)
 
 
 def test_without_the_provider_and_with_a_damaged_graph(graph: Artifact, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import Entry
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.features import list_names
+from enginebench.core.features import list_offered
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
 from enginebench.engines.registry import (
@@ -41,7 +41,7 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str])
 def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> None:
     names = "pytorch pytorch-compile pytorch-aoti pytorch-cudagraph ort ort-cuda ort-tensorrt ort-openvino"
     names += " ort-tensorrt-rtx openvino tensorrt tensorrt-rtx"
-    brought = [name for name in ("trtexec", "fpga-sim") if name in list_names("engines")]
+    brought = [name for name in ("trtexec", "fpga-sim") if name in list_offered("engines")]
     assert list(ENTRIES) == [*names.split(), *brought, "fake"]
     for name, entry in ENTRIES.items():
         assert name == entry.name and entry.module and entry.verified_on and (entry.fix or name == "fake")
@@ -108,7 +108,7 @@ def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch
 
 
 def test_missing_modules_are_named_and_the_command_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "find_missing", lambda *_: ("tensorrt", "cuda.bindings"))
+    monkeypatch.setattr(registry, "find_absent_modules", lambda *_: ("tensorrt", "cuda.bindings"))
     answer = probe("tensorrt")
     assert answer.reason == "what engine tensorrt needs (tensorrt and cuda.bindings) is not installed"
     assert answer.fix == 'pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)'

@@ -18,7 +18,7 @@ from enginebench.core.cuda_devices import find_bus_id, find_gpu_name
 from enginebench.core.records import Gpu, Machine
 from enginebench.measure import machine
 from enginebench.measure import machine as room
-from enginebench.measure.machine import describe_gpus, describe_machine, peak_memory_bytes, read_versions
+from enginebench.measure.machine import describe_gpus, describe_machine, peak_memory_bytes, read_package_versions
 from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
 
 
@@ -128,7 +128,7 @@ def test_versions_are_read_without_importing() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert found == [metadata.version("numpy")]
-    versions = read_versions()
+    versions = read_package_versions()
     assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "enginebench" in versions
     assert "no-such-package" not in versions

@@ -8,7 +8,7 @@ import pytest
 
 from enginebench.core.records import BlockReading
 from enginebench.engines.fake import FakeClock
-from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuWatch, find_marks, open_gpu_watch, read_index
+from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuWatch, find_marks, open_gpu_watch, read_gpu_index
 from enginebench.measure.watch import JointWatch
 
 OWN = 4711
@@ -223,7 +223,7 @@ def test_nvml_is_initialised_for_the_watch_and_without_it_there_is_none(monkeypa
     by_place = FakeNvml(pids=[], nvmlDeviceGetHandleByPciBusId=str)
     monkeypatch.setitem(sys.modules, "pynvml", by_place)
     assert isinstance(open_gpu_watch("cuda:0"), GpuWatch)
-    assert [read_index(text) for text in ("cuda", "cuda:0", "cuda:7")] == [0, 0, 7]
+    assert [read_gpu_index(text) for text in ("cuda", "cuda:0", "cuda:7")] == [0, 0, 7]
 
 
 def test_two_watches_are_one() -> None:

@@ -72,8 +72,8 @@ def test_broken_files_are_none(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
     (tmp_path / "folder").mkdir()
     assert topology.read_int(tmp_path / "binary") is None
-    assert topology.read_text(tmp_path / "folder") is None
-    assert topology.read_text(tmp_path / "missing") is None
+    assert topology.read_system_file(tmp_path / "folder") is None
+    assert topology.read_system_file(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from enginebench.report.numbers import choose_unit, format_change, format_in_unit, format_rate
+from enginebench.report.numbers import choose_unit, format_before_after, format_in_unit, format_rate
 from enginebench.report.table import Column, make_table
 
 
@@ -44,7 +44,7 @@ def test_a_table_is_in_the_unit_of_its_first_times() -> None:
 
 
 def test_a_change_and_a_rate_are_read_at_a_glance() -> None:
-    assert format_change(6550.0, 6600.0) == "6550 -> 6600 ms"
-    assert format_change(65_500.0, 66_000.0) == "65.5 -> 66.0 s"
-    assert format_change(None, 0.5) == "- -> 500 us"
+    assert format_before_after(6550.0, 6600.0) == "6550 -> 6600 ms"
+    assert format_before_after(65_500.0, 66_000.0) == "65.5 -> 66.0 s"
+    assert format_before_after(None, 0.5) == "- -> 500 us"
     assert [format_rate(rate) for rate in (3.14159, 421.4, 68_163.2)] == ["3.14", "421", "68,163"]

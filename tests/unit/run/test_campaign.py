@@ -21,7 +21,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.samples import write_samples
 from enginebench.runs import campaign as module
-from enginebench.runs.builds import compare_answers, count_builds, cut_common
+from enginebench.runs.builds import count_builds, cut_common, measure_build_difference
 from enginebench.runs.campaign import Campaign, judge_precisions, label, order_trials
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
@@ -609,4 +609,4 @@ def test_only_what_builds_is_built_again(graph: Artifact) -> None:
 
 
 def test_answers_of_two_builds_are_compared_or_nobody_knows(tmp_path: Path) -> None:
-    assert compare_answers(tmp_path / "a.npz", tmp_path / "b.npz") is None
+    assert measure_build_difference(tmp_path / "a.npz", tmp_path / "b.npz") is None

@@ -22,7 +22,7 @@ from enginebench.runs.child.perform.answers import open_labelled
 from enginebench.runs.child.perform.sources import quantize_graph
 from enginebench.runs.targets.sides import OpenSide, check_sides
 from enginebench.verbs.build import judge_ranges
-from enginebench.verbs.drift import check_prepared, make_inputs
+from enginebench.verbs.drift import check_prepared, choose_inputs
 from enginebench.verbs.quantize import quantize
 
 OTHER = "0" * 64
@@ -50,7 +50,7 @@ def test_sides_of_unlike_preprocessing_are_refused() -> None:
 
 
 def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
-    given = make_inputs(open_mlp(), str(kept), None, 0)
+    given = choose_inputs(open_mlp(), str(kept), None, 0)
     assert given.preprocess_sha256 == open_mlp().artifact.preprocess_sha256 and given.caveats == ()
     check_prepared(given, (open_mlp(), open_mlp(preprocess_sha256=None)))
     with pytest.raises(ArtifactError, match="the inputs of ort@mlp by 000000000000"):
@@ -59,10 +59,10 @@ def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
 
 def test_drift_says_that_it_cannot_know_how_arrays_were_prepared(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", input=np.ones((3, 64), np.float32))
-    given = make_inputs(open_mlp(), str(tmp_path / "own.npz"), None, 0)
+    given = choose_inputs(open_mlp(), str(tmp_path / "own.npz"), None, 0)
     assert given.preprocess_sha256 == EXTERNAL and [c.code for c in given.caveats] == ["external_preprocess"]
     check_prepared(given, (open_mlp(preprocess_sha256=OTHER),))
-    assert make_inputs(open_mlp(), None, 2, 0).preprocess_sha256 == open_mlp().artifact.preprocess_sha256
+    assert choose_inputs(open_mlp(), None, 2, 0).preprocess_sha256 == open_mlp().artifact.preprocess_sha256
 
 
 def test_ranges_for_tensorrts_own_calibrator_are_judged_alike(tmp_path: Path, kept: Path) -> None:

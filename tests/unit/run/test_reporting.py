@@ -17,7 +17,7 @@ from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument, describe_run, find_best_p99
 from enginebench.runs.folder import RunFolder, check_inside, read_results
 from enginebench.runs.reporting import FORMATS, describe_stored, explain_p99
-from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
+from enginebench.stats.stages import STAGES, DeviceMedians, describe_stages
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
 from samples import make_drift, make_result
@@ -29,7 +29,7 @@ STORED = sorted((ROOT / "tests" / "data").glob("result-*"))
 @pytest.fixture(autouse=True)
 def cached_bundle(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small stand-in for the chart bundle, which takes seconds to make; the browser tests use the real one."""
-    monkeypatch.setattr("enginebench.runs.reporting.load_bundle", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr("enginebench.runs.reporting.load_vega", lambda: "window.vegaEmbed = null;")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
     assert all(f"{engine} fp32, batch 4, file to label" in page for engine in ("ort", "openvino"))
     assert "| resize, normalise | " in text and "| compute | " in text
     assert "| decode JPEG | 2.00 | 2.00 | 17% |" in text and "| from file to label | 12.0 | 7.00 |" in text
-    given = {"device": "cuda:0", "takes_bytes": True, "device_times": DeviceTimes(h2d_ms=1, compute_ms=8, d2h_ms=1)}
+    given = {"device": "cuda:0", "takes_bytes": True, "device_times": DeviceMedians(h2d_ms=1, compute_ms=8, d2h_ms=1)}
     (run / "stages.json").write_bytes(encode(replace(document, **given)))
     write_report(run, ("md",))
     text = (run / "report.md").read_text()

@@ -18,7 +18,7 @@ from enginebench.stats.quantiles import (
     split_blocks,
 )
 from enginebench.stats.queueing import strict_min_samples
-from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
+from enginebench.stats.stages import STAGES, DeviceMedians, describe_stages
 from enginebench.stats.summary import share_marked, summarize
 
 
@@ -204,7 +204,7 @@ def test_shares_are_of_the_means_and_rates_of_their_sum() -> None:
     assert (document.engine, document.precision, document.batches) == ("pytorch:wait=spin", "fp16", 2)
     assert document.device_times is None  # the device has a clock of its own
     found = describe(device_ns={"h2d": [MS, 3 * MS], "compute": [MS], "d2h": [5]})
-    assert found.device_times == DeviceTimes(h2d_ms=2.0, compute_ms=1.0, d2h_ms=5e-6)
+    assert found.device_times == DeviceMedians(h2d_ms=2.0, compute_ms=1.0, d2h_ms=5e-6)
 
 
 @pytest.mark.parametrize(("overlapped", "beaten"), [(2000.0, False), (2039.0, False), (2100.0, True)])

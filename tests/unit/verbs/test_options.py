@@ -16,21 +16,21 @@ from enginebench.door import VERBS, FiniteRange
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
 from enginebench.runs.child import places
-from enginebench.runs.request import Shared, Timing
+from enginebench.runs.request import SharedSettings, TimingSettings
 from enginebench.runs.targets.sides import ask_sides
 from enginebench.verbs.given import share
 
-COMMON = Shared(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
+COMMON = SharedSettings(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
 
 
 class Anything(options.Timing, options.Shared, total=False):
     pass
 
 
-def ask(**given: Any) -> tuple[Timing, Shared]:
+def ask(**given: Any) -> tuple[TimingSettings, SharedSettings]:
     """The records that a verb makes of its options."""
     filled: Any = options.fill(Anything, given)
-    return options.pick(Timing, filled), share(filled)
+    return options.pick(TimingSettings, filled), share(filled)
 
 
 @pytest.mark.parametrize(("given", "read"), [("20", (20, None)), (3, (3, None)), ("200ms", (None, 200))])

@@ -12,7 +12,7 @@ import pytest
 import enginebench
 from enginebench import GateFailed, ParseError, Run, UsageError
 from enginebench.core import errors
-from enginebench.core.features import list_names
+from enginebench.core.features import list_offered
 from enginebench.core.store import encode
 from enginebench.report.history import HistoryDocument
 from enginebench.verbs.read import DOCUMENTS
@@ -52,7 +52,7 @@ def test_every_schema_that_is_written_is_known() -> None:
         *("run-record/1", "result/1", "result/2", "calibration/1", "plan/1", "plan-note/1", "dry-run/1", "search/1"),
         *("laps/1", "sweep-record/1", "sweep-record/2", "aoti/1", "fpga.fmax/1"),
     )
-    assert written - {f"enginebench.{name}" for name in others} == {*DOCUMENTS, *list_names("documents")}
+    assert written - {f"enginebench.{name}" for name in others} == {*DOCUMENTS, *list_offered("documents")}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ KERNEL = [
     "load_engine", "profile", "quantize", "read", "remove_baseline", "run", "save_baseline", "stages", "write_report",
 ]  # fmt: skip
 # Each feature says which it adds, and there they are tested.
-PUBLIC = sorted([*KERNEL, *list_names("functions")])
+PUBLIC = sorted([*KERNEL, *list_offered("functions")])
 
 
 def test_all_is_what_it_was_with_every_error_and_another_name_is_an_attribute_error() -> None:

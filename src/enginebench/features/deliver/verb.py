@@ -46,7 +46,7 @@ from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.sides import open_stored
 from enginebench.runs.trust import trust_artifact
 from enginebench.stats.drift import default_limits
-from enginebench.verbs.given import list_texts, open_progress
+from enginebench.verbs.given import open_progress, split_texts
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
@@ -107,7 +107,7 @@ def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> Deliv
             holds something.
         ArtifactError: the row's files are gone or were changed, or the bundle does not answer like the row.
     """
-    forms = tuple(list_texts(options["forms"]))
+    forms = tuple(split_texts(options["forms"]))
     with open_progress(options["progress"]) as reporter:
         return deliver_row(
             Path(run), Path(out), row=options["row"], forms=forms, force=options["force"], reporter=reporter

@@ -10,7 +10,7 @@ FEATURE = Feature(
     functions={"budget": "budget:budget"},
     engines={"fpga-sim": "entry:FPGA_SIM"},
     documents={
-        "enginebench.budget/1": "budget:Budget",
+        "enginebench.budget/1": "budget:CallBudget",
         "enginebench.fpga.simulate/1": "verb:SimulateDocument",
         "enginebench.fpga.synth/1": "synth:Synthesis",
     },

@@ -49,7 +49,7 @@ class SpeedTable(Struct, frozen=True, kw_only=True):
     speeds: tuple[Speed, ...]
 
 
-class Board:
+class SimulatedBoard:
     """One network on one part behind one link. What the engine `fpga-sim` runs."""
 
     def __init__(self, design: Device, part: Part, clock_mhz: float, link: Link, cache_dir: Path) -> None:
@@ -103,7 +103,7 @@ class Board:
         self._device.close()
 
 
-def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
+def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
     """The board for a quantized ONNX artifact; `clock_mhz` of "" means the Fmax that was found for it."""
     part = find_part(options["part"])
     lanes, bits = (int(_read_number(options, key, int, "a whole number")) for key in ("lanes", "multiplier_bits"))
@@ -113,7 +113,7 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
         clock_mhz = _read_number(options, "clock_mhz", _read_clock, "a number of MHz above zero")
     network = read_network(Path(artifact.path), bits)
     link = parse_link(options["link"])
-    return Board(make_device(network, lanes, DIVISOR, part.split), part, clock_mhz, link, cache_dir)
+    return SimulatedBoard(make_device(network, lanes, DIVISOR, part.split), part, clock_mhz, link, cache_dir)
 
 
 def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:

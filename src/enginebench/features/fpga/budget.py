@@ -91,7 +91,7 @@ class CurvePoint(Struct, frozen=True, kw_only=True):
     speedup: float | None
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class CallBudget(Struct, frozen=True, kw_only=True):
     """One call, term by term; also the JSON document of `budget`. None: cannot be told, `notes` say why."""
 
     schema: str = "enginebench.budget/1"
@@ -149,7 +149,7 @@ class BudgetOptions(TypedDict, total=False):
 
 
 @verb(BudgetOptions)
-def budget(**options: Unpack[BudgetOptions]) -> Budget:
+def budget(**options: Unpack[BudgetOptions]) -> CallBudget:
     """Estimate the latency of a call to an accelerator from its five terms, and what limits it.
 
     Example: enginebench budget --bytes-in 64 --bytes-out 1 --link uart:115200
@@ -222,7 +222,7 @@ def read_terms(path: Path) -> dict[str, float]:
     return terms
 
 
-def compute_budget(spec: BudgetSpec) -> Budget:
+def compute_budget(spec: BudgetSpec) -> CallBudget:
     """Every figure of the budget.
 
     The pipelined throughput lets calls overlap: each term is a stage of its own, and the slowest one sets the pace;
@@ -247,7 +247,7 @@ def compute_budget(spec: BudgetSpec) -> Budget:
             there = math.fsum(map(float, compute_terms(scale_rate(spec, factor), spec.batch).values()))
             rate_there = link.payload_bytes_per_s * factor
             curve.append(CurvePoint(bytes_per_s=rate_there, total_ms=there, speedup=_divide(baseline, there)))
-    return Budget(
+    return CallBudget(
         batch=spec.batch,
         link=link.name if link else None,
         terms_ms=terms,
@@ -325,7 +325,7 @@ def _divide(value: float | None, by: float) -> float | None:
     return None if value is None or by <= 0 else value / by
 
 
-def list_budget(budget: Budget) -> list[Section]:
+def list_budget(budget: CallBudget) -> list[Section]:
     from enginebench.report.table import Section, list_texts, make_notes, make_table
 
     lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]

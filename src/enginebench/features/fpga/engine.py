@@ -26,10 +26,10 @@ from enginebench.core.records import (
 )
 from enginebench.engines.request import check_request, check_state, read_options
 from enginebench.features.fpga.entry import FPGA_SIM
-from enginebench.features.fpga.toolchain import find_package
+from enginebench.features.fpga.toolchain import find_tool_package
 
 if TYPE_CHECKING:
-    from enginebench.features.fpga.board import Board
+    from enginebench.features.fpga.board import SimulatedBoard
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
@@ -89,7 +89,7 @@ class FpgaSimBackend:
             caveats=(make_caveat("modelled", board=board.description),),
         )
 
-    def _open(self, artifact: Artifact, spec: EngineSpec, folder: Path) -> Board:
+    def _open(self, artifact: Artifact, spec: EngineSpec, folder: Path) -> SimulatedBoard:
         """The board for a request that can be met; compiled designs are kept in the cache, or beside the artifact."""
         check_request(artifact, spec, KINDS, FPGA_SIM.precisions)
         if spec.batch != 1:
@@ -98,7 +98,7 @@ class FpgaSimBackend:
             )
         options = read_options(spec, OPTIONS)
         try:
-            return make_board(artifact, options, self._cache_dir or folder / "cache")
+            return make_simulated_board(artifact, options, self._cache_dir or folder / "cache")
         except ImportError as error:
             raise BackendUnavailable(
                 f'engine {NAME}: {error}. To add what it needs: pip install "enginebench[fpga]"'
@@ -108,8 +108,8 @@ class FpgaSimBackend:
 create_backend = FpgaSimBackend
 
 
-def make_board(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
-    find_package("amaranth")
+def make_simulated_board(artifact: Artifact, options: Mapping[str, str], cache: Path) -> SimulatedBoard:
+    find_tool_package("amaranth")
     from enginebench.features.fpga import board
 
     return board.make_board(artifact, options, cache)
@@ -118,10 +118,10 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache: Path) -> B
 class FpgaSimEngine(Closing):
     """The device as an engine; `run` simulates it, which says nothing about its speed."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: SimulatedBoard) -> None:
         self.inputs: tuple[TensorSpec, ...] = board.inputs
         self.outputs: tuple[TensorSpec, ...] = board.outputs
-        self._board: Board | None = board
+        self._board: SimulatedBoard | None = board
         self._bound: Array | None = None
         self._answer: Array | None = None
 

@@ -82,10 +82,10 @@ def simulate_inferences(
         request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), device.divisor)
         answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * FRAME_BITS * device.divisor
         tx, _ = run_timed(np.concatenate([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
-    (answer,), _ = read_answers(tx, device.divisor)
+    (answer,), _ = decode_responses(tx, device.divisor)
     return Simulated(
         answers=np.concatenate(answers),
-        cycles_per_inference=unpack_cycles(take_answer(answer, number))[0],
+        cycles_per_inference=unpack_cycles(take_payload(answer, number))[0],
         transaction_cycles=tuple(transactions),
         simulated_cycles=total,
         seconds=seconds,
@@ -106,18 +106,18 @@ def run_chunk(
         request = waves.encode_bytes(pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()), divisor)
         line += [request, waves.rest(slot - len(request))]
     tx, busy = run(np.concatenate(line))
-    found, ends = read_answers(tx, divisor)
+    found, ends = decode_responses(tx, divisor)
     if len(found) != len(inputs):
         raise MeasurementError(f"{len(found)} replies to {len(inputs)} requests; the device lost some")
     kind = "<i1" if network.answer_bytes == 1 else "<i4"
-    payload = b"".join(take_answer(answer, first + i) for i, answer in enumerate(found))
+    payload = b"".join(take_payload(answer, first + i) for i, answer in enumerate(found))
     answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
     starts = [MARGIN_CYCLES + i * slot for i in range(len(inputs))]
     took = [end - start for start, end in zip(starts, ends, strict=True)]
     return answers, took, [int(part.sum()) for part in np.split(busy.astype(np.int64), starts[1:])]
 
 
-def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
+def decode_responses(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
     """(answers on a line, cycle at which the last stop bit of each one ends)."""
     data, starts = waves.decode_timed(tx, divisor)
     answers, rest = split_answers(data)
@@ -128,7 +128,7 @@ def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
     return answers, [starts[end - 1] + FRAME_BITS * divisor for end in ends]
 
 
-def take_answer(answer: Answer, number: int) -> bytes:
+def take_payload(answer: Answer, number: int) -> bytes:
     """The payload of an answer, if it is a good one to this request."""
     if answer.status != Status.OK or answer.sequence != number & 0xFF:
         raise MeasurementError(

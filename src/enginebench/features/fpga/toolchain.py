@@ -28,7 +28,7 @@ def run_tool(tool: str, args: list[str], folder: Path) -> str:
         BackendUnavailable: it failed or took too long; the message ends with its last words.
     """
     module, function = TOOLS[tool]
-    find_package(module, tool)
+    find_tool_package(module, tool)
     code = f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
     return run_process(tool, [sys.executable, "-c", code, *args], folder)
 
@@ -60,7 +60,7 @@ def convert_verilog(rtlil: str) -> str:
         return (folder / "design.v").read_text(encoding="utf-8")
 
 
-def find_package(module: str, tool: str = "amaranth, which the FPGA designs are written in,") -> Path:
+def find_tool_package(module: str, tool: str = "amaranth, which the FPGA designs are written in,") -> Path:
     spec = find_spec(module)
     if spec is None:
         raise MissingDependency(tool, INSTALL)

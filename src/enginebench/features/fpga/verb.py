@@ -16,7 +16,7 @@ from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
-from enginebench.features.fpga.toolchain import convert_verilog, find_package
+from enginebench.features.fpga.toolchain import convert_verilog, find_tool_package
 from enginebench.options import Opt, Printed
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class VerilogFile(Design, total=False):
     out: Annotated[str, Opt("The Verilog file.", "device.v", path="new file")]
 
 
-class Placement(Design, Printed, total=False):
+class SynthesisOptions(Design, Printed, total=False):
     part: Annotated[str, Opt("ice40up5k, ice40hx8k (or hx8k), or ecp5-25k.", required=True)]
     seeds: Annotated[int, Opt("Number of placements to try.", 3, ge=1, le=100)]
     out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="new folder")]
@@ -88,8 +88,8 @@ def _verilog(model: str | None, shown: VerilogFile) -> None:
     click.echo(f"{shown['out']}: {count_of(verilog.count(chr(10)), 'lines')}", err=True)
 
 
-@door.command(None, "[MODEL]", shown=Placement, name="synth")
-def _synth(model: str | None, shown: Placement) -> None:
+@door.command(None, "[MODEL]", shown=SynthesisOptions, name="synth")
+def _synth(model: str | None, shown: SynthesisOptions) -> None:
     """Synthesize, place and route the device with open-source tools.
 
     Example: enginebench fpga synth --part ice40up5k --lanes 4
@@ -212,8 +212,8 @@ def find_network_file(model: str | None, out_dir: Path) -> Path:
     return Path(quantize(artifact, "int8", DEFAULT_RECIPE, target, calibration=ranges, threads=1).path)
 
 
-def read_model(model: str | None, multiplier_bits: int) -> Network:
-    find_package("amaranth")
+def read_quantized_network(model: str | None, multiplier_bits: int) -> Network:
+    find_tool_package("amaranth")
     from enginebench.features.fpga.onnx_reader import read_network
 
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
@@ -236,7 +236,7 @@ def simulate_model(
         n: number of inputs; None: all digits, or 100 random inputs for another network.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
-    find_package("amaranth")
+    find_tool_package("amaranth")
     from enginebench.features.fpga.gateware.device import make_device
     from enginebench.features.fpga.network import count_ideal_cycles
     from enginebench.features.fpga.onnx_reader import read_network
@@ -269,7 +269,7 @@ def simulate_model(
         jitter_cycles=longest - min(found.transaction_cycles),
         mismatches=int((found.answers != network.infer_bytes(rows)).sum()),
         top1=None if labels is None else float((ours.argmax(axis=1) == labels).mean()),
-        differs_from_onnxruntime=None if theirs is None else find_differences(ours, theirs, labels),
+        differs_from_onnxruntime=None if theirs is None else find_other_classes(ours, theirs, labels),
         simulated_cycles=found.simulated_cycles,
         simulation_s=found.seconds,
         notes=network.notes,
@@ -299,7 +299,7 @@ def _run_onnxruntime(path: Path, network: Network, inputs: NDArray[np.float32]) 
     return np.asarray(answers, np.float32).reshape(len(answers), -1)
 
 
-def find_differences(
+def find_other_classes(
     ours: NDArray[np.float32], theirs: NDArray[np.float32], labels: NDArray[np.int64] | None
 ) -> tuple[Difference, ...]:
     """The inputs, rows of [n, classes], for which the largest answers belong to different classes."""
@@ -317,7 +317,7 @@ def find_differences(
 
 
 def make_rtlil(model: str | None, lanes: int, divisor: int, multiplier_bits: int, split: int = 0) -> str:
-    network = read_model(model, multiplier_bits)
+    network = read_quantized_network(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import make_device
 

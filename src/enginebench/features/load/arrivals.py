@@ -1,8 +1,8 @@
 """The open loop: requests are scheduled beforehand and released on time, whatever the engine is at.
 
-Generator and engine are two processes. What they share is a `Board`, a file in memory that holds the four times of
-every request, so that nothing measured is lost with either of them, and a `Ring` of the bytes. A pipe wakes the engine;
-it carries no data.
+Generator and engine are two processes. What they share is a `SharedBoard`, a file in memory that holds the four times
+of every request, so that nothing measured is lost with either of them, and a `Ring` of the bytes. A pipe wakes the
+engine; it carries no data.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def schedule_constant(rate_per_s: float, count: int) -> Times:
     return (np.arange(1, count + 1) * (1e9 / rate_per_s)).astype(np.int64)
 
 
-def read_trace(path: Path) -> Times:
+def read_arrivals(path: Path) -> Times:
     """Offsets in nanoseconds of a text file with one time in seconds on each line, the first arrival at 0."""
     expected = "one time in seconds on each line, none before the one above it"
     with parsing(path, expected, OSError, UnicodeError):
@@ -100,7 +100,7 @@ class MemoryBoard:
         return np.asarray(self.offset + self.head[START])
 
 
-class Board(MemoryBoard):
+class SharedBoard(MemoryBoard):
     """A board in a file that its processes map into their memory; they inherit its descriptor, since it has no name."""
 
     def __init__(self, descriptor: int) -> None:
@@ -110,9 +110,9 @@ class Board(MemoryBoard):
         super().__init__(words[HEAD : HEAD + count], words)
 
 
-def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Sequence[int] | Times) -> Board:
+def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Sequence[int] | Times) -> SharedBoard:
     os.ftruncate(descriptor, 8 * (HEAD + len(COLUMNS) * len(offsets)))
-    board = Board(descriptor)
+    board = SharedBoard(descriptor)
     board.offset[:] = offsets
     board.sample[:] = samples
     return board
@@ -157,12 +157,12 @@ def release_all(
     return index
 
 
-def wait_until_ready(board: Board, servers: int) -> None:
+def wait_until_ready(board: SharedBoard, servers: int) -> None:
     while not board.head[READY : READY + servers].all():
         time.sleep(READY_POLL_S)
 
 
-def set_start(board: Board) -> None:
+def set_start(board: SharedBoard) -> None:
     board.head[START] = time.perf_counter_ns() + HEAD_START_NS
 
 
@@ -190,7 +190,7 @@ class BoardSource:
     """
 
     def __init__(
-        self, board: Board, wakeup: int, kinds: Sequence[Hashable], clock: Clock, share: tuple[int, int] = (0, 1)
+        self, board: SharedBoard, wakeup: int, kinds: Sequence[Hashable], clock: Clock, share: tuple[int, int] = (0, 1)
     ) -> None:
         self._board, self._wakeup, self._kinds, self._clock = board, wakeup, kinds, clock
         self._share = share

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
+from enginebench.core.feeds import choose_buckets, drop_filling, fill_batch, sum_entries
 from enginebench.core.protocols import Loadable
 from enginebench.core.streams import (
     Clock,
@@ -31,10 +31,10 @@ from enginebench.core.streams import (
 )
 from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
-    Board,
     BoardSink,
     BoardSource,
     ClosedLoop,
+    SharedBoard,
     open_wakeup,
     release_all,
     set_start,
@@ -63,7 +63,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
     """Opens the engine, says that it is ready, and serves until all requests have ended or the time is over."""
     if job.cpus:
         pin_to(job.cpus)
-    board, samples = Board(job.board), read_samples(job)
+    board, samples = SharedBoard(job.board), read_request_samples(job)
     kinds = [find_kind_of(sample) for sample in samples]
     gpu = open_gpu(job.engine)
     with ExitStack() as stack:
@@ -104,7 +104,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         )
 
 
-def read_samples(job: ServeJob) -> list[Feeds]:
+def read_request_samples(job: ServeJob) -> list[Feeds]:
     """What requests ask: entries of the user's own inputs, else what every verb feeds this model.
 
     They lie in the memory of the engine's process; those of requests that come at a rate are written into a ring.
@@ -174,7 +174,7 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
         pin_to(job.cpus)
     with suppress(OSError):  # have the kernel wake this process when it asked, not up to 50 us later: proc(5)
         Path("/proc/self/timerslack_ns").write_text("1")
-    board = Board(job.board)
+    board = SharedBoard(job.board)
     rest_collector()
     wait_until_ready(board, len(job.wakeups))
     feeders = Feeders(board, Ring(job.ring), len(job.cpus)) if board.offset.any() else None
@@ -209,16 +209,16 @@ def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> L
         entries = sum_entries(samples)
         size = next((size for size in sizes if size >= entries), sizes[-1])
         engine = engines[size]
-        engine.bind(join_samples(samples, None if any_batch else size))
+        engine.bind(fill_batch(samples, None if any_batch else size))
         engine.run()
         computed_ns = clock()
         outputs = engine.fetch()
-        return computed_ns, outputs if any_batch else cut_entries(outputs, entries, size)
+        return computed_ns, outputs if any_batch else drop_filling(outputs, entries, size)
 
     return compute
 
 
-def answer(lane: Lane, ticket: int, samples: Sequence[Feeds], clock: Clock) -> Ended:
+def serve_samples(lane: Lane, ticket: int, samples: Sequence[Feeds], clock: Clock) -> Ended:
     """What came of one submission: what goes wrong with it is its answer."""
     started_ns = clock()
     try:
@@ -239,7 +239,7 @@ class InlineStream:
         self._ended: list[Ended] = []
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
-        self._ended.append(answer(self._lane, ticket, samples, self._clock))
+        self._ended.append(serve_samples(self._lane, ticket, samples, self._clock))
 
     def collect(self, wait: bool) -> list[Ended]:
         ended, self._ended = self._ended, []
@@ -291,7 +291,7 @@ class OverlappedStreams:
             outputs, times = lane[size].finish()
         except Exception as error:
             return fail_request(ticket, started_ns, self._clock(), error)
-        outputs = cut_entries(outputs, entries, size)
+        outputs = drop_filling(outputs, entries, size)
         return Ended(ticket, started_ns, on_device_ns - times.copy_out, self._clock(), outputs, None, times)
 
 
@@ -338,6 +338,6 @@ class ThreadStreams:
     def _serve(self, lane: Lane) -> None:
         try:
             while (work := self._work.get()) is not None:
-                self._ended.put(answer(lane, *work, self._clock))
+                self._ended.put(serve_samples(lane, *work, self._clock))
         except BaseException as error:  # the caller's to raise: it would be lost with this thread
             self._ended.put(error)

@@ -24,7 +24,7 @@ from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     count_arrivals,
     count_fullest,
-    read_trace,
+    read_arrivals,
     schedule_constant,
     schedule_poisson,
 )
@@ -47,7 +47,7 @@ from enginebench.stats.capacity import (
 from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
-    is_disturbed,
+    is_interfered,
     judge_point,
     seems_to_hold,
     strict_min_samples,
@@ -90,7 +90,7 @@ class BudgetSpent(MeasurementError):
     """What would be measured next does not fit into what is left of the time of all searches."""
 
 
-class Bench(Struct, frozen=True, kw_only=True):
+class LoadCandidate(Struct, frozen=True, kw_only=True):
     row: LoadRow
     job: ServeJob
 
@@ -112,9 +112,9 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
     )
 
 
-def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> Bench:
+def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> LoadCandidate:
     """The row, ready to be probed on the artifact, where an open batch may be any; `out_dir` has the user's inputs."""
-    if row.max_batch > 1 and not takes_batches(artifact):
+    if row.max_batch > 1 and not has_open_batch(artifact):
         raise UsageError(
             f"{row.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave --max-batch out, "
             "or export the model with --dynamic-batch"
@@ -133,7 +133,7 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
         inputs=given,
         seed=seed,
     )
-    return Bench(row=row, job=job)
+    return LoadCandidate(row=row, job=job)
 
 
 def widen_profile(engine: EngineSpec, source: Artifact, max_batch: int) -> EngineSpec:
@@ -142,7 +142,7 @@ def widen_profile(engine: EngineSpec, source: Artifact, max_batch: int) -> Engin
     Shapes that the user named stay as they are.
     """
     known = find_entry(engine.backend).options
-    if max_batch == 1 or "max_shapes" not in known or source.kind == "plan" or not takes_batches(source):
+    if max_batch == 1 or "max_shapes" not in known or source.kind == "plan" or not has_open_batch(source):
         return engine
     shapes = {b: format_shapes({s.name: concrete_shape(s, b) for s in source.inputs}) for b in (1, max_batch)}
     profile = {"min_shapes": shapes[1], "opt_shapes": shapes[max_batch], "max_shapes": shapes[max_batch]}
@@ -150,7 +150,7 @@ def widen_profile(engine: EngineSpec, source: Artifact, max_batch: int) -> Engin
     return engine if named else replace(engine, options={**engine.options, **profile})
 
 
-def takes_batches(artifact: Artifact) -> bool:
+def has_open_batch(artifact: Artifact) -> bool:
     """Whether the first axis of every input is the batch, and open."""
     axes = find_batch_axes(artifact.inputs)
     return all(axes[spec.name] == 0 and isinstance(spec.shape[0], str) for spec in artifact.inputs)
@@ -202,7 +202,7 @@ class Prober:
         finally:
             self.preparation_s += self._clock() - start_s
 
-    def probe(self, bench: Bench) -> LoadPoint:
+    def probe(self, bench: LoadCandidate) -> LoadPoint:
         settings = self._settings
         if settings.scenario in ("single", "multi"):
             query = 1 if settings.scenario == "single" else MULTI_QUERY
@@ -248,10 +248,10 @@ class Prober:
         self._keep()
         return found[-1]
 
-    def _schedule(self, bench: Bench, qps: float | None, count: int | None = None) -> Times:
+    def _schedule(self, bench: LoadCandidate, qps: float | None, count: int | None = None) -> Times:
         settings = self._settings
         if settings.arrivals not in ("poisson", "constant"):
-            return read_trace(Path(settings.arrivals))
+            return read_arrivals(Path(settings.arrivals))
         assert qps is not None
         n = count or count_arrivals(qps, self._seconds)
         self._scheduled[bench.row.id] += 1
@@ -259,7 +259,7 @@ class Prober:
             return schedule_constant(qps, n)
         return schedule_poisson(qps, n, self._seed + self._scheduled[bench.row.id])
 
-    def _probe_rate(self, bench: Bench, offsets: Times, qps: float | None) -> LoadPoint:
+    def _probe_rate(self, bench: LoadCandidate, offsets: Times, qps: float | None) -> LoadPoint:
         """The point of these arrivals, each asking for a sample that is drawn from the pool."""
         limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
         seconds = _last_s(offsets)
@@ -274,7 +274,7 @@ class Prober:
         return self._take(self.points, plan, told, len(offsets), probe)
 
     def _probe_offline(
-        self, bench: Bench, count: int, grace_s: float = math.inf, found: list[LoadPoint] | None = None
+        self, bench: LoadCandidate, count: int, grace_s: float = math.inf, found: list[LoadPoint] | None = None
     ) -> LoadPoint:
         """The point of requests that are all there at once; after `grace_s` none of them is begun."""
         job = replace(bench.job, queue_limit=None, grace_s=min(grace_s, self._timeout_s))
@@ -287,17 +287,17 @@ class Prober:
         limit = self._settings.limit
         return max(GRACE_S, 2 * limit.ms / 1e3 if limit else 0.0)
 
-    def _plan(self, job: ServeJob, bench: Bench, qps: float | None = None, limit: Limit | None = None) -> Plan:
+    def _plan(self, job: ServeJob, bench: LoadCandidate, qps: float | None = None, limit: Limit | None = None) -> Plan:
         return Plan(job=job, row=bench.row.id, qps=qps, limit=limit, devices=bench.row.devices)
 
-    def _draw(self, bench: Bench, count: int) -> Times:
+    def _draw(self, bench: LoadCandidate, count: int) -> Times:
         return np.random.default_rng(self._seed).integers(0, bench.job.samples, count)
 
-    def measure_offline(self, bench: Bench) -> LoadPoint:
+    def measure_offline(self, bench: LoadCandidate) -> LoadPoint:
         """What the engine computes at most: the point of just enough requests that are all there at once."""
         return self._probe_offline(bench, self._count_offline(bench))
 
-    def search_capacity(self, bench: Bench, earlier: Sequence[Capacity] = ()) -> Capacity:
+    def search_capacity(self, bench: LoadCandidate, earlier: Sequence[Capacity] = ()) -> Capacity:
         """One search, within the time that searches may take; it begins where the last of the earlier ones ended.
 
         Raises MeasurementError where that time is too short for a single probe.
@@ -308,7 +308,7 @@ class Prober:
             pass
         return search.describe(ended_early=search.next_rate() is not None)
 
-    def find_capacities(self, benches: Sequence[Bench]) -> None:
+    def find_capacities(self, benches: Sequence[LoadCandidate]) -> None:
         """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
 
         Every other round takes them in the opposite order, as do neighbouring probes within a round: a machine that
@@ -329,7 +329,7 @@ class Prober:
             self.verdicts = tuple(compare_capacities(found[base], found[name], (base, name)) for base, name in pairs)
         self.raise_failure(benches)
 
-    def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], end_s: float) -> None:
+    def _search_round(self, benches: Sequence[LoadCandidate], found: dict[str, list[Capacity]], end_s: float) -> None:
         searches: dict[str, CapacitySearch] = {}
         try:
             for bench in benches:
@@ -347,14 +347,16 @@ class Prober:
                 capacity = join_capacities(ended)
                 self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
-    def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float, known: bool = False) -> bool:
+    def _go_on(self, search: CapacitySearch, bench: LoadCandidate, end_s: float, known: bool = False) -> bool:
         """Whether one more rate was probed; `known`: an earlier search has shown something of the configuration."""
         with self._end_in_time(known=known or bool(search.probes)):
             if self._ask(search, bench, end_s):
                 return True
         return False
 
-    def _try(self, search: CapacitySearch, bench: Bench, end_s: float, found: Mapping[str, Sequence[Capacity]]) -> bool:
+    def _try(
+        self, search: CapacitySearch, bench: LoadCandidate, end_s: float, found: Mapping[str, Sequence[Capacity]]
+    ) -> bool:
         with self.catch_failure(bench):
             if self._go_on(search, bench, end_s, known=bool(found[bench.row.id])):
                 return True
@@ -372,7 +374,7 @@ class Prober:
             self._reporter.say(f"{spent}; the search ends here")
 
     @contextmanager
-    def catch_failure(self, bench: Bench) -> Iterator[None]:
+    def catch_failure(self, bench: LoadCandidate) -> Iterator[None]:
         """What ends the block is the reason of this configuration, and does not end the others."""
         try:
             yield
@@ -382,11 +384,11 @@ class Prober:
             self.failures[bench.row.id] = error
             self.rows[bench.row.id] = replace(self.rows[bench.row.id], reason=str(error))
 
-    def raise_failure(self, benches: Sequence[Bench]) -> None:
+    def raise_failure(self, benches: Sequence[LoadCandidate]) -> None:
         if benches and all(bench.row.id in self.failures for bench in benches):
             raise self.failures[benches[0].row.id]
 
-    def _begin_search(self, bench: Bench, earlier: Sequence[Capacity], end_s: float) -> CapacitySearch:
+    def _begin_search(self, bench: LoadCandidate, earlier: Sequence[Capacity], end_s: float) -> CapacitySearch:
         """A search that begins at half of what the engine computes when all requests are there; or where one ended.
 
         Later ones begin a little off: with the same rates each time, the ends would always be the same.
@@ -413,11 +415,11 @@ class Prober:
             lowest_share=LOWEST_SHARE if self._settings.strict else ROUGH_LOWEST_SHARE,
         )
 
-    def _count_offline(self, bench: Bench) -> int:
+    def _count_offline(self, bench: LoadCandidate) -> int:
         """Requests that keep all streams at full batches for a while."""
         return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
 
-    def _ask(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
+    def _ask(self, search: CapacitySearch, bench: LoadCandidate, end_s: float) -> bool:
         """Whether there was a rate to probe; the search has the answer.
 
         It is asked again with more requests where the first are too few to tell.
@@ -437,13 +439,13 @@ class Prober:
             self._check_time(_last_s(offsets), bench, rate, end_s)
             point = self._probe_rate(bench, offsets, rate)
             held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
-            doubtful = is_disturbed(point)
+            doubtful = is_interfered(point)
             if held is not None:
                 break
         search.add(rate, bool(held), doubtful)
         return True
 
-    def _check_time(self, seconds: float, bench: Bench, rate: float, end_s: float) -> None:
+    def _check_time(self, seconds: float, bench: LoadCandidate, rate: float, end_s: float) -> None:
         """Raises BudgetSpent where a probe whose requests arrive within so many seconds may end after `end_s`."""
         start_s = self._find_start_s(bench)
         needed_s = start_s + seconds + self._find_grace()
@@ -451,11 +453,11 @@ class Prober:
             told = f"{bench.row.id}: probing {rate:.3g} requests a second may take {needed_s:.1f} s"
             raise BudgetSpent(f"{told}, {start_s:.1f} of them to start the engine; {self._format_left(end_s)}")
 
-    def _find_serving_s(self, bench: Bench, end_s: float) -> float:
+    def _find_serving_s(self, bench: LoadCandidate, end_s: float) -> float:
         """Seconds for requests, of those until `end_s`, if the engine starts now."""
         return end_s - self._spent_s - self._find_start_s(bench)
 
-    def _find_start_s(self, bench: Bench) -> float:
+    def _find_start_s(self, bench: LoadCandidate) -> float:
         """Seconds that starting its processes takes: as last time; before the first time, as the slowest of the others.
 
         An engine that compiles when it is loaded takes most of a probe for that.

@@ -54,7 +54,7 @@ class Ring:
 
 def create_ring(descriptor: int, samples: Sequence[Feeds], requests: int, at_once: int) -> Ring:
     """A ring with the bytes of the samples, for `requests` of which the engine holds `at_once` at most."""
-    size = max(ALIGNMENT, *(sum(map(count_bytes, sample.values())) for sample in samples))
+    size = max(ALIGNMENT, *(sum(map(count_slot_bytes, sample.values())) for sample in samples))
     slots = min(requests, max(2 * at_once, min(MAX_SLOTS, RING_BYTES // size)))
     os.ftruncate(descriptor, ALIGNMENT + (len(samples) + slots) * size)
     os.pwrite(descriptor, np.array([slots, size, len(samples)]).tobytes(), 0)
@@ -65,7 +65,7 @@ def create_ring(descriptor: int, samples: Sequence[Feeds], requests: int, at_onc
     return ring
 
 
-def count_bytes(array: Array) -> int:
+def count_slot_bytes(array: Array) -> int:
     """What a tensor takes of a slot. Strings are no bytes: they stay in the engine's process."""
     return 0 if array.dtype.hasobject else -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
@@ -77,7 +77,7 @@ def view_tensors(slots: Array, sample: Feeds) -> Feeds:
         if not array.dtype.hasobject:
             inside = slots[:, begin : begin + array.nbytes]
             tensors[name] = inside.view(array.dtype).reshape(len(slots), *array.shape)
-            begin += count_bytes(array)
+            begin += count_slot_bytes(array)
     return tensors
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from enginebench.core.names import slug
 from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, format_row
-from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
+from enginebench.report.charts import GREY, ORANGE, Row, chart_rows, finish, import_altair
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
@@ -93,7 +93,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
     facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
-    warnings = make_notes(format_warnings(document), "list")
+    warnings = make_notes(list_load_warnings(document), "list")
     return [
         Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(answers))),
         *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
@@ -194,7 +194,7 @@ def format_verdicts(document: LoadDocument) -> Iterator[str]:
         yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
 
 
-def format_warnings(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
+def list_load_warnings(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
     """(who has it, the sentence) of every doubt; those that differ in their numbers alone are one."""
     every = {row.id: (format_row(row), "") for row in document.rows}
     noted = [(point.row, point.caveats) for point in document.points]
@@ -257,7 +257,7 @@ def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[An
     x = alt.X("qps:Q", title="requests a second", scale=alt.Scale(zero=False))
     y = alt.Y("median(ms):Q", title="ms, log axis", scale=alt.Scale(type="log"))
     dash = alt.StrokeDash("kind:N", scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values())), title=None)
-    base = read_rows(list(list_latencies(points))).encode(x=x, color=colour)
+    base = chart_rows(list(list_latencies(points))).encode(x=x, color=colour)
     layers = [base.mark_line(point=True).encode(y=y, strokeDash=dash)]
     bands = [
         {"from": row.capacity.passes_qps, "to": row.capacity.fails_qps, "row": format_row(row)}
@@ -265,10 +265,10 @@ def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[An
         if row.capacity and row.capacity.passes_qps and row.capacity.fails_qps
     ]
     if bands:
-        layers.append(read_rows(bands).mark_rect(opacity=0.25).encode(x="from:Q", x2="to:Q", color=colour))
+        layers.append(chart_rows(bands).mark_rect(opacity=0.25).encode(x="from:Q", x2="to:Q", color=colour))
     subtitle = "queue and service are means"
     if document.limit_ms is not None:
-        limit = read_rows([{"ms": document.limit_ms}])
+        limit = chart_rows([{"ms": document.limit_ms}])
         layers.append(limit.mark_rule(color=ORANGE, strokeDash=[4, 4]).encode(y="ms:Q"))
         subtitle += f"; dashed: the limit of {document.limit_ms:g} ms on p{document.percentile:g}; bands: capacities"
     return alt.layer(*layers), subtitle
@@ -293,8 +293,8 @@ def draw_throughput(document: LoadDocument, points: Named, colour: Any) -> tuple
     ]
     x = alt.X("p99:Q", title="p99 (ms), log axis", scale=alt.Scale(type="log"))
     y = alt.Y("rate:Q", title="completed requests a second", scale=alt.Scale(zero=False))
-    dots = read_rows(shown).mark_point(filled=True, size=45).encode(x=x, y=y, color=colour)
-    line = read_rows(find_front(shown, itemgetter("p99", "rate"))).mark_line(
+    dots = chart_rows(shown).mark_point(filled=True, size=45).encode(x=x, y=y, color=colour)
+    line = chart_rows(find_front(shown, itemgetter("p99", "rate"))).mark_line(
         color=GREY, strokeDash=[4, 3], interpolate="step-after"
     )
     return alt.layer(line.encode(x=x, y=y), dots), "dashed: the highest rate of any configuration within that p99"
@@ -311,7 +311,7 @@ def draw_utilisation(document: LoadDocument, points: Named, colour: Any) -> tupl
     x = alt.X("qps:Q", title="requests a second", scale=alt.Scale(zero=False))
     axis, scale = alt.Axis(format="%"), alt.Scale(domainMin=0)
     y = alt.Y("busy:Q", title="fraction of the time busy", axis=axis, scale=scale)
-    base = read_rows(shown).encode(x=x, y=y, color=colour)
+    base = chart_rows(shown).encode(x=x, y=y, color=colour)
     dots = base.transform_filter("datum.validity == 'valid'").mark_point(filled=True, size=45)
     crosses = base.transform_filter("datum.validity != 'valid'").mark_point(shape="cross", size=60)
     subtitle = "crosses: suspect, because the queue was not steady (Little's law) or the generator late"

@@ -88,7 +88,7 @@ class Span:
         self._end_ns = max(self._end_ns, end_ns)
 
 
-class Work(NamedTuple):
+class TimedBatch(NamedTuple):
     busy_ns: int  # summed over all streams, from a submission to its answer
     # By part, each as if it were alone; `compute` of an engine that does not say more is `busy_ns` over the streams.
     stages: dict[str, int]
@@ -103,7 +103,7 @@ def serve(
     find_sample: Callable[[int], Feeds],
     clock: Clock,
     deadline_ns: int | None = None,
-) -> Work:
+) -> TimedBatch:
     """Serves until the source is exhausted and everything has ended; returns who was at work for how long.
 
     Requests go to `sink` in the order in which they end. From `deadline_ns` on nothing new is begun, and whoever waits
@@ -150,5 +150,5 @@ def serve(
     stages = {"batcher": own_ns}
     if compute.total_ns:
         device = {"copy in": copy_in.total_ns, "compute": compute.total_ns, "copy out": copy_out.total_ns}
-        return Work(busy_ns, {**stages, "host": given_ns, **device})
-    return Work(busy_ns, {**stages, "compute": busy_ns // streams.depth})
+        return TimedBatch(busy_ns, {**stages, "host": given_ns, **device})
+    return TimedBatch(busy_ns, {**stages, "compute": busy_ns // streams.depth})

@@ -18,15 +18,15 @@ from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import count_of, stamp_utc
 from enginebench.engines.registry import find_installed, read_engines
-from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
+from enginebench.features.load.arrivals import MAX_SERVERS, read_arrivals
 from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
-from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
+from enginebench.features.load.rates import POINT_S, LoadCandidate, Prober, make_bench, name_row, widen_profile
 from enginebench.features.load.sections import FOOTER, draw_load, list_load
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Texts, Trusting, Wait, verb
-from enginebench.report.charts import load_bundle, render_png
+from enginebench.report.charts import load_vega, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
 from enginebench.runs.campaign import CHECK_SAMPLES, label
@@ -221,9 +221,9 @@ class Loading:
             self._prober.raise_failure(benches)
         return self.describe()
 
-    def _prepare(self) -> list[Bench]:
+    def _prepare(self) -> list[LoadCandidate]:
         """Every configuration that can run; the others keep the reason in their row."""
-        settings, benches, failures = self._settings, list[Bench](), list[EngineBenchError]()
+        settings, benches, failures = self._settings, list[LoadCandidate](), list[EngineBenchError]()
         for row in self._plan():
             self._model = row.model
             shapes = itertools.product(settings.streams, settings.max_batches)
@@ -298,7 +298,7 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> W
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
     try:
-        bundle, pictures = load_bundle(), draw_load(document)
+        bundle, pictures = load_vega(), draw_load(document)
         files = {f"{picture.name}.png": render_png(picture.spec) for picture in pictures if "png" in formats}
         if "html" in formats:
             title, sections = f"{document.model} under load", list_load(document, pictures)
@@ -334,7 +334,7 @@ def load_target(
     on_partial: Callable[[LoadDocument], object] = lambda document: None,
 ) -> LoadDocument:
     """What the engines carry; `on_partial` gets it also if somebody interrupts, or an error ends what has begun."""
-    earlier = take_up(request, settings, root) if resume else None
+    earlier = resume_load(request, settings, root) if resume else None
     if not resume:
         check_unloaded(root)
         check_ahead([request])
@@ -361,7 +361,7 @@ def check_unloaded(root: Path) -> None:
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
 
 
-def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
+def resume_load(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
     """The load that was interrupted; it must have been asked the same, but for its rounds and its time."""
     if not (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
@@ -399,7 +399,7 @@ def check_settings(settings: LoadSettings) -> None:
     if trace and qps:
         raise UsageError(f"the file {arrivals} defines when requests come: leave out --qps")
     if trace:
-        read_trace(Path(arrivals))
+        read_arrivals(Path(arrivals))
     seconds = settings.duration_s or POINT_S
     if qps and qps * seconds < 1:
         raise UsageError(

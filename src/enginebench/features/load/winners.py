@@ -10,7 +10,7 @@ from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import Capacity, Caveat, Result, Validity
 from enginebench.core.shapes import free_batch
 from enginebench.features.load.document import LoadSettings
-from enginebench.features.load.rates import Bench, Prober, make_bench, name_row
+from enginebench.features.load.rates import LoadCandidate, Prober, make_bench, name_row
 from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
@@ -49,7 +49,7 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
 
 def bench_row(
     folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None, max_wait_ms: float = 0.0
-) -> Bench:
+) -> LoadCandidate:
     """A row that was timed, to be put under load on that artifact, in streams that have its threads each.
 
     Raises UsageError where it was timed in batches that no requests can be joined to. `max_batch`: by default its own.

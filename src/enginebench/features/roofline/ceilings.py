@@ -28,7 +28,7 @@ SHORTEST_S = 20e-6
 MOST_CALLS = 1 << 16
 
 
-class Trial(Struct, frozen=True, kw_only=True):
+class PeakProbe(Struct, frozen=True, kw_only=True):
     """One way to reach a ceiling: `call` does `work`: multiply-accumulates, bytes, or how often a cost is paid."""
 
     kind: CeilingKind
@@ -39,7 +39,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
 
 
-def time_calls(call: Callable[[], object], count: int) -> float:
+def time_host_calls(call: Callable[[], object], count: int) -> float:
     """Seconds of `count` calls by the host's clock: for what is complete when it returns."""
     start = time.perf_counter()
     for _ in range(count):
@@ -48,12 +48,12 @@ def time_calls(call: Callable[[], object], count: int) -> float:
 
 
 def observe(
-    trials: Iterable[Trial],
+    trials: Iterable[PeakProbe],
     *,
     device: str,
     threads: int | None,
     budget_s: float,
-    timer: Timer = time_calls,
+    timer: Timer = time_host_calls,
     clock: Callable[[], float] = time.perf_counter,
     repetitions: int = 1,
 ) -> list[Ceiling]:
@@ -62,7 +62,7 @@ def observe(
     Trials of one kind and precision are ways to the same ceiling. They take turns within a repetition, so that none has
     all of the quiet moments.
     """
-    groups: dict[tuple[CeilingKind, Precision | None], list[Trial]] = {}
+    groups: dict[tuple[CeilingKind, Precision | None], list[PeakProbe]] = {}
     for trial in trials:
         groups.setdefault((trial.kind, trial.precision), []).append(trial)
     counts = {id(trial): count_calls(trial, timer) for group in groups.values() for trial in group}
@@ -84,7 +84,7 @@ def observe(
     ]
 
 
-def count_calls(trial: Trial, timer: Timer) -> int:
+def count_calls(trial: PeakProbe, timer: Timer) -> int:
     """Calls that are timed together, so that a clock can tell them from nothing; warms up, too."""
     timer(trial.call, 1)
     count = 1
@@ -94,8 +94,8 @@ def count_calls(trial: Trial, timer: Timer) -> int:
 
 
 def _time_group(
-    group: Sequence[Trial], counts: dict[int, int], budget_s: float, timer: Timer, clock: Callable[[], float]
-) -> tuple[float, Trial]:
+    group: Sequence[PeakProbe], counts: dict[int, int], budget_s: float, timer: Timer, clock: Callable[[], float]
+) -> tuple[float, PeakProbe]:
     best: dict[int, float] = {}
     end = clock() + budget_s
     while not best or clock() < end:
@@ -103,11 +103,11 @@ def _time_group(
             count = counts[id(trial)]
             seconds = timer(trial.call, count) / count
             best[id(trial)] = min(seconds, best.get(id(trial), seconds))
-    values = [(find_value(trial, best[id(trial)]), trial) for trial in group]
+    values = [(scale_to_unit(trial, best[id(trial)]), trial) for trial in group]
     return (min if _is_cost(group[0].kind) else max)(values, key=lambda pair: pair[0])
 
 
-def find_value(trial: Trial, seconds: float) -> float:
+def scale_to_unit(trial: PeakProbe, seconds: float) -> float:
     """What a trial shows that took so long, in the unit of its kind."""
     return 1e6 * seconds / trial.work if _is_cost(trial.kind) else trial.work / max(seconds, 1e-12) / 1e9
 
@@ -143,20 +143,20 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     pinned = pin_process(job.threads)
     import torch
 
-    from enginebench.features.roofline.trials_cpu import list_precisions, list_trials
+    from enginebench.features.roofline.trials_cpu import list_cpu_probes, list_multiplied
     from enginebench.measure.caches import read_caches
 
     torch.set_num_threads(job.threads)
-    possible = list_precisions(describe_machine().cpu_flags)
+    possible = list_multiplied(describe_machine().cpu_flags)
     why = "no instructions of this CPU multiply in"
     precisions = _choose(job.precisions, possible, why)
     caches = read_caches(pinned[0] if pinned else 0)
     with torch.inference_mode():
-        trials = [*list_trials(precisions, caches, job.threads)]
+        trials = [*list_cpu_probes(precisions, caches, job.threads)]
         with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a ceiling is the best that any library reaches
             from enginebench.features.roofline import trials_graph
 
-            trials += trials_graph.list_trials(precisions, job.threads)
+            trials += trials_graph.list_graph_probes(precisions, job.threads)
         found = observe(trials, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
     notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
     notes = (*notes, *_note_missing(job.precisions, precisions, why))
@@ -167,7 +167,7 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
     import torch
 
     from enginebench.core.errors import BackendUnavailable
-    from enginebench.features.roofline.trials_gpu import PRECISIONS, list_host_trials, list_trials, make_timer
+    from enginebench.features.roofline.trials_gpu import PRECISIONS, list_gpu_probes, list_host_trials, make_timer
 
     if not torch.cuda.is_available():
         raise BackendUnavailable(f"PyTorch {torch.__version__} sees no GPU, so that {job.device} has no roofline")
@@ -177,7 +177,7 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
         observe_gpu = partial(
             observe, device=job.device, threads=None, budget_s=job.budget_s, repetitions=job.repetitions
         )
-        found = observe_gpu(list_trials(wanted, quick=job.quick), timer=timer)
+        found = observe_gpu(list_gpu_probes(wanted, quick=job.quick), timer=timer)
         found += observe_gpu(list_host_trials())  # by the host's clock: what its copies and launches take
     seen = [one.precision for one in found if one.precision]
     notes = _note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in")

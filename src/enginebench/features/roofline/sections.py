@@ -49,24 +49,28 @@ def draw_ceilings(document: Ceilings) -> Spec:
     One line for each precision; of a CPU at the most threads. The slope is memory's bandwidth, the flat part the better
     one of products and convolutions.
     """
-    from enginebench.report.charts import COLOURS, finish, import_altair, read_rows
+    from enginebench.report.charts import COLOURS, chart_rows, finish, import_altair
 
     alt = import_altair()
-    points = [point for device in list_devices(document.ceilings) for point in list_points(document.ceilings, device)]
+    points = [
+        point
+        for device in list_measured_devices(document.ceilings)
+        for point in draw_roofline(document.ceilings, device)
+    ]
     x = alt.X("macs:Q", title="multiply-accumulates for each byte of memory", scale=alt.Scale(type="log"))
     y = alt.Y("rate:Q", title="GMAC/s", scale=alt.Scale(type="log"))
     names = list(dict.fromkeys(str(point["precision"]) for point in points))
     colours = alt.Scale(domain=names, range=[COLOURS.get(name, COLOURS["other"]) for name in names])
     colour = alt.Color("precision:N", scale=colours, title="precision", sort=None)
     dash = alt.StrokeDash("device:N", title="device", sort=None)
-    lines = read_rows(points).mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash)
+    lines = chart_rows(points).mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash)
     ends = [point for point in points if point["end"]]
-    text = read_rows(ends).mark_text(align="right", dy=-7).encode(x=x, y=y, text="label:N", color=colour)
+    text = chart_rows(ends).mark_text(align="right", dy=-7).encode(x=x, y=y, text="label:N", color=colour)
     subtitle = "best observed; the slope is the bandwidth of memory, the flat part the rate of products or convolutions"
     return finish(alt.layer(lines, text), f"Roofline of {document.machine.cpu_model}", subtitle, height=320)
 
 
-def list_devices(ceilings: Sequence[Ceiling]) -> list[tuple[str, int | None]]:
+def list_measured_devices(ceilings: Sequence[Ceiling]) -> list[tuple[str, int | None]]:
     """(device, threads): of a CPU those with the most."""
     most: dict[str, int | None] = {}
     for ceiling in ceilings:
@@ -75,7 +79,7 @@ def list_devices(ceilings: Sequence[Ceiling]) -> list[tuple[str, int | None]]:
     return list(most.items())
 
 
-def list_points(ceilings: Sequence[Ceiling], device: tuple[str, int | None]) -> list[Row]:
+def draw_roofline(ceilings: Sequence[Ceiling], device: tuple[str, int | None]) -> list[Row]:
     """The ends and the corner of each precision's line on a device."""
     own = [ceiling for ceiling in ceilings if (ceiling.device, ceiling.threads) == device]
     memory = next((ceiling.value for ceiling in own if ceiling.kind == "memory"), None)

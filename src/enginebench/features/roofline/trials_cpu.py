@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.ceilings import CeilingKind
 from enginebench.core.errors import importing
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import Trial
+from enginebench.features.roofline.ceilings import PeakProbe
 from enginebench.measure.caches import DataCache
 
 with importing("{}", 'pip install "enginebench[torch]"'):
@@ -45,11 +45,11 @@ INNER = 1.5
 _FLOAT = 4
 
 
-def list_precisions(flags: Collection[str]) -> tuple[Precision, ...]:
+def list_multiplied(flags: Collection[str]) -> tuple[Precision, ...]:
     return tuple(precision for precision, needed in INSTRUCTIONS.items() if not needed or needed.intersection(flags))
 
 
-def list_trials(precisions: Sequence[Precision], caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
+def list_cpu_probes(precisions: Sequence[Precision], caches: Sequence[DataCache], threads: int) -> Iterator[PeakProbe]:
     for precision in precisions:
         if precision == "int8":
             yield from _list_int8()
@@ -57,19 +57,19 @@ def list_trials(precisions: Sequence[Precision], caches: Sequence[DataCache], th
             yield from _list_products(precision)
             yield from _list_convolutions(precision)
     yield from _list_reads(caches, threads)
-    yield Trial(kind="call", call=lambda: None, work=1, how="a Python function that does nothing")
+    yield PeakProbe(kind="call", call=lambda: None, work=1, how="a Python function that does nothing")
 
 
-def _list_products(precision: Precision) -> Iterator[Trial]:
+def _list_products(precision: Precision) -> Iterator[PeakProbe]:
     dtype = _DTYPES[precision]
     for n in PRODUCTS:
         a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)
         out = torch.empty(n, n, dtype=dtype)
         call = partial(torch.mm, a, b, out=out)
-        yield Trial(kind="gemm", precision=precision, work=n**3, call=call, how=f"torch.mm {n}x{n}")
+        yield PeakProbe(kind="gemm", precision=precision, work=n**3, call=call, how=f"torch.mm {n}x{n}")
 
 
-def _list_convolutions(precision: Precision) -> Iterator[Trial]:
+def _list_convolutions(precision: Precision) -> Iterator[PeakProbe]:
     for shape in CONVOLUTIONS:
         inner, outer, size, kernel, batch = shape
         pad = kernel // 2
@@ -82,12 +82,12 @@ def _list_convolutions(precision: Precision) -> Iterator[Trial]:
 
 def _try_convolution(
     precision: Precision, shape: tuple[int, int, int, int, int], how: str, call: Callable[[], object]
-) -> Iterator[Trial]:
+) -> Iterator[PeakProbe]:
     """A convolution; one of 1x1 is a product, too."""
     inner, outer, size, kernel, batch = shape
     how = f"{how}, {kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}"
     work = batch * outer * inner * kernel**2 * size**2
-    trial = Trial(kind="conv", precision=precision, work=work, call=call, how=how)
+    trial = PeakProbe(kind="conv", precision=precision, work=work, call=call, how=how)
     yield trial
     if kernel == 1:
         yield replace(trial, kind="gemm")
@@ -105,7 +105,7 @@ def _pack_convolution(x: Any, w: Any, pad: int) -> Any:
     return lambda: operator(x, packed, None, *sizes, "none", [], "")
 
 
-def _list_int8() -> Iterator[Trial]:
+def _list_int8() -> Iterator[PeakProbe]:
     """Unsigned activations by signed weights through each library of quantized operators that this build has."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # these constructors are to go; the operators behind them stay
@@ -115,7 +115,7 @@ def _list_int8() -> Iterator[Trial]:
                 yield from _list_int8_of(library)
 
 
-def _list_int8_of(library: str) -> Iterator[Trial]:
+def _list_int8_of(library: str) -> Iterator[PeakProbe]:
     for shape in CONVOLUTIONS:
         inner, outer, size, kernel, batch = shape
         pad = kernel // 2
@@ -126,14 +126,14 @@ def _list_int8_of(library: str) -> Iterator[Trial]:
     for n in PRODUCTS:
         x, packed = _quantize(n, n), torch.ops.quantized.linear_prepack(_quantize(n, n, dtype=torch.qint8), None)
         call, how = partial(torch.ops.quantized.linear, x, packed, 1.0, 64), f"{library}, linear {n}x{n}"
-        yield Trial(kind="gemm", precision="int8", work=n**3, call=call, how=how)
+        yield PeakProbe(kind="gemm", precision="int8", work=n**3, call=call, how=how)
 
 
 def _quantize(*shape: int, dtype: Any = torch.quint8) -> Any:
     return torch.quantize_per_tensor(torch.randn(*shape), 0.05, 64 if dtype == torch.quint8 else 0, dtype)
 
 
-def _list_reads(caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
+def _list_reads(caches: Sequence[DataCache], threads: int) -> Iterator[PeakProbe]:
     """Reads of working sets that fit into each cache, and of one that fits into none."""
     inner = 0
     for cache in caches:
@@ -146,18 +146,18 @@ def _list_reads(caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
     size = min(MOST_BEYOND, max(LEAST_BEYOND, BEYOND_CACHE * last))
     x, y = torch.ones(size // _FLOAT), torch.empty(size // _FLOAT)
     label = f"of {size >> 20} MiB"
-    yield Trial(kind="memory", work=size, call=x.sum, how=f"sum {label}")
-    yield Trial(kind="memory", work=size, call=x.amax, how=f"maximum {label}")
-    yield Trial(kind="memory", work=2 * size, call=lambda: y.copy_(x), how=f"copy {label}")
-    yield Trial(kind="memory", work=size, call=lambda: y.fill_(1.0), how=f"fill {label}")
+    yield PeakProbe(kind="memory", work=size, call=x.sum, how=f"sum {label}")
+    yield PeakProbe(kind="memory", work=size, call=x.amax, how=f"maximum {label}")
+    yield PeakProbe(kind="memory", work=2 * size, call=lambda: y.copy_(x), how=f"copy {label}")
+    yield PeakProbe(kind="memory", work=size, call=lambda: y.fill_(1.0), how=f"fill {label}")
 
 
-def _list_small_reads(cache: DataCache, size: int, capacity: int) -> Iterator[Trial]:
+def _list_small_reads(cache: DataCache, size: int, capacity: int) -> Iterator[PeakProbe]:
     """One call reads the same bytes many times: through a view whose rows are all one."""
     n, times = size // _FLOAT, max(1, READ_BYTES // size)
     row = torch.ones(n)
     view, label = row.expand(times, n), f"of {size >> 10} KiB"
-    make = partial(Trial, kind=cast("CeilingKind", f"l{min(cache.level, 4)}"), capacity_bytes=capacity)
+    make = partial(PeakProbe, kind=cast("CeilingKind", f"l{min(cache.level, 4)}"), capacity_bytes=capacity)
     yield make(work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
     yield make(work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
     if size >= 1 << 17:  # below this a call costs more than what it copies

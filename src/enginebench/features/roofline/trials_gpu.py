@@ -8,7 +8,7 @@ from typing import Any
 from enginebench.core.ceilings import CeilingKind
 from enginebench.core.errors import importing
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import Timer, Trial
+from enginebench.features.roofline.ceilings import PeakProbe, Timer
 
 with importing("{}", 'pip install "enginebench[torch]"'):
     import torch
@@ -54,7 +54,7 @@ def make_timer(device: str) -> Timer:
     return time_events
 
 
-def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iterator[Trial]:
+def list_gpu_probes(precisions: Sequence[Precision], *, quick: bool = False) -> Iterator[PeakProbe]:
     """Every trial of the current GPU that is timed by its own clock, as far as this GPU and this build have it.
 
     `quick` takes fewer shapes, since cuDNN tries every algorithm on each.
@@ -65,10 +65,10 @@ def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iter
         yield from filter(_runs, _list_convolutions(precision, CONVOLUTIONS[: QUICK_CONVOLUTIONS if quick else None]))
     yield from _list_reads()
     how = f"an empty kernel, one of {KERNELS} in a graph"
-    yield Trial(kind="kernel", call=capture(KERNELS).replay, work=KERNELS, how=how)
+    yield PeakProbe(kind="kernel", call=capture(KERNELS).replay, work=KERNELS, how=how)
 
 
-def list_host_trials() -> Iterator[Trial]:
+def list_host_trials() -> Iterator[PeakProbe]:
     """What launching costs by the host's clock, waited for: a kernel that does nothing, and a graph of one."""
 
     def launch() -> None:
@@ -81,8 +81,8 @@ def list_host_trials() -> Iterator[Trial]:
         graph.replay()
         torch.cuda.synchronize()
 
-    yield Trial(kind="call", call=launch, work=1, how="an empty kernel, launched and waited for")
-    yield Trial(kind="graph", call=replay, work=1, how="a graph of one empty kernel, launched and waited for")
+    yield PeakProbe(kind="call", call=launch, work=1, how="an empty kernel, launched and waited for")
+    yield PeakProbe(kind="graph", call=replay, work=1, how="a graph of one empty kernel, launched and waited for")
 
 
 def capture(kernels: int) -> Any:
@@ -96,7 +96,7 @@ def capture(kernels: int) -> Any:
     return graph
 
 
-def _runs(trial: Trial) -> bool:
+def _runs(trial: PeakProbe) -> bool:
     """Whether the GPU and this build can do it at all."""
     try:
         trial.call()
@@ -106,10 +106,10 @@ def _runs(trial: Trial) -> bool:
     return True
 
 
-def _list_products(precision: Precision) -> Iterator[Trial]:
+def _list_products(precision: Precision) -> Iterator[PeakProbe]:
     for n in PRODUCTS:
         if (call := _make_product(precision, n)) is not None:
-            yield Trial(kind="gemm", precision=precision, work=n**3, call=call, how=f"{precision} {n}x{n}")
+            yield PeakProbe(kind="gemm", precision=precision, work=n**3, call=call, how=f"{precision} {n}x{n}")
 
 
 def _make_product(precision: Precision, n: int) -> Callable[[], object] | None:
@@ -142,7 +142,7 @@ def _set_tf32(precision: Precision, call: Callable[[], object]) -> Callable[[], 
     return run
 
 
-def _list_convolutions(precision: Precision, shapes: Sequence[tuple[int, int, int, int]]) -> Iterator[Trial]:
+def _list_convolutions(precision: Precision, shapes: Sequence[tuple[int, int, int, int]]) -> Iterator[PeakProbe]:
     if precision not in _DTYPES:  # PyTorch has no such convolution; a 1x1 one is a product
         return
     for channels, size, kernel, batch in shapes:
@@ -152,10 +152,10 @@ def _list_convolutions(precision: Precision, shapes: Sequence[tuple[int, int, in
         x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
         work, call = batch * channels**2 * kernel**2 * size**2, partial(torch.conv2d, x, w, None, 1, pad)
         how = f"{precision} {kernel}x{kernel}, {channels} channels, {size}x{size}, batch {batch}"
-        yield Trial(kind="conv", precision=precision, work=work, call=_set_tf32(precision, call), how=how)
+        yield PeakProbe(kind="conv", precision=precision, work=work, call=_set_tf32(precision, call), how=how)
 
 
-def _list_reads() -> Iterator[Trial]:
+def _list_reads() -> Iterator[PeakProbe]:
     cache = int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0))
     for share in FILLED if cache else ():
         yield from _list_reads_of("l2", int(share * cache), cache)
@@ -163,13 +163,13 @@ def _list_reads() -> Iterator[Trial]:
     yield from _list_reads_of("memory", min(BEYOND_CACHE_BYTES, free // 8), None)
 
 
-def _list_reads_of(kind: CeilingKind, size: int, capacity: int | None) -> Iterator[Trial]:
+def _list_reads_of(kind: CeilingKind, size: int, capacity: int | None) -> Iterator[PeakProbe]:
     """Reads and copies whose working set has `size` bytes; a cache's are repeated in one graph."""
     n = size // _FLOAT
     row, x, y = (torch.ones(count, device="cuda") for count in (n, n // 2, n // 2))
     times = max(1, (1 << 30) // size)
     view, label = row.expand(times, n), f"of {size >> 20} MiB"
-    make = partial(Trial, kind=kind, capacity_bytes=capacity)
+    make = partial(PeakProbe, kind=kind, capacity_bytes=capacity)
     yield make(work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
     yield make(work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
     yield make(work=size, call=lambda: y.copy_(x), how=f"copy {label}")

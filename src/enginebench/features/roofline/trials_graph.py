@@ -11,7 +11,7 @@ import numpy as np
 
 from enginebench.core.errors import importing
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import Trial
+from enginebench.features.roofline.ceilings import PeakProbe
 
 with importing("{}", 'pip install "enginebench[ort]"'):
     from onnx import TensorProto, helper, numpy_helper
@@ -27,7 +27,7 @@ OPSET = 17
 Open = Callable[[bytes, Any, int], Callable[[], object]]
 
 
-def list_trials(precisions: Sequence[Precision], threads: int) -> Iterator[Trial]:
+def list_graph_probes(precisions: Sequence[Precision], threads: int) -> Iterator[PeakProbe]:
     """Products and convolutions in FP32 and INT8, on so many threads, by each runtime that is installed."""
     for runtime, open_graph in _list_runtimes():
         for precision in (one for one in PRECISIONS if one in precisions):
@@ -36,14 +36,14 @@ def list_trials(precisions: Sequence[Precision], threads: int) -> Iterator[Trial
                 x = np.ones((rows, narrow), np.float32)
                 call = open_graph(_build("MatMul", x, [*pairwise(widths)], precision), x, threads)
                 how = f"{runtime}, {CHAIN} products, {rows}x{narrow} by {narrow}x{wide} and back"
-                yield Trial(kind="gemm", precision=precision, work=CHAIN * rows * narrow * wide, call=call, how=how)
+                yield PeakProbe(kind="gemm", precision=precision, work=CHAIN * rows * narrow * wide, call=call, how=how)
             for channels, size, kernel in CONVOLUTIONS:
                 x = np.ones((1, channels, size, size), np.float32)
                 shape = (channels, channels, kernel, kernel)
                 call = open_graph(_build("Conv", x, [shape] * CHAIN, precision), x, threads)
                 work = CHAIN * channels**2 * kernel**2 * size**2
                 how = f"{runtime}, {CHAIN} of {kernel}x{kernel}, {channels} channels, {size}x{size}"
-                yield Trial(kind="conv", precision=precision, work=work, call=call, how=how)
+                yield PeakProbe(kind="conv", precision=precision, work=work, call=call, how=how)
 
 
 def _list_runtimes() -> Iterator[tuple[str, Open]]:

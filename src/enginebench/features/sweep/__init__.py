@@ -11,7 +11,7 @@ FEATURE = Feature(
     functions={"sweep": "verb:sweep"},
     offers={
         "ask_nodes": "ray_fleet:ask_nodes",
-        "find_rows_folder": "reading:find_rows_folder",
+        "find_rows_folder": "reading:fetch_rows_folder",
         "holds_sweep": "reading:holds_sweep",
         "report": "reporting:report_any",
     },

@@ -41,7 +41,7 @@ class SweepRow(Struct, frozen=True, kw_only=True):
     cost_per_million: float | None = None  # inferences, in the currency of the prices
 
 
-class Cell(Struct, frozen=True, kw_only=True):
+class MatrixCell(Struct, frozen=True, kw_only=True):
     model: str
     machine_kind: str
     engine: str
@@ -50,11 +50,11 @@ class Cell(Struct, frozen=True, kw_only=True):
     scope: str = "compute"
 
 
-class SweepCell(Cell, frozen=True, kw_only=True):
+class SweepCell(MatrixCell, frozen=True, kw_only=True):
     row: SweepRow | None = None
 
 
-class FailedCell(Cell, frozen=True, kw_only=True):
+class FailedCell(MatrixCell, frozen=True, kw_only=True):
     reason: str
 
 

@@ -27,7 +27,7 @@ from enginebench.features.sweep.records import (
     name_answer,
 )
 from enginebench.features.sweep.spec import format_model
-from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
+from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, store_document
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
@@ -46,7 +46,7 @@ class GroupFolder(RunFolder):
         self._sent: set[Path] = set()
 
     def write_record(self, record: RunRecord) -> None:
-        self._send(list_files(self.root, map(self.absolute, record.sources)) | list_samples(self))
+        self._send(list_artifact_files(self.root, map(self.absolute, record.sources)) | list_sample_files(self))
         super().write_record(record)
         self._put("run.json")
 
@@ -54,7 +54,7 @@ class GroupFolder(RunFolder):
         """Keeps the row, and ahead of it what it was measured on, and its answers: it can go on elsewhere."""
         stamped = tuple(m if m.machine else replace(m, machine=self._machine) for m in result.measurements)
         if stamped:
-            found = list_files(self.root, result.artifacts)
+            found = list_artifact_files(self.root, result.artifacts)
             outputs = (self.outputs_path(result.id), self.answers_path(result.id), self.recheck_path(result.id))
             self._send(found | {path.absolute() for path in outputs if path.is_file()})
         super().write_result(replace(result, measurements=stamped))
@@ -68,11 +68,11 @@ class GroupFolder(RunFolder):
         self._sent |= paths
 
 
-def list_samples(folder: RunFolder) -> set[Path]:
+def list_sample_files(folder: RunFolder) -> set[Path]:
     return {path.absolute() for path in (folder.artifacts / SAMPLES).rglob("*") if path.is_file()}
 
 
-def list_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
+def list_artifact_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
     found = set()
     for artifact in artifacts:
         path = Path(artifact.path)
@@ -90,7 +90,7 @@ def identify_machine(salt: str) -> str:
     return hashlib.sha256(f"{salt} {own} {platform.node()}".encode()).hexdigest()[:16]
 
 
-def run_group(job: GroupJob, reporter: Reporter) -> int:
+def measure_missing_cells(job: GroupJob, reporter: Reporter) -> int:
     """Measures what is missing of a group; the number of its cells. Rows lie in the store, whatever happens."""
     store = open_store(job.store)
     if read_document(store, RECORD, SweepRecord) is None:
@@ -117,7 +117,7 @@ def run_group(job: GroupJob, reporter: Reporter) -> int:
     if job.group.tune_budget_s is not None:
         tune_group(job, store, machine, reporter)
     cells, machines = describe_group(job.group, read_group(store, name))
-    write_document(store, f"{GROUPS}/{name}/done.json", Finished(cells=cells, machines=machines))
+    store_document(store, f"{GROUPS}/{name}/done.json", Finished(cells=cells, machines=machines))
     return len(cells)
 
 
@@ -141,7 +141,7 @@ def _begin(
         folder.create(begin_record(request, machine, verb=verb, sources=found.artifacts, problems=found.problems))
 
 
-def make_sources(job: SourcesJob, reporter: Reporter) -> None:
+def make_group_sources(job: SourcesJob, reporter: Reporter) -> None:
     store = open_store(job.store)
     if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
         return
@@ -153,10 +153,10 @@ def make_sources(job: SourcesJob, reporter: Reporter) -> None:
         if given.is_file():
             request = replace(request, model=str(given))
         found = gather_sources(request, folder.artifacts, reporter)
-        paths = list_files(folder.root, found.artifacts) | list_samples(folder)
+        paths = list_artifact_files(folder.root, found.artifacts) | list_sample_files(folder)
         send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
         stored = tuple(folder.relative(a) for a in found.artifacts)
-        write_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
+        store_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
 
 
 # Called so in the document of a search, too.
@@ -206,4 +206,4 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
                     **{name: getattr(document, name) for name in _SHARED},
                     page=f"{folder}/{TUNE_PAGE}",
                 )
-        write_document(store, name, answer)
+        store_document(store, name, answer)

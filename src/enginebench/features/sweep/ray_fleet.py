@@ -18,8 +18,8 @@ import msgspec
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, importing
 from enginebench.core.text import clean_text
-from enginebench.features.sweep.records import Ended, GroupJob, Job
-from enginebench.features.sweep.schedule import Outcome, answer
+from enginebench.features.sweep.records import GroupJob, Job, JobEnd
+from enginebench.features.sweep.schedule import Outcome, run_job
 from enginebench.features.sweep.spec import HERE, Group, MachineEntry
 
 INSTALL = 'pip install "enginebench[ray]"'
@@ -119,7 +119,7 @@ class RayFleet(Closing):
             # A core of a machine that is not measuring: as many of these as it has cores, and none beside a whole one.
             cores = [int(n["Resources"].get("CPU", 1)) for n in self.list_nodes()]
             options = {"resources": {MACHINE: part(max(1, min(cores, default=1)))}}
-        task = self._ray.remote(max_retries=0, num_cpus=0, **options)(answer)
+        task = self._ray.remote(max_retries=0, num_cpus=0, **options)(run_job)
         self._running[task.remote(msgspec.json.encode(job))] = job
 
     def wait(self) -> list[tuple[Job, Outcome]]:
@@ -135,7 +135,7 @@ class RayFleet(Closing):
         if isinstance(data, str):
             return data
         try:
-            return msgspec.json.decode(data, type=Ended)
+            return msgspec.json.decode(data, type=JobEnd)
         except msgspec.DecodeError as error:
             return f"its response cannot be read: {error}"
 
@@ -152,7 +152,7 @@ class RayFleet(Closing):
                     self._ray.cancel(reference, force=True)
                 del self._running[reference]
                 reason = f"no node of the kind {kind!r} has been in the cluster for {self._patience_s:.0f} s"
-                stranded.append((job, Ended(ok=False, reason=reason)))
+                stranded.append((job, JobEnd(ok=False, reason=reason)))
         return stranded
 
 

@@ -236,7 +236,7 @@ def _list_rows(store: Store, group: str) -> Iterator[Result]:
     return (row for row in (measured.results if measured else ()) if row.status == "ok")
 
 
-def find_rows_folder(url: str) -> Path:
+def fetch_rows_folder(url: str) -> Path:
     """A folder with the rows of a store, for `history`: its own, or an up-to-date copy of an object store's."""
     if "://" not in url:
         return Path(url)

@@ -84,7 +84,7 @@ class SourcesJob(Struct, frozen=True, kw_only=True, tag="sources"):
 Job: TypeAlias = GroupJob | SourcesJob
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class JobEnd(Struct, frozen=True, kw_only=True):
     """What comes back of a job: nothing but how it went; all else is in the store."""
 
     ok: bool

@@ -15,12 +15,12 @@ from enginebench.core.store import check_regular, encode, explain_access, parsin
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, price
 from enginebench.features.sweep.reading import holds_sweep, read_sweep
-from enginebench.features.sweep.sections import COLUMNS, format_answer, group_cells, list_rest, list_sweep, rank_cell
+from enginebench.features.sweep.sections import COLUMNS, group_cells, list_rest, list_sweep, rank_cell, summarize_sweep
 from enginebench.features.sweep.store import FolderStore, open_store
 from enginebench.report.csv_table import format_csv
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.page import format_page
-from enginebench.report.scores import describe_score
+from enginebench.report.scores import format_score_range
 from enginebench.report.table import Column, Section, Table, make_notes, make_table
 from enginebench.runs.reporting import FILES, Written
 from enginebench.stats.metrics.tasks import name_metric
@@ -46,7 +46,7 @@ def format_sweep_page(document: SweepDocument) -> str:
     ]
     counts = {id(one): len(cells) for one, cells in zip(best, groups.values(), strict=True)}
     number = Column("rows", lambda cell: str(counts[id(cell)]), lambda cell: counts[id(cell)], align="right")
-    head = Section(title=format_answer(document), parts=tuple(make_notes([_ABOUT])))
+    head = Section(title=summarize_sweep(document), parts=tuple(make_notes([_ABOUT])))
     return _assemble("Sweep", head, [*COLUMNS, number], best, links, list_rest(document))
 
 
@@ -104,7 +104,7 @@ def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
         ("throughput", f"{format_significant(row.throughput_per_s)} inferences/s" if row.throughput_per_s else ""),
         ("speed-up", f"{format_range(row.speedup, 'x')} {row.verdict or ''}" if row.speedup else ""),
         ("outputs", {True: "same", False: "changed", None: ""}[row.outputs_agree]),
-        *((name_metric(score.metric), describe_score(score)) for score in row.scores),
+        *((name_metric(score.metric), format_score_range(score)) for score in row.scores),
         ("reference kernel", f"{format_significant(row.reference_ms)} ms" if row.reference_ms else ""),
         ("environment", row.environment),
         ("samples in", row.result),

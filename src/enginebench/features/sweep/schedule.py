@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import slug
-from enginebench.features.sweep.group import make_sources, run_group
+from enginebench.features.sweep.group import make_group_sources, measure_missing_cells
 from enginebench.features.sweep.reading import FINAL, has_finished, read_group
-from enginebench.features.sweep.records import GIVEN, SOURCES, Ended, GroupJob, Job, SourcesJob, StoredSources
+from enginebench.features.sweep.records import GIVEN, SOURCES, GroupJob, Job, JobEnd, SourcesJob, StoredSources
 from enginebench.features.sweep.spec import Group
 from enginebench.features.sweep.store import Store, read_document, send_files
 from enginebench.runs.folder import RunRequest
@@ -23,7 +23,7 @@ MOST_LOSSES = 3
 
 
 # How a job ended, or why nobody answered it: its worker was killed, or its machine is gone.
-Outcome: TypeAlias = Ended | str
+Outcome: TypeAlias = JobEnd | str
 
 
 class Fleet(Protocol):
@@ -55,24 +55,24 @@ class LocalFleet:
         return [(job, perform(job, self._reporter))]
 
 
-def perform(job: Job, reporter: Reporter) -> Ended:
+def perform(job: Job, reporter: Reporter) -> JobEnd:
     """How a job ended; what goes wrong with it is told, and costs no other."""
     try:
         if isinstance(job, GroupJob):
-            return Ended(ok=True, rows=run_group(job, reporter))
-        make_sources(job, reporter)
+            return JobEnd(ok=True, rows=measure_missing_cells(job, reporter))
+        make_group_sources(job, reporter)
     except EngineBenchError as error:
         reporter.say(f"{job.group.id if isinstance(job, GroupJob) else job.request.model}: {error}")
-        return Ended(ok=False, reason=str(error))
-    return Ended(ok=True)
+        return JobEnd(ok=False, reason=str(error))
+    return JobEnd(ok=True)
 
 
-def answer(data: bytes) -> bytes:
+def run_job(data: bytes) -> bytes:
     """What runs on a machine of a cluster: JSON of a job in, of how it ended out. Ray would pickle what is raised."""
     try:
         ended = perform(msgspec.json.decode(data, type=Job), Silent())
     except Exception as error:  # the driver is told in words, whatever it is
-        ended = Ended(ok=False, reason=f"{type(error).__name__}: {error}")
+        ended = JobEnd(ok=False, reason=f"{type(error).__name__}: {error}")
     return msgspec.json.encode(ended)
 
 
@@ -144,7 +144,7 @@ class Schedule:
             if self._may_try_again(job, name):
                 self._start(job)
                 return
-            outcome = Ended(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome}")
+            outcome = JobEnd(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome}")
         if isinstance(job, SourcesJob):
             # Without graphs for all, each group makes its own, and says in its rows why it cannot.
             for blocked in self._blocked.pop(job.key):

@@ -91,12 +91,12 @@ def list_sweep(document: SweepDocument) -> list[Section]:
     )
     warnings = make_notes([*format_warnings([cell.row for cell in measured if cell.row])], "list")
     return [
-        Section(title=format_answer(document), parts=(table, *make_notes([more] if more else []), *warnings)),
+        Section(title=summarize_sweep(document), parts=(table, *make_notes([more] if more else []), *warnings)),
         *list_rest(document),
     ]
 
 
-def format_answer(document: SweepDocument) -> str:
+def summarize_sweep(document: SweepDocument) -> str:
     """Which engine is the fastest most often, how much was measured, on what, and when."""
     kinds = len({cell.machine_kind for cell in document.cells})
     text = (

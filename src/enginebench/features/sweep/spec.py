@@ -18,18 +18,18 @@ from msgspec.structs import replace
 
 from enginebench.core.aoti import is_package
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.features import list_names
+from enginebench.core.features import list_offered
 from enginebench.core.limits import MOST
 from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import EngineSpec, Scope
 from enginebench.core.store import DECODE_ERRORS, check_regular, explain_access
 from enginebench.engines.registry import check_options, read_engine
-from enginebench.options import fill, read_record
+from enginebench.options import fill, list_all_options
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted
 from enginebench.runs.request import parse_device
 from enginebench.stats.compare import MIN_REPETITIONS
-from enginebench.verbs.run import RunOptions, make_request
+from enginebench.verbs.run import RunOptions, make_run_request
 
 # A specification is written by hand; a file beyond this is another one.
 SPEC_LIMIT_BYTES = 1 << 20
@@ -39,7 +39,7 @@ MOST_CELLS = 200_000
 LEFT_OUT = {"engines", "precisions", "batch", "scope"}
 # its store is the folder, it always waits, and its cells say what failed; these are of one machine, or of an ENGINE.
 LEFT_OUT |= {"out", "resume", "deliver", "wait", "strict_precision", "env", "trtexec", "extra"}
-OPTIONS = {name: o for name, o in read_record(RunOptions).items() if name not in LEFT_OUT and not o.program}
+OPTIONS = {name: o for name, o in list_all_options(RunOptions).items() if name not in LEFT_OUT and not o.program}
 # Those that a machine may have of its own: all others change what is measured, and machines share a model's graphs.
 OF_MACHINE = {"baseline", "builds", "cache", "device", "iters", "load_p99_ms", "p99_limit_ms", "processes", "quick"}
 OF_MACHINE |= {"threads", "time_limit", "timeout", "warmup"}
@@ -62,7 +62,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         for old, new in EARLIER.items():
             if {old, new} <= _given(self).keys():
                 raise ValueError(f"Expected one of {new} and {old}, got both")
-        for name, value in list_options(self).items():
+        for name, value in list_given_options(self).items():
             try:
                 OPTIONS[name].check(value)
             except UsageError as error:  # msgspec adds where in the file it is
@@ -190,7 +190,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         check_options(enter(EngineSpec(backend=name, options=own, device="cpu", precision="fp32", batch=1)))
     with _name("precisions"):
         [parse_precision(text) for text in spec.precisions]
-    for step in set(spec.steps) - {"measure", *list_names("functions")}:
+    for step in set(spec.steps) - {"measure", *list_offered("functions")}:
         raise UsageError(f'steps has "{step}", and there is no such verb here')
     if "tune" in spec.steps and set(spec.scopes) != {"compute"}:
         raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
@@ -200,12 +200,12 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     for machine in machines:
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
-        if wrong := sorted(list_options(machine).keys() - OF_MACHINE):
+        if wrong := sorted(list_given_options(machine).keys() - OF_MACHINE):
             raise UsageError(
                 f"machine {machine.kind}: {', '.join(wrong)} would change what is measured, which is the same on all "
                 "machines. Put it in [[model]] or at the top"
             )
-    groups = [merge_options(spec, *entries) for entries in product(spec.model, machines)]
+    groups = [merge_run_options(spec, *entries) for entries in product(spec.model, machines)]
     if "load" in spec.steps and all(options["load_p99_ms"] is None for options in groups):
         raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
     for options in groups:
@@ -223,16 +223,16 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
 
 
-def list_options(entry: Options) -> dict[str, Any]:
+def list_given_options(entry: Options) -> dict[str, Any]:
     """The options that an entry gives, by their names."""
     found = {EARLIER.get(name, name): value for name, value in _given(entry).items()}
     return {name: value for name, value in found.items() if name in OPTIONS}
 
 
-def merge_options(*entries: Options) -> RunOptions:
+def merge_run_options(*entries: Options) -> RunOptions:
     """All options of `run`; the last entry that gives one decides."""
     given: dict[str, Any] = {}
-    for own in map(list_options, entries):
+    for own in map(list_given_options, entries):
         if DROPS & own.keys():
             given = {name: value for name, value in given.items() if name not in DROPS}
         given |= own
@@ -371,9 +371,9 @@ def make_group_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry
         raise UsageError(
             f"model {model.name} is a package, compiled for one machine; name the model that it was made of"
         )
-    options, wanted = merge_options(spec, model, machine), tuple(map(want, cells))
+    options, wanted = merge_run_options(spec, model, machine), tuple(map(want, cells))
     precisions = map(parse_precision, dict.fromkeys(w.precision for w in wanted))
-    request = make_request(model.name, options, engines=(), precisions=precisions, batches=None, dry=True)
+    request = make_run_request(model.name, options, engines=(), precisions=precisions, batches=None, dry=True)
     if request.buckets:
         raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
     return replace(

@@ -27,7 +27,7 @@ OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 INSTALL = 'pip install "enginebench[fleet]"'
 
 
-def check_name(name: str) -> str:
+def check_key(name: str) -> str:
     """`name`, which stays inside of the store."""
     if not _NAME.fullmatch(name) or len(name) > 1000:
         raise ArtifactError(f"{name!r} is not a file name in a store; it is not read")
@@ -58,7 +58,7 @@ class FolderStore:
         self.url = str(self.root)
 
     def _find(self, name: str) -> Path:
-        path = self.root / check_name(name)
+        path = self.root / check_key(name)
         check_inside(self.root, path)
         return path
 
@@ -75,7 +75,7 @@ class FolderStore:
 
     def names(self, folder: str) -> list[tuple[str, str]]:
         found = []
-        for place, _, files in os.walk(self.root / check_name(folder)):
+        for place, _, files in os.walk(self.root / check_key(folder)):
             for path in (Path(place, file) for file in files):
                 name = path.relative_to(self.root).as_posix()
                 if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
@@ -107,7 +107,7 @@ class ObjectStore:
         self._root = self._root.rstrip("/")
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{check_name(name)}"
+        return f"{self._root}/{check_key(name)}"
 
     def read(self, name: str) -> bytes | None:
         with _explain(self.url, "read"):
@@ -186,7 +186,7 @@ def read_document(store: Store, name: str, kind: type[R]) -> R | None:
         raise ParseError(f"{store.url}/{name}", "", found[0].lower() + found[1:], kind.__name__) from error
 
 
-def write_document(store: Store, name: str, record: msgspec.Struct) -> None:
+def store_document(store: Store, name: str, record: msgspec.Struct) -> None:
     store.write(name, encode(record))
 
 

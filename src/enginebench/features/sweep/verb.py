@@ -20,7 +20,7 @@ from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, KindPlan,
 from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
-from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, write_document
+from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, store_document
 from enginebench.options import Opt, PathLike, Printed, Progress, Wait, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
@@ -147,7 +147,7 @@ def run_sweep(
             pass
     folder = lock_folder(store.root, reporter.say) if isinstance(store, FolderStore) else nullcontext()
     with folder:
-        record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
+        record = resume_sweep(store, spec, resume=resume, shared=share_machine, command=command)
         with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
             reasons = measure_groups(store, record, fleet, reporter, wait=wait)
     return read_sweep(store, reasons)
@@ -183,13 +183,13 @@ def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
     return kind or kinds[0]
 
 
-def take_up(
+def resume_sweep(
     store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
 ) -> SweepRecord:
     if read_document(store, RECORD, SweepRecord) is None:
         salt, now = secrets.token_hex(16), stamp_utc()
         record = SweepRecord(spec=spec, salt=salt, started_utc=now, command=command, shared=shared)
-        write_document(store, RECORD, record)
+        store_document(store, RECORD, record)
         return record
     known = read_sweep_record(store)
     if not resume:

@@ -94,7 +94,7 @@ def compose_build(
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
     argv += [f"--exportLayerInfo={layers}"] if layers else []
     argv += [f"--device={settings.device}"]
-    return [*argv, *check_extra(tool, extra, argv)]
+    return [*argv, *keep_extra(tool, extra, argv)]
 
 
 def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str]:
@@ -110,7 +110,7 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
     if settings.profile and not tool.accepts("noCudaGraph"):
         argv += ["--separateProfileRun"]  # else one run serves both: no times, and a profile that slows them
     argv += [f"--device={settings.device}"]
-    return [*argv, *check_extra(tool, settings.extra, argv)]
+    return [*argv, *keep_extra(tool, settings.extra, argv)]
 
 
 def _name_plugins(path: str) -> str:
@@ -138,7 +138,7 @@ def list_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
     return [*stated, f"--infStreams={settings.streams}"]
 
 
-def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
+def keep_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
     """The user's own arguments, without those that the command has already, word for word."""
     seen = {_name_option(argument): argument for argument in composed}
     if "minShapes" in seen:  # trtexec would build for these, whatever --shapes says

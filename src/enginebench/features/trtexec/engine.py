@@ -112,7 +112,7 @@ class TrtexecBackend(PlanBackend):
             missing = "no trtexec in $TRTEXEC, on PATH or in the usual folders"
             return Availability(engine=NAME, available=False, reason=missing, fix=executable.FIX)
         version = executable.read_trtexec(path).version_text
-        devices, reason = process.find_devices(str(path))
+        devices, reason = process.list_gpus(str(path))
         return Availability(engine=NAME, available=reason is None, version=version, devices=devices, reason=reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
@@ -155,7 +155,7 @@ class TrtexecBackend(PlanBackend):
         folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(REPETITION_VARIABLE, '0')}"
         self._note(f"timing; log: {folder / LOG}")
         outcome = self._run(tool, artifact, settings, folder)
-        process.require_passed(outcome, f"trtexec did not time {artifact.path}")
+        process.require_success(outcome, f"trtexec did not time {artifact.path}")
         if not (folder / TIMES).is_file():
             raise MeasurementError(f"trtexec passed but wrote no {TIMES} in {folder}. Full log: {outcome.log}")
         # Copies the plan's profile and layers beside the times: together they are the folder that people know.
@@ -206,7 +206,7 @@ class TrtexecBackend(PlanBackend):
         settings = replace(settings, warmup_ms=0, duration_s=PROFILE_S, profile=PROFILE, layers=LAYERS)
         folder = self._plan_folder(artifact, "profile")
         self._note(f"profiling; log: {folder / LOG}")
-        process.require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
+        process.require_success(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
         self._profiled = artifact
         return self._files.read_precision(folder / LAYERS, folder / PROFILE)
 
@@ -253,7 +253,7 @@ class TrtexecBackend(PlanBackend):
         untyped = tool.version < FIRST_INT64  # only the layers say the types then
         settings = replace(self._run_settings(artifact, spec, options), **ONCE, layers=LAYERS if untyped else None)
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
-        process.require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
+        process.require_success(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         layers = self._plan_folder(artifact, ADOPT) / LAYERS
         types = self._files.read_types(layers) if untyped and layers.is_file() else {}
         inputs, outputs = process.read_bindings(outcome.text, types)
@@ -310,7 +310,7 @@ class TrtexecBackend(PlanBackend):
         shapes = {name: feed[name].shape if name in feed else shape for name, shape in settings.shapes.items()}
         settings = replace(settings, **ONCE, shapes=shapes, transfers=True, inputs=files, output=OUTPUT)
         outcome = self._run(tool, artifact, settings, folder)
-        process.require_passed(outcome, f"trtexec gave no outputs for {artifact.path}")
+        process.require_success(outcome, f"trtexec gave no outputs for {artifact.path}")
         return process.read_outputs(folder / OUTPUT, artifact.outputs)
 
     def _run_settings(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> RunSettings:

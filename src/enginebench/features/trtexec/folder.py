@@ -13,13 +13,13 @@ import msgspec
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import explain_access, parsing
 from enginebench.engines.abilities import PROCESS
-from enginebench.features.trtexec.log import parse_log, read_log
+from enginebench.features.trtexec.log import read_log, read_trtexec_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.times import TimedQueries, summarize_trace
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
-from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.plans.profile import parse_profile
+from enginebench.stats.plans.layers import read_layer_info
+from enginebench.stats.plans.profile import read_layer_profile
 from enginebench.stats.plans.source import open_bytes, read_text
 
 Kind = Literal["log", "stderr", "times", "profile", "layers", "drift"]
@@ -270,14 +270,18 @@ def read_case_profile(case: TrtexecCase) -> TrtexecCase:
     """With its profile, held against the median GPU compute time of the times, else of the log."""
     stats = (found.gpu_compute_ms for found in (case.times, case.log) if found)
     whole_ms = next((stat.median for stat in stats if stat), None)
-    return replace(case, profile=parse_profile(case.files["profile"], end_to_end_ms=whole_ms))
+    return replace(case, profile=read_layer_profile(case.files["profile"], end_to_end_ms=whole_ms))
 
 
 def read_compute_ms(path: Path) -> float:
     """The median GPU compute time of one query in ms, from a timing file or a log."""
     traced = find_content(path) != "log" and (sniff_kind(path) == "times" or path.name.lower().endswith(_JSON))
     with explain_kind(path, "times" if traced else "log"):
-        found = summarize_trace(read_trace(path), path, intervals=False)[0] if traced else parse_log(path).choose_run()
+        found = (
+            summarize_trace(read_trace(path), path, intervals=False)[0]
+            if traced
+            else read_trtexec_log(path).choose_run()
+        )
     stat = found.gpu_compute_ms
     if stat is None or stat.median is None:
         raise ParseError(path, "", "no GPU compute time", "a timing file or a log with a performance summary")
@@ -306,7 +310,7 @@ _READERS: tuple[tuple[Kind, Callable[[TrtexecCase], TrtexecCase]], ...] = (
     ("log", read_case_log),
     ("times", read_case_times),
     ("profile", read_case_profile),
-    ("layers", lambda c: replace(c, layers=parse_layers(c.files["layers"], profile=c.profile))),
+    ("layers", lambda c: replace(c, layers=read_layer_info(c.files["layers"], profile=c.profile))),
     ("drift", read_case_drift),
 )
 

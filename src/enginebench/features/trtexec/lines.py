@@ -105,7 +105,7 @@ def decode_version(digits: str) -> str:
     return f"{number // base}.{number % base // 100}.{number % 100}"
 
 
-def split_runs(text: str) -> list[RunLines]:
+def split_log_runs(text: str) -> list[RunLines]:
     """The runs in a log, in the order in which they started.
 
     A run is opened by RUNNING and closed by the banner with the same command line; inside a task of a tuning run it has

@@ -1,4 +1,4 @@
-"""`parse_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
+"""`read_trtexec_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of, parse_finite
-from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
+from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_log_runs
 from enginebench.features.trtexec.records import ROWS, Joint, LogDocument, LogRun, RunStatus, Stat
 from enginebench.stats.plans.source import read_text
 
@@ -78,14 +78,14 @@ _OLD_HEADINGS = ("host latency", "gpu compute")
 _MAX_CONTINUATION = 20
 
 
-def parse_log(path: Path) -> LogDocument:
+def read_trtexec_log(path: Path) -> LogDocument:
     """All runs in the trtexec log `path` (also in gzip; both pipes in any order), exactly as it states them."""
     return read_log(read_text(path), path)
 
 
 def read_log(text: str, path: Path) -> LogDocument:
-    """As `parse_log`, from text; `path` is only named."""
-    runs = split_runs(text)
+    """As `read_trtexec_log`, from text; `path` is only named."""
+    runs = split_log_runs(text)
     # Of a run without banners or prefixes (they were cut away) a summary row may be left.
     lines = [line for run in runs for line in run.lines]
     if not any(run.banner for run in runs) and not any(map(is_written_by_trtexec, lines)):
@@ -164,8 +164,8 @@ def read_run(run: RunLines) -> LogRun:
     said = [line for line in run.lines if line.level and not line.library]
     if not any(line.level for line in run.lines):
         said = [line._replace(text=line.text.strip()) for line in run.lines]
-    options = read_options(said)
-    fields, nonfinite = read_numbers(said)
+    options = read_option_blocks(said)
+    fields, nonfinite = read_figures(said)
     # All that versions up to 9 say of the size, in the library's words: whole MiB, of which none is less than one.
     size = next((m[1] for x in run.lines if x.library and (m := _LIBRARY_SIZE.match(x.text))), "0")
     rounded = "engine_bytes" not in fields and int(size) > 0
@@ -210,7 +210,7 @@ def read_run(run: RunLines) -> LogRun:
     )
 
 
-def read_options(lines: list[Line]) -> dict[str, dict[str, str]]:
+def read_option_blocks(lines: list[Line]) -> dict[str, dict[str, str]]:
     """The option blocks and the device block: heading -> key -> value, as printed; values of one key are joined."""
     blocks: dict[str, dict[str, str]] = {}
     current: dict[str, str] | None = None
@@ -227,7 +227,7 @@ def read_options(lines: list[Line]) -> dict[str, dict[str, str]]:
     return blocks
 
 
-def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def read_figures(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(field -> value of every figure in the log, what was inf or nan). The first of a kind counts."""
     fields: dict[str, Any] = {}
     nonfinite: list[str] = []
@@ -235,7 +235,7 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
         read_row(line.text, fields, nonfinite)
         for name, pattern in _FIGURES:
             if name not in fields and (match := pattern.search(line.text)):
-                number = read_number(match[1], name, nonfinite)
+                number = read_finite(match[1], name, nonfinite)
                 fields[name] = round(number * 2**20) if name == "engine_bytes" and number is not None else number
         for name, pattern in _COUNTS:
             if name not in fields and (match := pattern.match(line.text)):
@@ -243,7 +243,7 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return fields, tuple(nonfinite)
 
 
-def read_number(text: str, name: str, nonfinite: list[str]) -> float | None:
+def read_finite(text: str, name: str, nonfinite: list[str]) -> float | None:
     """The finite number in `text`; None for inf and nan, which are noted by name."""
     value = parse_finite(text)
     if value is None:
@@ -259,7 +259,7 @@ def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
     values: dict[str, float | None] = {}
     percentiles: dict[str, float | None] = {}
     for item in _ITEM.finditer(row[2]):
-        value = read_number(item[3], f"{row[1]} {item[1]}", nonfinite)
+        value = read_finite(item[3], f"{row[1]} {item[1]}", nonfinite)
         if item[2] is not None:
             percentiles[item[2]] = value
         else:

@@ -134,7 +134,7 @@ def run_trtexec(argv: list[str], log: Path, folder: Path) -> Outcome:
     return Outcome(exit_code=code, log=log, text=text)
 
 
-def find_devices(path: str) -> tuple[tuple[str, ...], str | None]:
+def list_gpus(path: str) -> tuple[tuple[str, ...], str | None]:
     """(the GPUs that trtexec can use, why there are none): asked by a plan that is not there.
 
     Its help needs neither a GPU nor TensorRT's libraries; both are looked for before a plan is opened.
@@ -149,12 +149,12 @@ def find_devices(path: str) -> tuple[tuple[str, ...], str | None]:
     return (), ". ".join([reason, *([advice.advice] if advice else [])])
 
 
-def require_passed(outcome: Outcome, what: str, kind: type[EngineBenchError] = MeasurementError) -> None:
+def require_success(outcome: Outcome, what: str, kind: type[EngineBenchError] = MeasurementError) -> None:
     if not outcome.passed:
-        raise explain_failure(outcome, what, kind)
+        raise describe_failure(outcome, what, kind)
 
 
-def explain_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -> EngineBenchError:
+def describe_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -> EngineBenchError:
     found = find_first_error(outcome.text)
     advice = find_advice(found) or find_advice("\n".join(list_errors(outcome.text)))
     error = (advice.kind if advice else None) or kind
@@ -217,11 +217,11 @@ _INFINITE = re.compile(r"(?<![\w\"])inf(?![\w\"])", re.IGNORECASE)
 def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
     """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty."""
     what = f"trtexec did not build {artifact.path}"
-    require_passed(outcome, what, ArtifactError)
+    require_success(outcome, what, ArtifactError)
     try:
         require_plan(plan)
     except ArtifactError as error:
-        raise explain_failure(outcome, f"{what}: {error}", ArtifactError) from error
+        raise describe_failure(outcome, f"{what}: {error}", ArtifactError) from error
 
 
 def read_bindings(

@@ -17,7 +17,7 @@ from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
 from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
-from enginebench.report.charts import BLUE, Row, Spec, draw_layers, finish, import_altair, read_rows
+from enginebench.report.charts import BLUE, Row, Spec, chart_rows, draw_layers, finish, import_altair
 from enginebench.report.layer_table import format_remainder, format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
@@ -191,7 +191,7 @@ def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.
     each = len(parts[0])  # queries of the largest bucket
     place = "query" if seconds is None else "seconds since the first query"
     x = alt.X("at:Q", title=place, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
-    base = read_rows(buckets).encode(x=x)
+    base = chart_rows(buckets).encode(x=x)
     y = {"title": "latency (ms)", "scale": alt.Scale(zero=False)}
     if each == 1:
         line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(size=12)).encode(y=alt.Y("median:Q", **y))
@@ -213,7 +213,7 @@ def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = N
     ]
 
 
-def list_facts(case: Metrics) -> list[str]:
+def list_case_facts(case: Metrics) -> list[str]:
     facts = []
     if case.source:
         ranges = [text for label in ("50", "99") if (text := format_bounds(label, case.intervals.get(label)))]
@@ -242,7 +242,7 @@ def format_bounds(label: str, estimate: Estimate | None) -> str | None:
     return f"p{label} {low} to {high} ms" + ("" if estimate.supported else " (too few queries)")
 
 
-def list_shares(case: Metrics) -> list[str]:
+def describe_shares(case: Metrics) -> list[str]:
     """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
     texts = []
     if case.profile_remainder_ms is not None and (whole := case.gpu_compute_ms) is not None:
@@ -259,7 +259,7 @@ def list_shares(case: Metrics) -> list[str]:
     return texts
 
 
-def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:
+def list_drift_cells(drift: dict[str, Any] | None) -> list[list[str]]:
     """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
 
     def format_value(value: object) -> str:  # of foreign JSON

@@ -23,12 +23,12 @@ from enginebench.features.trtexec.report import (
     Metrics,
     TrtexecReport,
     describe_cases,
+    describe_shares,
     draw_case,
-    list_drift,
-    list_facts,
-    list_shares,
+    list_case_facts,
+    list_drift_cells,
 )
-from enginebench.report.charts import load_bundle
+from enginebench.report.charts import load_vega
 from enginebench.report.csv_table import format_csv
 from enginebench.report.layer_table import format_share
 from enginebench.report.markdown import format_sections
@@ -139,10 +139,10 @@ def list_trtexec(
 def _list_case(case: Metrics, charts: Sequence[Chart]) -> Section:
     layers = [make_table(_LAYERS, case.top_layers, file=f"{slug(case.name)}.layers")] if case.top_layers else []
     columns = list_texts(DRIFT_FIELDS[:1], DRIFT_FIELDS[1:])
-    rows = list_drift(case.drift)
+    rows = list_drift_cells(case.drift)
     drift = [make_table(columns, rows, file=f"{slug(case.name)}.drift", title="Differences of outputs")] if rows else []
     notes = Notes(lines=tuple(_list_notes(case)), kind="list")
-    parts: list[Table | Notes | Chart] = [notes, *charts, *layers, *make_notes(list_shares(case)), *drift]
+    parts: list[Table | Notes | Chart] = [notes, *charts, *layers, *make_notes(describe_shares(case)), *drift]
     return Section(title=case.name, name=f"case-{slug(case.name)}", parts=tuple(parts))
 
 
@@ -155,7 +155,7 @@ def _list_notes(case: Metrics) -> Iterator[tuple[str, str]]:
         yield case.status, case.status_reason or ""
     yield from (("error", text.strip()) for text in case.errors)
     yield from (("warning", text.strip()) for text in case.warnings)
-    yield from (("", text) for text in (*list_facts(case), *case.notes))
+    yield from (("", text) for text in (*list_case_facts(case), *case.notes))
 
 
 def _show(value: float | None) -> str:
@@ -184,7 +184,7 @@ def report_folder(
     charts: dict[str, list[Chart]] = {}
     notes: tuple[str, ...] = ()
     try:
-        bundle = load_bundle() if "html" in formats else None
+        bundle = load_vega() if "html" in formats else None
         charts = draw_cases(cases) if set(formats) & set(DRAWN) else {}
     except MissingDependency as error:
         notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)

@@ -93,7 +93,7 @@ def summarize_trace(
         intervals={"latency_ms": estimate_row(rows["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
-        notes=(*trace.notes, *list_notes(timed.columns), *note_streams(log)),
+        notes=(*trace.notes, *note_times(timed.columns), *note_streams(log)),
         caveats=tuple(list_doubts(n, nonfinite)),
     )
     return document, timed
@@ -185,7 +185,7 @@ def is_in_order(columns: dict[Quantity, Column]) -> bool:
     return "start_h2d" not in columns or not bool(np.any(np.diff(columns["start_h2d"]) < 0))
 
 
-def list_notes(columns: dict[Quantity, Column]) -> Iterator[str]:
+def note_times(columns: dict[Quantity, Column]) -> Iterator[str]:
     """What no run of trtexec leaves: queries out of order, times below zero; and how coarse enqueue times are."""
     if not is_in_order(columns):
         yield ("queries do not begin one after the other: several runs in one file? No walltime, no throughput")

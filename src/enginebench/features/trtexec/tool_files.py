@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Block, Caveat, Gpu, Measurement
-from enginebench.stats.plans.layers import NS_PER_MS, PlanFiles, parse_layers
+from enginebench.stats.plans.layers import NS_PER_MS, PlanFiles, read_layer_info
 
 if TYPE_CHECKING:
     from enginebench.features.trtexec.command import RunSettings
@@ -34,11 +34,11 @@ class ToolFiles(PlanFiles):
         """
         import numpy as np
 
-        from enginebench.features.trtexec.log import parse_log
+        from enginebench.features.trtexec.log import read_trtexec_log
         from enginebench.features.trtexec.times import summarize_trace
         from enginebench.features.trtexec.trace import read_trace
 
-        run = parse_log(log).choose_run()
+        run = read_trtexec_log(log).choose_run()
         document, (columns, *_) = summarize_trace(read_trace(times), times, batch=batch, log=run, intervals=False)
         n = len(columns["latency"])
         start = max(drop, n - keep if keep is not None else 0)
@@ -64,7 +64,7 @@ class ToolFiles(PlanFiles):
         )
 
     def read_types(self, layers: Path) -> dict[str, str]:
-        return {tensor.name: tensor.dtype for tensor in parse_layers(layers).io if tensor.dtype}
+        return {tensor.name: tensor.dtype for tensor in read_layer_info(layers).io if tensor.dtype}
 
 
 def compare_with_log(document: TimesDocument, run: LogRun) -> Iterator[Caveat]:

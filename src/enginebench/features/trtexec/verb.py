@@ -17,7 +17,7 @@ from enginebench.features.trtexec.report import format_bounds, list_layer_times
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
-from enginebench.report.layer_table import DIGITS, format_cell, format_remainder, format_share, list_groups
+from enginebench.report.layer_table import DIGITS, format_layer_cell, format_remainder, format_share, list_layer_groups
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.layer_diff import compare_layers
@@ -34,7 +34,8 @@ def list_log(document: LogDocument) -> list[Section]:
     """Every run of a log: verdict, facts, figures; first those of one command together."""
     sections = [*map(_list_run, document.runs)]
     if (joint := document.joint) is not None:
-        facts = [f"medians over them; single medians {format_cell(joint.low_ms)} to {format_cell(joint.high_ms)} ms"]
+        low, high = format_layer_cell(joint.low_ms), format_layer_cell(joint.high_ms)
+        facts = [f"medians over them; single medians {low} to {high} ms"]
         facts += [f"throughput {joint.throughput_qps:g} qps"] if joint.throughput_qps is not None else []
         title = f"{joint.runs} processes of one command"
         sections.insert(0, Section(title=title, parts=(*make_notes(facts), *_list_stats(joint))))
@@ -62,9 +63,11 @@ def _list_stats(document: object) -> list[Table]:
     if not stats:
         return []
     labels = sorted({label for stat in stats.values() for label in stat.percentiles} - {"50"}, key=files.read_label)
-    lines = [(name, *(format_cell(getattr(s, name)) for s in stats.values())) for name in ("min", "mean", "median")]
-    lines += [(f"p{label}", *(format_cell(s.percentiles.get(label)) for s in stats.values())) for label in labels]
-    lines.append(("max", *(format_cell(stat.max) for stat in stats.values())))
+    lines = [
+        (name, *(format_layer_cell(getattr(s, name)) for s in stats.values())) for name in ("min", "mean", "median")
+    ]
+    lines += [(f"p{label}", *(format_layer_cell(s.percentiles.get(label)) for s in stats.values())) for label in labels]
+    lines.append(("max", *(format_layer_cell(stat.max) for stat in stats.values())))
     return [make_table(list_texts(["ms"], [ROWS[name][1] for name in stats]), lines)]
 
 
@@ -73,7 +76,7 @@ def list_times(document: TimesDocument) -> list[Section]:
     facts = [f"{document.n} queries"]
     facts += [f"{format_significant(document.throughput_qps, DIGITS)} queries/s"] if document.throughput_qps else []
     facts += [f"{format_significant(document.images_per_s, DIGITS)} images/s"] if document.images_per_s else []
-    theirs = format_cell(document.trtexec["latency_ms"].percentiles["99"])
+    theirs = format_layer_cell(document.trtexec["latency_ms"].percentiles["99"])
     below = [f"percentiles: nearest rank (p99 by trtexec's rule: {theirs} ms)"]
     below.append(f"warm-up dropped: {document.warmup_dropped} queries ({document.warmup_reason})")
     intervals = document.intervals.get("latency_ms", {})
@@ -85,25 +88,30 @@ def list_times(document: TimesDocument) -> list[Section]:
 
 def list_profile(document: ProfileDocument, topk: int) -> list[Section]:
     lines = [
-        (layer.name, *map(format_cell, (layer.total_ms, layer.average_ms, layer.median_ms)), format_share(layer.share))
+        (
+            layer.name,
+            *map(format_layer_cell, (layer.total_ms, layer.average_ms, layer.median_ms)),
+            format_share(layer.share),
+        )
         for layer in document.layers[:topk]
     ]
     hidden = len(document.layers) - topk
     count = f"profiled {count_of(document.count, 'times')}, " if document.count is not None else ""
-    total = f"{count}{count_of(len(document.layers), 'layers')}, {format_cell(document.average_ms)} ms in one iteration"
+    layers = count_of(len(document.layers), "layers")
+    total = f"{count}{layers}, {format_layer_cell(document.average_ms)} ms in one iteration"
     texts = [total + (f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else "")]
     if document.remainder_ms is not None:
-        whole = f"GPU time without the profiler {format_cell(document.end_to_end_ms)} ms"
+        whole = f"GPU time without the profiler {format_layer_cell(document.end_to_end_ms)} ms"
         texts.append(f"{whole}: {format_remainder(document.remainder_ms, document.end_to_end_ms)}")
     table = make_table(list_texts(["layer"], ["total ms", "average", "median", "share"]), lines)
     return [Section(parts=(table, *make_notes([*texts, *document.notes])))]
 
 
-def list_layers(document: LayersDocument, topk: int) -> list[Section]:
+def tabulate_layers(document: LayersDocument, topk: int) -> list[Section]:
     overhead = document.overhead
     text = f"reformats, casts and copies: {count_of(overhead.layers, 'layers')}, {format_share(overhead.share)}"
     text += f" of the {'time' if document.shares_of == 'time' else 'layers'}"
-    groups = [list_groups("precision", document.by_precision), list_groups("type", document.by_type)]
+    groups = [list_layer_groups("precision", document.by_precision), list_layer_groups("type", document.by_type)]
     table, notes = (_list_slowest(document, topk), []) if document.diff is None else _list_differences(document)
     return [Section(parts=(*groups, *make_notes([text]), table, *make_notes([*notes, *document.notes])))]
 
@@ -113,7 +121,7 @@ def _list_slowest(document: LayersDocument, topk: int) -> Table:
     lines = [
         (
             *(text or "-" for text in (layer.name, layer.type, layer.precision_in, layer.precision_out)),
-            format_cell(layer.average_ms),
+            format_layer_cell(layer.average_ms),
             format_share(layer.share),
         )
         for layer in sorted(document.layers, key=lambda layer: -(layer.average_ms or 0.0))[:topk]
@@ -129,14 +137,17 @@ def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
         sides = [row.base, row.candidate]
         name = " + ".join(row.onnx_nodes) or ", ".join(next((s.layers for s in sides if s), ()))
         precisions = [(side.precision or "-") if side else "" for side in sides]
-        times = ["" if side is None else format_cell(side.average_ms, 4) for side in sides]
+        times = ["" if side is None else format_layer_cell(side.average_ms, 4) for side in sides]
         lines.append((name, *precisions, *times, "-" if row.delta_ms is None else f"{row.delta_ms:+.4f}"))
     how = "their names" if document.diff_matched_by == "name" else "their rank among operators of their type"
     hidden = len(rows) - _DIFF_ROWS
     texts = [f"operators met by {how}" + (f"; {hidden} more lines" if hidden > 0 else "")]
     if (totals := document.diff_totals) is not None:
-        text = f"base {format_cell(totals.base_ms)} ms, this {format_cell(totals.candidate_ms)} ms; of that reformats, "
-        overhead = f"{format_cell(totals.base_overhead_ms)} and {format_cell(totals.candidate_overhead_ms)} ms"
+        base, this = format_layer_cell(totals.base_ms), format_layer_cell(totals.candidate_ms)
+        text = f"base {base} ms, this {this} ms; of that reformats, "
+        overhead = (
+            f"{format_layer_cell(totals.base_overhead_ms)} and {format_layer_cell(totals.candidate_overhead_ms)} ms"
+        )
         texts.append(f"{text}casts and copies {overhead}")
     return make_table(list_texts(["ONNX operators", "base", "this"], ["base ms", "this ms", "delta"]), lines), texts
 
@@ -154,11 +165,11 @@ class Recorded(TypedDict, total=False):
     batch: Annotated[int | None, Opt("Images per query; adds images/s.", ge=1)]
 
 
-class Written(Printed, total=False):
+class ParserOptions(Printed, total=False):
     out: Annotated[str | None, Opt("Folder for all files, or one JSON file.", metavar="DIR|F.json", path="new any")]
 
 
-class Layers(Written, total=False):
+class Layers(ParserOptions, total=False):
     topk: TopK
 
 
@@ -167,7 +178,7 @@ class TimesOptions(Recorded, total=False):
     log: Annotated[PathLike | None, _file("Log of the same run; it shows which queries are warm-up.")]
 
 
-class ProfileOptions(Recorded, total=False):
+class ParsedProfileOptions(Recorded, total=False):
     against: Annotated[
         PathLike | None,
         _file("Timing file or log of the same engine without the profiler.", more="It shows what no layer explains"),
@@ -218,8 +229,8 @@ def parse_times(file: PathLike, **options: Unpack[TimesOptions]) -> TimesDocumen
     return _read_times(file, options)[0]
 
 
-@verb(ProfileOptions)
-def parse_profile(file: PathLike, **options: Unpack[ProfileOptions]) -> ProfileDocument:
+@verb(ParsedProfileOptions)
+def parse_profile(file: PathLike, **options: Unpack[ParsedProfileOptions]) -> ProfileDocument:
     """Show the time of each layer, slowest first.
 
     Example: enginebench parse profile profile.json --topk 10
@@ -235,7 +246,7 @@ def parse_profile(file: PathLike, **options: Unpack[ProfileOptions]) -> ProfileD
     against = to_path(options["against"])
     whole_ms = read_compute_ms(against) if against else None
     with explain_kind(Path(file), "profile"):
-        return _record(profiles.parse_profile(Path(file), end_to_end_ms=whole_ms), options)
+        return _record(profiles.read_layer_profile(Path(file), end_to_end_ms=whole_ms), options)
 
 
 @verb(LayersOptions)
@@ -278,7 +289,7 @@ def _read_times(file: PathLike, options: TimesOptions) -> tuple[TimesDocument, t
 
 def _read_log(path: Path) -> LogDocument:
     with explain_kind(path, "log"):
-        return logs.parse_log(path)
+        return logs.read_trtexec_log(path)
 
 
 def _read_layers_and_profile(path: Path, profile: Path | None) -> LayersDocument:
@@ -286,27 +297,27 @@ def _read_layers_and_profile(path: Path, profile: Path | None) -> LayersDocument
     timed = None
     if profile is not None:
         with explain_kind(profile, "profile"):
-            timed = profiles.parse_profile(profile)
+            timed = profiles.read_layer_profile(profile)
     with explain_kind(path, "layers"):
-        return plan_layers.parse_layers(path, profile=timed)
+        return plan_layers.read_layer_info(path, profile=timed)
 
 
-@door.command(parse_log, "FILE", shown=Written, name="log")
-def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
+@door.command(parse_log, "FILE", shown=ParserOptions, name="log")
+def _log(file: str, shown: ParserOptions, **options: Unpack[Recorded]) -> None:
     document = parse_log(file, **options)
     door.show(document, shown, door.tables(list_log))
     door.write(document, shown["out"], lambda folder: files.write_log(document, folder))
 
 
-@door.command(parse_times, "FILE", shown=Written, name="times")
-def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
+@door.command(parse_times, "FILE", shown=ParserOptions, name="times")
+def _times(file: str, shown: ParserOptions, **options: Unpack[TimesOptions]) -> None:
     document, timed = _read_times(file, options)
     door.show(document, shown, door.tables(list_times))
     door.write(document, shown["out"], lambda folder: files.write_times(document, timed, folder))
 
 
 @door.command(parse_profile, "FILE", shown=Layers, name="profile")
-def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> None:
+def _profile(file: str, shown: Layers, **options: Unpack[ParsedProfileOptions]) -> None:
     document, topk = parse_profile(file, **options), shown["topk"]
     door.show(document, shown, door.tables(lambda document: list_profile(document, topk)))
     if folder := door.write(document, shown["out"], lambda folder: files.write_profile(document, folder)):
@@ -316,7 +327,7 @@ def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> Non
 @door.command(parse_layers, "FILE", shown=Layers, name="layers")
 def _layers(file: str, shown: Layers, **options: Unpack[LayersOptions]) -> None:
     document, topk = parse_layers(file, **options), shown["topk"]
-    door.show(document, shown, door.tables(lambda document: list_layers(document, topk)))
+    door.show(document, shown, door.tables(lambda document: tabulate_layers(document, topk)))
     door.write(document, shown["out"], lambda folder: files.write_layers(document, folder))
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.tune.records import Candidate, Finalist, TuneDocument
-from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows
+from enginebench.report.charts import GREY, Row, Spec, chart_rows, finish, import_altair
 from enginebench.report.numbers import format_range, format_ratio, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
@@ -80,7 +80,7 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     machine = name_machine(document.machine, document.device, threads)
     facts = [f"goal: {document.goal}", machine, format_time(document.started_utc)]
     batch = document.winner.batch if document.winner and document.goal == "latency" else 1
-    warnings = make_notes(list_warnings(document), "list")
+    warnings = make_notes(list_final_warnings(document), "list")
     answer = make_notes([*format_answer(document)])
     challenger = document.challenger and document.challenger.candidate
 
@@ -167,7 +167,7 @@ def _format_open(document: TuneDocument) -> str:
     return f" ({why})" if why and document.verdict == "not_shown" else ""
 
 
-def list_warnings(document: TuneDocument) -> Iterator[str | tuple[str, str]]:
+def list_final_warnings(document: TuneDocument) -> Iterator[str | tuple[str, str]]:
     """Every warning about rows of the final, then those about the machine."""
     every = {row.candidate: (row.candidate, "") for row in document.final}
     for having, text, _ in gather_notes([(row.candidate, row.caveats) for row in document.final]):
@@ -186,7 +186,7 @@ HEIGHT = 320
 
 def draw_frontier(document: TuneDocument) -> Spec:
     alt = import_altair()
-    base = read_rows(list_points(document))
+    base = chart_rows(list_points(document))
     quality = alt.X("quality:Q", title=document.quality_of, scale=alt.Scale(zero=False))
     speed = alt.Y("speed:Q", title="speed over the leader's", scale=alt.Scale(zero=False))
     kinds = list(KINDS)

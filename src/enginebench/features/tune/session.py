@@ -49,7 +49,7 @@ from enginebench.features.tune.track import Rows, TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
-from enginebench.report.charts import load_bundle, render_png
+from enginebench.report.charts import load_vega, render_png
 from enginebench.report.numbers import format_significant
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
@@ -61,7 +61,7 @@ from enginebench.runs.folder import (
     RunRequest,
     allow_request,
     begin_record,
-    check_request,
+    check_named_files,
     holds_run,
     read_results,
 )
@@ -242,7 +242,7 @@ def tune_model(
     """
     folder = RunFolder(root)
     allow_request(request.run)
-    check_request(request.run)
+    check_named_files(request.run)
     if resume:
         record, run = read_search(root), take_up(folder, request.run, "tune")
         # Paths stand in run.json in a form that says nothing about the user.
@@ -367,7 +367,7 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
     picture = bundle = None
     if len(document.frontier) > 1:
         try:
-            picture, bundle = draw_frontier(document), load_bundle()
+            picture, bundle = draw_frontier(document), load_vega()
             write_atomic(root / PICTURE, render_png(picture))
         except MissingDependency as error:
             notes = (f"no chart of the frontier: {error}",)

@@ -126,7 +126,7 @@ def search(
     """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
     if options["deliver"] is not None:
         find("offers", "check_free")(Path(options["deliver"]))
-    given.name_environments(options["env"])
+    given.remember_environments(options["env"])
     budget = options["time_budget"]
     with given.begin(model, options) as (taken, reporter):
         precisions = given.name_precisions(options["precisions"], options["device"])

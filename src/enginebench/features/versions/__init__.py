@@ -10,7 +10,7 @@ FEATURE = Feature(
     offers={
         "diff_between": "upgrade:diff_environments",
         "diff_notes": "upgrade:format_changes",
-        "join_layers": "upgrade:join_layers",
+        "join_layers": "upgrade:pair_layers",
     },
     functions={
         "bisect": "bisect:bisect",

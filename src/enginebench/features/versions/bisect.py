@@ -11,15 +11,15 @@ from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.engines.registry import ENTRIES, read_engine
-from enginebench.features.versions.env import cut_range, install_environment, list_versions
-from enginebench.features.versions.upgrade import describe_change, format_change
+from enginebench.features.versions.env import cut_range, install_environment, list_index_versions
+from enginebench.features.versions.upgrade import describe_change, describe_upgrade
 from enginebench.options import Opt, PathLike, fill, verb
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
-from enginebench.runs.child.places import OPTION, list_environments
+from enginebench.runs.child.places import OPTION, list_named_environments
 from enginebench.stats.diff import DiffRow, diff_results, find_losses
 from enginebench.verbs import given
-from enginebench.verbs.bench import BenchOptions, ask, bench_sides
+from enginebench.verbs.bench import BenchOptions, bench_sides, open_bench_request
 
 # What a verdict, or whether outputs agree, says of a version; nothing where two cannot be compared.
 JUDGED = {"faster": "good", "equivalent": "good", "slower": "bad", "not_shown": "not_shown", True: "good", False: "bad"}
@@ -81,16 +81,16 @@ def bisect(
     (name, own), margin, tried = read_engine(named), given.read_share(options["margin"]), list[DiffRow]()
     root = given.choose_root(options["out"], f"bisect-{Path(given.name_model(model)).stem}-{package}")
     asked = cast(BenchOptions, fill(BenchOptions, {**options, "margin": margin, "against": named}))
-    with ask(model, named, asked) as (request, side, reporter):
+    with open_bench_request(model, named, asked) as (request, side, reporter):
         assert side is not None
-        versions, changed = cut_range(list_versions(package), package, good, bad), dict[str, tuple[str, ...]]()
+        versions, changed = cut_range(list_index_versions(package), package, good, bad), dict[str, tuple[str, ...]]()
 
         def judge(version: str) -> str | None:
             base, cand = ((name, {**own, OPTION: f"{package}-{v}"}) for v in (versions[0], version))
             for n in (request.measure.processes * more for more in (1, 2, 4)):
                 now = replace(request, engines=(cand,), measure=replace(request.measure, processes=n, settle=None))
                 try:
-                    for v in (v for v in (versions[0], version) if f"{package}-{v}" not in list_environments()):
+                    for v in (v for v in (versions[0], version) if f"{package}-{v}" not in list_named_environments()):
                         install_environment(f"{package}-{v}", [f"{package}=={v}"], reporter=reporter)
                     old, new = bench_sides(
                         now,
@@ -100,7 +100,7 @@ def bisect(
                         wait=options["wait"],
                     )
                     (row,) = diff_results([old], [new], margin, neighbours=True, same_inputs=True).rows
-                    changed[version] = (*find_losses(old, new), *format_change(describe_change(new.model, old, new)))
+                    changed[version] = (*find_losses(old, new), *describe_upgrade(describe_change(new.model, old, new)))
                 except EngineBenchError as error:
                     if version == versions[-1] or isinstance(error, UsageError):
                         raise

@@ -19,14 +19,14 @@ from msgspec import Struct
 from enginebench import door
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.store import explain_writing
-from enginebench.engines.registry import find_versions
+from enginebench.engines.registry import list_installed
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
 from enginebench.runs.child import places
 from enginebench.runs.child.isolate import run_group
-from enginebench.runs.child.places import NEEDED, check_name, describe_place, environments_folder
+from enginebench.runs.child.places import NEEDED, check_environment_name, describe_place, environments_folder
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import list_texts, open_progress
+from enginebench.verbs.given import open_progress, split_texts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +74,7 @@ def make_environment(name: str, requirements: Texts, **options: Unpack[Progress]
         ArtifactError: the folder cannot be written.
     """
     with open_progress(options["progress"]) as reporter:
-        return install_environment(name, list_texts(requirements), reporter=reporter)
+        return install_environment(name, split_texts(requirements), reporter=reporter)
 
 
 def list_environments() -> tuple[EnvironmentLine, ...]:
@@ -82,7 +82,7 @@ def list_environments() -> tuple[EnvironmentLine, ...]:
 
     Example: enginebench env list
     """
-    return tuple(describe(name, path) for name, path in places.list_environments().items())
+    return tuple(describe(name, path) for name, path in places.list_named_environments().items())
 
 
 @door.command(make_environment, "NAME", "PACKAGE==VERSION...", name="make")
@@ -115,8 +115,8 @@ def print_environments(document: EnvironmentsDocument, console: Console) -> None
 
 def install_environment(name: str, requirements: Sequence[str], *, reporter: Reporter) -> EnvironmentLine:
     """A new environment with these packages, and those that every child needs. It appears once it is finished."""
-    final = environments_folder() / check_name(name)
-    if name in places.list_environments():
+    final = environments_folder() / check_environment_name(name)
+    if name in places.list_named_environments():
         raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
     for text in requirements:
         if not _REQUIREMENT.fullmatch(text):
@@ -155,7 +155,7 @@ def _fill(place: Path, requirements: Sequence[str]) -> None:
 
 def has_pip() -> bool:
     """Whether pip is installed here. It is not looked for as a module: that makes setuptools put itself in its way."""
-    return bool(find_versions(("pip",)))
+    return bool(list_installed(("pip",)))
 
 
 def _run(command: Sequence[str]) -> str:
@@ -164,11 +164,11 @@ def _run(command: Sequence[str]) -> str:
     except subprocess.TimeoutExpired as error:
         raise BackendUnavailable(f"{Path(command[0]).name} did not finish within {INSTALL_TIMEOUT_S:g} s") from error
     if done.returncode:
-        raise BackendUnavailable(explain_failure(done.stderr or done.stdout))
+        raise BackendUnavailable(find_install_error(done.stderr or done.stdout))
     return done.stdout
 
 
-def explain_failure(said: str) -> str:
+def find_install_error(said: str) -> str:
     """Why packages could not be installed, in one sentence, from what pip or uv said."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if any(sign in said for sign in ("NewConnectionError", "Temporary failure", "Could not fetch", "dns error")):
@@ -206,7 +206,7 @@ def remove_environment(name: str) -> Path:
         UsageError: there is none of this name.
         ArtifactError: it cannot be deleted.
     """
-    made = places.list_environments()
+    made = places.list_named_environments()
     if name not in made:
         known = ", ".join(made) or "none"
         raise UsageError(f"no environment {name!r} was made here; there is {known}")
@@ -218,7 +218,7 @@ def remove_environment(name: str) -> Path:
     return made[name]
 
 
-def list_versions(package: str) -> list[str]:
+def list_index_versions(package: str) -> list[str]:
     """The versions of a package on the index that install here, oldest first."""
     if not has_pip():
         raise MissingDependency("pip, which asks the package index,", f"{sys.executable} -m ensurepip")

@@ -135,11 +135,11 @@ def describe_change(model: str, base: Result, cand: Result) -> Change:
         peak_memory_bytes=Pair(before=_find_peak(base), after=_find_peak(cand)),
         build_s=Pair(before=base.build_s, after=cand.build_s),
         size_bytes=Pair(before=base.size_bytes, after=cand.size_bytes),
-        layers=tuple(join_layers(base.layers, cand.layers)),
+        layers=tuple(pair_layers(base.layers, cand.layers)),
     )
 
 
-def join_layers(base: Sequence[LayerTime], cand: Sequence[LayerTime]) -> list[LayerDelta]:
+def pair_layers(base: Sequence[LayerTime], cand: Sequence[LayerTime]) -> list[LayerDelta]:
     """The layers of both sides by the ONNX nodes that they compute, the largest change of time first."""
     if not base or not cand:
         return []
@@ -173,10 +173,10 @@ def format_changes(document: DiffDocument) -> list[str]:
         for _, change in changes
     )
     told = [f"Versions: {text}." for text in versions if text]
-    return told + [f"{name}: {'; '.join(format_change(change))}." for name, change in changes]
+    return told + [f"{name}: {'; '.join(describe_upgrade(change))}." for name, change in changes]
 
 
-def format_change(change: Change) -> list[str]:
+def describe_upgrade(change: Change) -> list[str]:
     """What is otherwise in one row: its outputs, its figures, its layers."""
     answers = "outputs not compared"
     if change.max_abs_diff is not None:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Artifact, Normalize
 from enginebench.core.store import write_atomic
-from enginebench.models.onnx.source import PREPROCESS_KEY, load_graph, read_metadata, read_onnx, walk_nodes
+from enginebench.models.onnx.source import PREPROCESS_KEY, load_graph, read_metadata, read_onnx, walk_nested_nodes
 from enginebench.models.task import take_bytes
 
 # With one of these a graph that normalizes by itself begins, or goes on where it turns NHWC into NCHW first.
@@ -26,7 +26,7 @@ def put_first(artifact: Artifact, known: Normalize) -> Artifact:
     model, normalize = load_graph(path), made.normalize or known
     name = normalize.input
     cast, less, last = (f"bytes_of_{name}_{step}" for step in ("cast", "less_mean", "normalized"))
-    for node in walk_nodes(model.graph.node):
+    for node in walk_nested_nodes(model.graph.node):
         node.input[:] = [last if given == name else given for given in node.input]
     next(v for v in model.graph.input if v.name == name).type.tensor_type.elem_type = TensorProto.UINT8
     nodes = [helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT)]

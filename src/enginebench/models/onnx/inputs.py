@@ -27,7 +27,7 @@ from enginebench.core.records import TEXT, Artifact, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
 from enginebench.core.text import first_line
 from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
-from enginebench.models.onnx.source import load_graph, read_metadata, walk_nodes
+from enginebench.models.onnx.source import load_graph, read_metadata, walk_nested_nodes
 
 Values = tuple[float, float]
 
@@ -203,7 +203,7 @@ class _Reader:
     """Where the values of a graph go, by name; names in inner graphs are those of the outer one where they are seen."""
 
     def __init__(self, model: ModelProto) -> None:
-        nodes = list(walk_nodes(model.graph.node))
+        nodes = list(walk_nested_nodes(model.graph.node))
         self.operators = {node.op_type for node in nodes}
         self._stored = {tensor.name: tensor for tensor in _list_stored(model, nodes)}
         self._made = {name: node for node in nodes for name in node.output if name}

@@ -21,7 +21,7 @@ CHANGED = 1e-3
 FATAL_ONLY = 4  # of ONNX Runtime's log: its refusals are reported by whoever asked
 
 
-def open_session(
+def open_reference_session(
     model: str | bytes, libraries: Sequence[str] = (), *, optimize: bool, threads: int | None = None
 ) -> Any:
     """A session of ONNX Runtime on the CPU: with all of its graph optimizations, or with none.
@@ -52,7 +52,7 @@ class GraphReference:
         self._path, self._session, self._evaluator = path, None, None
         self.refusal: Exception | None = None  # of ONNX Runtime
         try:
-            self._session = open_session(str(path), libraries, optimize=False)
+            self._session = open_reference_session(str(path), libraries, optimize=False)
         except ArtifactError:
             raise
         except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
@@ -98,13 +98,13 @@ def keeps_outputs(given: Path, made: Path, feeds: Mapping[str, Array], libraries
     Also if the given one cannot be run here, so that nothing is known against the other.
     """
     try:
-        wanted = open_session(str(given), libraries, optimize=False).run(None, dict(feeds))
+        wanted = open_reference_session(str(given), libraries, optimize=False).run(None, dict(feeds))
     except ArtifactError:
         raise
     except Exception:  # ONNX Runtime has a class of its own for every kind of failure
         return True
     try:
-        found = open_session(str(made), libraries, optimize=False).run(None, dict(feeds))
+        found = open_reference_session(str(made), libraries, optimize=False).run(None, dict(feeds))
     except Exception:  # as above
         return False
     return all(_is_alike(np.asarray(a), np.asarray(b)) for a, b in zip(wanted, found, strict=True))

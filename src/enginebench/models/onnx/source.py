@@ -298,17 +298,17 @@ def read_metadata(model: ModelProto) -> dict[str, str]:
 
 
 def _walk_all(model: ModelProto) -> Iterator[NodeProto]:
-    yield from walk_nodes(model.graph.node)
+    yield from walk_nested_nodes(model.graph.node)
     for function in model.functions:
-        yield from walk_nodes(function.node)
+        yield from walk_nested_nodes(function.node)
 
 
-def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def walk_nested_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, each followed by those of its own graphs."""
     for node in nodes:
         yield node
         for graph in read_graphs(node):
-            yield from walk_nodes(graph.node)
+            yield from walk_nested_nodes(graph.node)
 
 
 def read_graphs(node: NodeProto) -> Iterator[GraphProto]:

@@ -181,7 +181,7 @@ class FreeNames:
 
 def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Every node, also those in branches and loops."""
-    return source.walk_nodes(model.graph.node)
+    return source.walk_nested_nodes(model.graph.node)
 
 
 def list_opsets(model: ModelProto) -> dict[str, int]:

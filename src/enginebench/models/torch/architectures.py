@@ -14,7 +14,7 @@ from torch import nn
 from enginebench.core.blame import explain
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError, explaining
 from enginebench.core.records import TensorSpec
-from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
+from enginebench.core.trees import HOLE, INPUT, list_leaves, name_output_tensors, split_made
 from enginebench.models.objects import import_named
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import explain_other_build, import_torchvision, with_torchvision
@@ -274,6 +274,6 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
     if not leaves:
         raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
-    names = name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor))
+    names = name_output_tensors(answer, lambda leaf: isinstance(leaf, torch.Tensor))
     unlike = [f"{name}_" if name in inputs else name for name in names]  # a graph has each name once
     return describe_tensors(unlike, leaves)

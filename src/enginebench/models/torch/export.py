@@ -45,7 +45,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence
 
 from enginebench.models.check_inputs import make_check_sets
-from enginebench.models.onnx.reference import EVALUATOR, GraphReference, open_session
+from enginebench.models.onnx.reference import EVALUATOR, GraphReference, open_reference_session
 from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
 from enginebench.models.precision.graph import load_whole_graph, read_versions, write_graph
 from enginebench.models.precision.lowering import lower_model
@@ -132,7 +132,7 @@ def export_onnx(
         raise FixesBatch(f"{artifact.model} has no batch axis that could be dynamic: its example is run as it is")
     module = load_module(artifact)
     batches = CHECKED_BATCHES if dynamic_batch else (batch, batch)
-    opened = name_axes(artifact.inputs, dynamic_axes or {})
+    opened = name_dynamic_axes(artifact.inputs, dynamic_axes or {})
     inputs = _lengthen(set_batch_axes(artifact.inputs, batches[0]), opened)
     with _sibling_folder(out) as folder:
         made = folder / out.name
@@ -159,7 +159,7 @@ def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec
     )
 
 
-def name_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) -> Axes:
+def name_dynamic_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) -> Axes:
     """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first."""
     known, batched = {spec.name: concrete_shape(spec, 1) for spec in inputs}, find_batch_axes(inputs)
     names: dict[int, str] = {}
@@ -523,7 +523,7 @@ def _ask_graph(reference: GraphReference, call: _Call, model: str, batches: Sequ
 def _open_optimized(path: Path) -> Any:
     """The session that `ort` runs; None where it cannot be opened, which whoever runs it will hear."""
     try:
-        return open_session(str(path), optimize=True)
+        return open_reference_session(str(path), optimize=True)
     except MissingDependency:
         raise
     except Exception:  # ONNX Runtime has a class of its own for every kind of failure

@@ -87,7 +87,9 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         return list(self.names) if self.names else name_positional(self.module.forward, count)
 
 
-def take_bytes(module: nn.Module, names: list[str], input: str, shape: Sequence[int], **by: Sequence[float]) -> Flat:
+def take_picture_bytes(
+    module: nn.Module, names: list[str], input: str, shape: Sequence[int], **by: Sequence[float]
+) -> Flat:
     """The module, whose inputs have these names, with a picture in bytes as `input`, less `mean`, divided by `std`."""
     flat = module if isinstance(module, Flat) else Flat(module, names=(INPUT,)).eval()
     flat.bytes = names.index(input) if input else 0

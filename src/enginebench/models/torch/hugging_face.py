@@ -46,7 +46,7 @@ def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor,
     config.use_cache = False  # keys and values of a first pass would be outputs that nobody compares
     # Made in train mode, which is no choice of the user's that a warning should tell him of.
     module = with_torchvision(lambda: _find_class(config, text)(config)).eval()
-    flat, examples = flatten(module, {}, make_inputs(module, text))
+    flat, examples = flatten(module, {}, make_example_inputs(module, text))
     return flat.eval(), examples
 
 
@@ -105,7 +105,7 @@ def _find_class(config: Any, text: str) -> Any:
     return found
 
 
-def make_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:
+def make_example_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:
     """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound."""
     config, main = module.config, str(module.main_input_name)
     generator = torch.Generator().manual_seed(0)

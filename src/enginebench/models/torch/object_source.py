@@ -58,7 +58,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
             f"model is {name_type(module)}; expected a name, a path, or a torch.nn.Module with example_inputs"
             f"{explain_program(module)}"
         )
-    flat, examples = read_examples(module, example_inputs)
+    flat, examples = split_examples(module, example_inputs)
     data = pack_module(flat, examples)
     sha256 = hashlib.sha256(data).hexdigest()
     with tempfile.TemporaryDirectory(prefix="enginebench-") as folder:
@@ -70,7 +70,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
             yield Offered(text, firsts.pop() if len(firsts) == 1 and not stands_in_list(flat) else None)
 
 
-def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+def split_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """(the module, flat; its example inputs), on the CPU and without history."""
     if given is None:
         raise UsageError("a module needs example_inputs: a tensor as forward takes it, a tuple of them, or a mapping")

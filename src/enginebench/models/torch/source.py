@@ -41,7 +41,7 @@ from enginebench.models.torch.architectures import (
     set_batch,
     stands_in_list,
 )
-from enginebench.models.torch.flat import Flat, find_state, holds_script, restore_buffers, take_bytes
+from enginebench.models.torch.flat import Flat, find_state, holds_script, restore_buffers, take_picture_bytes
 from enginebench.models.torch.scripted import explain_no_examples
 from enginebench.models.torch.torchvision_import import count_stand_in_calls
 from enginebench.models.torch.weights import (
@@ -202,7 +202,7 @@ def load_module(artifact: Artifact) -> nn.Module:
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
     if artifact.normalize is not None and artifact.recipe not in ("pt2e", "static"):  # such a program holds it
-        return take_bytes(module, [spec.name for spec in artifact.inputs], **asdict(artifact.normalize))
+        return take_picture_bytes(module, [spec.name for spec in artifact.inputs], **asdict(artifact.normalize))
     return module
 
 

@@ -21,7 +21,7 @@ from enginebench.report.run.series import (
     list_file_stages,
     list_proofs,
     list_speedups,
-    list_stages,
+    list_stage_medians,
     place_quality,
     trace_rows,
 )
@@ -78,7 +78,7 @@ def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[
         (draw_percentiles, follow_rows(measured, labels)),
         (_draw_drift, trace_rows(measured, labels)),
         (_draw_quality, (*place_quality(document, labels), name_items(document.rows))),
-        (_draw_stages, ([*list_stages(known, labels), *list_file_stages(stages)],)),
+        (_draw_stages, ([*list_stage_medians(known, labels), *list_file_stages(stages)],)),
     ]
     proofs = list_proofs(document, labels)
     return [

@@ -34,7 +34,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     ties = mark_ties(rows)
     return (
         Column("engine", name_engine),
-        Column("precision", format_precision),
+        Column("precision", format_ran_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column(
             "axes", lambda row: (row.axes or "").replace("open", "dynamic"), when=_varies("axes"), wide=True, spare=8
@@ -181,7 +181,7 @@ def name_engine(row: Row) -> str:
     return row.engine + "".join(f" ({mark})" for mark in marks)
 
 
-def format_precision(row: Row) -> str:
+def format_ran_precision(row: Row) -> str:
     """`int8 nncf`; `int8 71%` where less ran in it than was asked; `fp32, not int8` where nothing did."""
     parts = [
         show_precision(row.engine, row.precision) or NOT_KNOWN,

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from enginebench.core.features import find_each
 from enginebench.core.text import clean_text
-from enginebench.report.numbers import format_change, format_range, format_ratio, format_verdict
+from enginebench.report.numbers import format_before_after, format_range, format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
 from enginebench.stats.diff import MODELS_DIFFER, ONE_SIDE, DiffDocument, DiffRow
@@ -24,7 +24,7 @@ _COLUMNS = (
     ),
     Column(
         "p50",
-        lambda row: format_change(row.p50_ms.before, row.p50_ms.after),
+        lambda row: format_before_after(row.p50_ms.before, row.p50_ms.after),
         when=lambda rows: all(row.p50_ms for row in rows),
         align="right",
         spare=2,

@@ -48,7 +48,7 @@ def _format_cause(row: Row) -> str:
     return f"{told}; most of it did not run in {row.requested_precision}"
 
 
-def name_settings(rows: Sequence[Row]) -> dict[str, str]:
+def name_measured_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> its name, with the settings in which measured rows differ: `ort fp32, batch 8`."""
     texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
     names = name_rows(rows)
@@ -76,7 +76,7 @@ def count_warnings(document: RunDocument) -> int:
 
 def _gather_warnings(document: RunDocument) -> Iterator[tuple[str, str, str]]:
     """(who has it, the sentence, its code) of each."""
-    names, whole = name_rows(document.rows), name_settings(document.rows)
+    names, whole = name_rows(document.rows), name_measured_rows(document.rows)
     rows = [row for row in document.rows if row.n]
     every = {row.id: (names[row.id], whole[row.id].removeprefix(names[row.id]).removeprefix(", ")) for row in rows}
     found = gather_notes([(row.id, [*_list_own(row), *row.caveats]) for row in rows])

@@ -41,7 +41,7 @@ from enginebench.core.shapes import format_shapes
 from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.stats.compare import MIN_REPETITIONS, Unit
 from enginebench.stats.drift import doubt_samples
-from enginebench.stats.headline import Headline, find_start
+from enginebench.stats.headline import Headline, find_start_s
 from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.profile import doubt_kernel_times, doubt_row, share_of_limit
 from enginebench.stats.quantiles import median
@@ -228,7 +228,7 @@ def describe_row(standing: Standing) -> Row:
         unit=found.unit if found else "process",
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
-        start_s=find_start(result),
+        start_s=find_start_s(result),
         energy_mj=mean_of_known([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
         top1_accuracy=find_value(result.scores, "top1"),

@@ -21,7 +21,7 @@ from enginebench.report.run.columns import (
 )
 from enginebench.report.run.deploy import Deployment, list_deliveries, list_deploy
 from enginebench.report.run.head import format_head, format_name, name_rows
-from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
+from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_measured_rows
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
@@ -80,7 +80,7 @@ def list_report(
     facts = " · ".join(filter(None, [*list_facts(document), format_time(started_utc)]))
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
     top += list_deploy(document, deployment) if deployment else []
-    names = name_settings(document.rows)
+    names = name_measured_rows(document.rows)
     columns = (
         Column("configuration", lambda row: names[row.id]),
         Column("speed-up", format_speedup),
@@ -98,7 +98,7 @@ def list_report(
     sections += _list_chapters(document, charts)
     if deployment:
         sections.append(list_deliveries(document, deployment))
-    machine = [part for part in (describe_machine(document),) if part]
+    machine = [part for part in (format_machine(document),) if part]
     again = [Notes(lines=(("To repeat it", join_words(command)),), kind="command")] if command else []
     if machine or again:
         sections.append(Section(title="Machine and how to repeat it", name="machine", parts=(*machine, *again)))
@@ -252,7 +252,7 @@ def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[S
 
 def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     """Asked for and ran in, of every row that ran."""
-    names = name_settings(document.rows)
+    names = name_measured_rows(document.rows)
     shares = {row.id: format_shares(row) or "no record from the runtime" for row in document.rows if row.n}
     lines = [
         (names[row.id], row.requested_precision or AS_BUILT, row.precision or NOT_KNOWN, shares[row.id])
@@ -263,7 +263,7 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     return [make_table(columns, lines, file="precision", title="Requested precision, and what ran")] if lines else []
 
 
-def describe_machine(document: RunDocument) -> Notes | None:
+def format_machine(document: RunDocument) -> Notes | None:
     if (machine := document.machine) is None:
         return None
     tools = {row.engine.partition(":")[0]: row.engine_version for row in document.rows if row.engine_version}

@@ -9,11 +9,11 @@ import numpy as np
 
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
-from enginebench.report.charts import shorten
+from enginebench.report.charts import shorten_name
 from enginebench.report.numbers import format_verdict
 from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.head import name_rows
-from enginebench.report.run.remarks import name_settings
+from enginebench.report.run.remarks import name_measured_rows
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.stats.metrics.scores import find_metric, find_value
 from enginebench.stats.metrics.tasks import name_metric
@@ -40,7 +40,7 @@ def label_rows(document: RunDocument) -> dict[str, str]:
 
     `~`: its absolute times were disturbed.
     """
-    names = name_settings(document.rows)
+    names = name_measured_rows(document.rows)
     labels = number_names([names[row.id] + _mark_row(row) for row in document.rows])
     return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
 
@@ -53,7 +53,7 @@ def _mark_row(row: Row) -> str:
 def number_names(names: Sequence[str]) -> list[str]:
     """The names, without the middle of long ones; those that look alike are numbered."""
     labels, taken = [], Counter[str]()
-    for label in map(shorten, names):
+    for label in map(shorten_name, names):
         taken[label] += 1
         labels.append(label if taken[label] == 1 else f"{label} #{taken[label]}")
     return labels
@@ -218,7 +218,7 @@ def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]
     ]
 
 
-def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Point]:
+def list_stage_medians(results: Iterable[Result], labels: Mapping[str, str]) -> list[Point]:
     """p50 of each stage of each row that was measured in stages, in the order of the stages."""
     points = []
     for result in results:

@@ -22,7 +22,7 @@ LISTED = 8
 LOWERING_FIX = 'pip install "enginebench[ort]"'
 
 
-def load_module(artifact: Artifact) -> object:
+def open_module(artifact: Artifact) -> object:
     """The PyTorch module of an artifact; PyTorch is imported by this call, not before."""
     from enginebench.models.torch.source import load_module as load
 
@@ -32,7 +32,7 @@ def load_module(artifact: Artifact) -> object:
 def open_for(engine: EngineSpec, out_dir: str) -> Backend:
     """The backend of an engine, with the model loader and the folder of its caches handed in."""
     check_options(engine)
-    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+    backend = open_backend(engine.backend, open_module, Path(out_dir) / "cache")
     if isinstance(backend, NeedsPlanReader):
         from enginebench.stats.plans.layers import PlanFiles
 

@@ -28,7 +28,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.records import Availability, EngineSpec
 from enginebench.core.store import find_cache
 from enginebench.engines.registry import find_entry, find_installed, probe
-from enginebench.measure.nvml import read_index
+from enginebench.measure.nvml import read_gpu_index
 
 OPTION = "env"
 # What a child imports, whatever the engine. Each is a wheel of its own, small, and for every interpreter.
@@ -73,12 +73,12 @@ def name_environments(texts: Iterable[str]) -> None:
         name, sep, path = text.partition("=")
         if not sep or not path:
             raise UsageError(f"--env {text!r}: expected NAME=PATH, a virtual environment or a Python executable")
-        python = find_python(check_name(name), Path(path).expanduser())
+        python = find_python(check_environment_name(name), Path(path).expanduser())
         if _named.setdefault(name, python) != python:
             raise UsageError(f"--env {name} stands for {_named[name]} and for {python}; choose two names")
 
 
-def check_name(name: str) -> str:
+def check_environment_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not an environment name: letters, digits, dots, hyphens and underscores")
     return name
@@ -102,7 +102,7 @@ def environments_folder() -> Path:
     return find_cache() / "environments"
 
 
-def list_environments() -> dict[str, Path]:
+def list_named_environments() -> dict[str, Path]:
     folder = environments_folder()
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return {path.name: path for path in found if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
@@ -117,7 +117,7 @@ def describe_place(name: str) -> Place:
     """The environment of this name, asked for its version and its packages."""
     python = _named.get(name)
     if python is None:
-        made = list_environments()
+        made = list_named_environments()
         if name not in made:
             known = ", ".join(sorted({*_named, *made})) or "none"
             raise UsageError(
@@ -162,7 +162,7 @@ def find_available(engine: EngineSpec) -> Availability:
     """
     name, device, entry = engine.backend, engine.device, find_entry(engine.backend)
     on_gpu = device != "cpu" and (entry.distributions or entry.modules)
-    if on_gpu and not find_gpu_name(read_index(device)):
+    if on_gpu and not find_gpu_name(read_gpu_index(device)):
         there = ", ".join(f"cuda:{i}" for i in takewhile(find_gpu_name, count()))
         seen = there or "no GPU. Check with nvidia-smi, or use engines for CPUs"
         return Availability(engine=name, available=False, reason=f"no {device} here: the driver shows {seen}")

@@ -38,7 +38,7 @@ def doubt_record(requested: Precision | None, failure: str) -> Caveat:
 
 
 def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
-    shares = prove_precision(backend, artifact, spec, note)
+    shares = prove_engine(backend, artifact, spec, note)
     profile = partial(backend.profile_plan, artifact, spec) if isinstance(backend, PlanProfiler) else None
     layers, doubts = list_layers(profile)
     return Proof(effective_precision=shares, layers=layers, caveats=doubts)
@@ -57,10 +57,10 @@ def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[Layer
 def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
     """The record of a built engine, at the shapes that it is tuned for; no CUDA graph, which shows no layers."""
     tuned = backend.run_at_best(artifact, spec) if isinstance(backend, TunedShapes) else spec
-    return Proof(effective_precision=prove_precision(backend, artifact, tuned, note))
+    return Proof(effective_precision=prove_engine(backend, artifact, tuned, note))
 
 
-def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+def prove_engine(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
     """Shares by precision: of an engine that is loaded for it and fed with seeded arrays, or by the tool itself."""
     from enginebench.core.feeds import random_feeds
 

@@ -33,7 +33,7 @@ from enginebench.runs.trust import trust_artifact, trust_engine
 BUILD_LIMIT_S = 7200.0
 
 
-def read_bundle(root: Path) -> Bundle:
+def read_bundle_folder(root: Path) -> Bundle:
     """What the bundle says of itself; refused if it is damaged, newer, holds links or names files outside of it."""
     if fault := judging.find_link(root):
         raise ArtifactError(fault)
@@ -73,7 +73,7 @@ def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
 
 def read_trusted(root: Path) -> Bundle:
     """What a bundle says of itself; its engine has no option that would run code or open a file elsewhere."""
-    bundle = read_bundle(root)
+    bundle = read_bundle_folder(root)
     trust_engine(bundle.engine.backend, bundle.engine.options, root)
     return bundle
 

@@ -21,7 +21,7 @@ from enginebench.runs.child.places import require_available
 from enginebench.runs.folder import RunFolder, Stored, check_outside
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter, tell_steps
-from enginebench.runs.request import Shared
+from enginebench.runs.request import SharedSettings
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
 from enginebench.runs.trust import allow_engines, allow_model, find_opened, trust_engine
@@ -108,7 +108,7 @@ class SideRequest(Struct, frozen=True, kw_only=True):
     profile_index: int | None = None  # for sides that are plans and do not name one
 
 
-def ask_sides(shared: Shared, input_size: int | None, profile_index: int | None = None) -> SideRequest:
+def ask_sides(shared: SharedSettings, input_size: int | None, profile_index: int | None = None) -> SideRequest:
     check_outside([("--inputs", shared.inputs)] if shared.inputs is not None else [])
     return SideRequest(
         device=shared.device,

@@ -1,4 +1,4 @@
-"""`parse_layers`: what the engine inspector says (--exportLayerInfo), joined with a profile."""
+"""`read_layer_info`: what the engine inspector says (--exportLayerInfo), joined with a profile."""
 
 import math
 import re
@@ -21,11 +21,11 @@ from enginebench.stats.layer_records import (
     LayerTensor,
     ProfileDocument,
     group_layers,
-    read_metadata,
+    read_layer_metadata,
     split_name,
     sum_times,
 )
-from enginebench.stats.plans.profile import parse_profile
+from enginebench.stats.plans.profile import read_layer_profile
 from enginebench.stats.plans.source import decode_json, explain_json, explain_keys, list_keys, read_text
 
 # Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
@@ -70,13 +70,13 @@ _OVERHEAD_NAMES = ("Reformatting CopyNode", "[HostToDeviceCopy]", "[DeviceToHost
 _QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
 
 
-def parse_layers(path: Path, *, profile: ProfileDocument | None = None) -> LayersDocument:
+def read_layer_info(path: Path, *, profile: ProfileDocument | None = None) -> LayersDocument:
     """The layers of an engine, from what --exportLayerInfo of TensorRT 8.2 to 11 wrote: type, precisions, tactic, and
     the ONNX operators that they came from."""
-    return summarize_layers(read_engine(read_text(path), path), path, profile)
+    return summarize_inspection(read_engine_document(read_text(path), path), path, profile)
 
 
-def read_engine(text: str, path: Path) -> dict[str, Any]:
+def read_engine_document(text: str, path: Path) -> dict[str, Any]:
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:
@@ -94,11 +94,13 @@ def read_engine(text: str, path: Path) -> dict[str, Any]:
     return document
 
 
-def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocument | None = None) -> LayersDocument:
-    """As `parse_layers`, from an inspector's document that was read before."""
+def summarize_inspection(
+    document: dict[str, Any], path: Path, profile: ProfileDocument | None = None
+) -> LayersDocument:
+    """As `read_layer_info`, from an inspector's document that was read before."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
     require_keys(document["Layers"], path)
-    notes = list_notes(document, layers)
+    notes = note_layers(document, layers)
     if profile is not None:  # equal names are joined in order
         times: dict[str, list[tuple[float | None, float | None]]] = {}
         for one in sorted(profile.layers, key=lambda layer: layer.position or 0):
@@ -138,7 +140,7 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
         tuple(read_tensor(tensor) for tensor in as_list(item.get(side)) if isinstance(tensor, dict))
         for side in ("Inputs", "Outputs")
     )
-    nodes = read_metadata(first_text(item.get("Metadata"))) or split_name(name)
+    nodes = read_layer_metadata(first_text(item.get("Metadata"))) or split_name(name)
     return EngineLayer(
         name=name,
         type=kind,
@@ -279,7 +281,7 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def list_notes(document: dict[str, Any], layers: list[EngineLayer]) -> list[str]:
+def note_layers(document: dict[str, Any], layers: list[EngineLayer]) -> list[str]:
     """What limits the reading, with the keys that are there instead of those that may lack; and what became of FP32
     values in products: shortened, or nobody can say."""
     notes = [] if layers else ["the file lists no layers"]
@@ -328,7 +330,7 @@ class PlanFiles:
 
         Layers whose precision the engine does not say are `unknown`, and those of the profile that it does not know.
         """
-        document = parse_layers(layers, profile=parse_profile(profile))
+        document = read_layer_info(layers, profile=read_layer_profile(profile))
         if document.shares_of != "time":
             return None
         shares: dict[str, float] = {}
@@ -340,8 +342,8 @@ class PlanFiles:
 
     def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
         """The engine's layers in their order, those that the profile has times of; reformats and casts as `reorder`."""
-        timed = parse_profile(profile)
-        document = parse_layers(layers, profile=timed)
+        timed = read_layer_profile(profile)
+        document = read_layer_info(layers, profile=timed)
         return LayerProfile(
             layers=tuple(
                 LayerTime(
@@ -361,7 +363,7 @@ class PlanFiles:
 
     def read_ahead(self, layers: Path) -> AheadOfTime:
         """The layers of a plan that has not run, and how many of those that multiply there are in each precision."""
-        found = parse_layers(layers).layers
+        found = read_layer_info(layers).layers
         products = Counter(_name_input(layer) for layer in found if is_product(layer))
         return AheadOfTime(
             products=dict(products.most_common()),

@@ -1,4 +1,4 @@
-"""`parse_profile`: what --exportProfile wrote, slowest layer first; broken names repaired, duplicates merged."""
+"""`read_layer_profile`: what --exportProfile wrote, slowest layer first; broken names repaired, duplicates merged."""
 
 import math
 import re
@@ -29,7 +29,7 @@ _NAME = '{ "name" : "'
 _COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
 
 
-def parse_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileDocument:
+def read_layer_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileDocument:
     """The layer times in `path`, slowest first.
 
     Args:
@@ -40,7 +40,7 @@ def parse_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileD
 
 
 def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None = None) -> ProfileDocument:
-    """As `parse_profile`, from entries that were read before."""
+    """As `read_layer_profile`, from entries that were read before."""
     # The same layer listed twice (in files that were joined) has the same name and the same average; two layers of one
     # name differ in it and stay apart.
     alike: dict[tuple[str, str], RawLayer] = {}
@@ -78,7 +78,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
         if printed := _ENTRY.search(text[:_HEAD]):
             keys = [printed[1], *re.findall(r'"(\w{1,40})" :', printed[2])]
             refuse_renamed(keys, f"line {text.count(chr(10), 0, printed.start()) + 1}", path)
-        raise explain(error, text, path) from error
+        raise explain_cut(error, text, path) from error
     entries = [entry for entry in document if isinstance(entry, dict)] if isinstance(document, list) else []
     for index, entry in enumerate(entry for entry in entries if "percentage" in entry):  # trtexec's own layout
         if len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
@@ -119,7 +119,7 @@ def to_number(value: str | None) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def explain(error: Exception, text: str, path: Path) -> ParseError:
+def explain_cut(error: Exception, text: str, path: Path) -> ParseError:
     """A decoder's complaint, with the line where it arose."""
     begun = text.lstrip().startswith(("[", "{"))
     if begun and ("truncated" in str(error) or not text.rstrip().endswith(("]", "}"))):

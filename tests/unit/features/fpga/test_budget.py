@@ -245,7 +245,7 @@ def opened(monkeypatch):
         boards.append(NumberBoard())
         return boards[-1]
 
-    monkeypatch.setattr(module, "make_board", make_board)
+    monkeypatch.setattr(module, "make_simulated_board", make_board)
     return boards, asked
 
 
@@ -307,7 +307,7 @@ def test_missing_package_is_named(artifact, tmp_path, monkeypatch):
     def make_board(*args):
         raise ModuleNotFoundError("No module named 'amaranth'", name="amaranth")
 
-    monkeypatch.setattr(module, "make_board", make_board)
+    monkeypatch.setattr(module, "make_simulated_board", make_board)
     with pytest.raises(BackendUnavailable, match=r"enginebench\[fpga\]"):
         FpgaSimBackend(tmp_path).load(artifact, SPEC)
 

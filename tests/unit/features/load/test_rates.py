@@ -14,7 +14,7 @@ from enginebench.core.records import Artifact, Block, BlockReading, Capacity, En
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
-from enginebench.features.load.rates import Bench, Prober, name_row
+from enginebench.features.load.rates import LoadCandidate, Prober, name_row
 from enginebench.features.load.sections import format_capacity, list_load
 from enginebench.features.load.serving import Batcher
 from enginebench.features.load.winners import load_row
@@ -74,14 +74,14 @@ def search(seed: int, **changes: Any) -> tuple[Capacity, list[LoadPoint]]:
 
 def prepare(
     settings: LoadSettings, seed: int = 0, streams: tuple[int, ...] = (1,), probe: Any = probe, **given: Any
-) -> tuple[Prober, list[Bench]]:
+) -> tuple[Prober, list[LoadCandidate]]:
     """(a prober, a configuration for each number of streams)."""
     rows = [name_row(EngineSpec(backend="fake"), streams=n, max_batch=1, max_wait_ms=0.0) for n in streams]
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
     prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe, **given)
     prober.rows = {row.id: row for row in rows}
     jobs = [ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="") for row in rows]
-    return prober, [Bench(row=row, job=job) for row, job in zip(rows, jobs, strict=True)]
+    return prober, [LoadCandidate(row=row, job=job) for row, job in zip(rows, jobs, strict=True)]
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -306,7 +306,7 @@ def test_a_row_that_was_timed_is_put_under_load_as_others_ask(tmp_path, monkeypa
     """With a limit by one search, else by requests that are all there at once; its doubts are those of its points."""
     found = Capacity(passes_qps=8.0, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended="settled")
 
-    def see(self: Prober, bench: Bench, earlier: Any = ()) -> Any:
+    def see(self: Prober, bench: LoadCandidate, earlier: Any = ()) -> Any:
         assert self.rows == {"a": bench.row} and bench.row.max_batch == 4
         self.points.append(replace(POINT, validity="invalid", caveats=(DISTURBED, make_caveat("unsteady", **LITTLE))))
         return POINT if limit_ms is None else found

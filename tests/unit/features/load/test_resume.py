@@ -27,7 +27,7 @@ from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
 from enginebench.features.load.verb import load_target, read_load
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs.request import Shared
+from enginebench.runs.request import SharedSettings
 from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from in_process import Children
 from reporters import Silent
@@ -101,7 +101,7 @@ def load(folder: Path, **given: Any) -> LoadDocument:
     engines = [parse_engine(text) for text in ENGINES]
     model = given.pop("model", str(DATA_DIR / "digits-mlp.onnx"))
     how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1), "input_size": None}
-    request = Shared(threads=1).make_request(model, engines=engines, precisions=[("fp32", None)], **how)
+    request = SharedSettings(threads=1).make_request(model, engines=engines, precisions=[("fp32", None)], **how)
     return load_target(request, LoadSettings(**{**USUAL, **given}), folder, reporter=Silent(), resume=resume)
 
 

@@ -12,7 +12,7 @@ from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ChildFailed, UsageError
 from enginebench.core.records import Gpu, Machine, Precision
 from enginebench.features.roofline import verb as roofline
-from enginebench.features.roofline.ceilings import MOST_CALLS, Trial, count_calls, find_value, join_best, observe
+from enginebench.features.roofline.ceilings import MOST_CALLS, PeakProbe, count_calls, join_best, observe, scale_to_unit
 from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.features.roofline.verb import choose_threads, measure_ceilings, plan_jobs, read_request
 from enginebench.measure.caches import DataCache, read_caches, read_size
@@ -37,8 +37,8 @@ def tick() -> Callable[[], float]:
 
 def test_the_best_of_all_trials_counts_and_noise_only_takes_away() -> None:
     trials = [
-        Trial(kind="gemm", precision="fp32", work=1e9, call=lambda: "slow", how="slow"),
-        Trial(kind="gemm", precision="fp32", work=1e9, call=lambda: "noisy", how="noisy"),
+        PeakProbe(kind="gemm", precision="fp32", work=1e9, call=lambda: "slow", how="slow"),
+        PeakProbe(kind="gemm", precision="fp32", work=1e9, call=lambda: "noisy", how="noisy"),
     ]
     noisy = iter([1, 1, 9, 0.5, *[8.0] * 50])
     timer = simulate({"slow": iter([0.7] * 50), "noisy": noisy})
@@ -48,8 +48,8 @@ def test_the_best_of_all_trials_counts_and_noise_only_takes_away() -> None:
 
 def test_a_cost_is_the_shortest_and_a_rate_the_highest_of_the_repetitions() -> None:
     trials = [
-        Trial(kind="call", work=1, call=lambda: "call"),
-        Trial(kind="memory", work=1e9, call=lambda: "memory", capacity_bytes=None),
+        PeakProbe(kind="call", work=1, call=lambda: "call"),
+        PeakProbe(kind="memory", work=1e9, call=lambda: "memory", capacity_bytes=None),
     ]
     times = {"call": iter([2e-3, 2e-3, 3e-3, 1e-3, 4e-3]), "memory": iter([1, 1, 0.5, 0.25, 0.5])}
     clock, timer = tick(), simulate(times)
@@ -61,11 +61,11 @@ def test_a_cost_is_the_shortest_and_a_rate_the_highest_of_the_repetitions() -> N
 
 
 def test_calls_too_short_for_a_clock_are_timed_together() -> None:
-    trial = Trial(kind="call", work=1, call=lambda: None)
+    trial = PeakProbe(kind="call", work=1, call=lambda: None)
     assert count_calls(trial, lambda call, calls: calls * 1e-6) == 32  # 32 us are the first beyond 20
     assert count_calls(trial, lambda call, calls: 1.0) == 1
     assert count_calls(trial, lambda call, calls: 0.0) == MOST_CALLS
-    assert find_value(Trial(kind="kernel", work=1000, call=lambda: None), 2e-3) == pytest.approx(2.0)
+    assert scale_to_unit(PeakProbe(kind="kernel", work=1000, call=lambda: None), 2e-3) == pytest.approx(2.0)
 
 
 def test_caches_are_read_innermost_first(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
 from enginebench.report.layer_table import format_times
 from enginebench.stats.engine_profile import describe_profile
-from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.layers import read_layer_info
 from trtexec_artifacts import find_real_artifacts
 
 
@@ -96,7 +96,7 @@ def test_layers_of_real_plans_name_their_operators() -> None:
 def _join_plan(file: Path) -> int:
     """How many layers of a plan were joined to nodes that they name."""
     try:
-        layers = parse_layers(file).layers
+        layers = read_layer_info(file).layers
     except ParseError:  # a file that trtexec was kept from finishing
         return 0
     names = list(dict.fromkeys(name for layer in layers for name in layer.onnx_nodes))

@@ -22,7 +22,7 @@ from enginebench.features.roofline.limits import (
     limit_layers,
 )
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.ceilings import find_store, name_file, store_ceilings
+from enginebench.runs.ceilings import find_peak_store, name_file, store_ceilings
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored
@@ -188,7 +188,7 @@ def test_a_row_gets_its_bound_and_beating_it_is_a_doubt(tmp_path, children, rate
 @pytest.mark.parametrize("damaged", [True, False])
 def test_a_run_says_why_stored_ceilings_are_not_used(damaged: bool, tmp_path: Path, children: Children) -> None:
     if damaged:
-        write_atomic(find_store() / name_file(describe_machine()), b"{")
+        write_atomic(find_peak_store() / name_file(describe_machine()), b"{")
     reporter = Silent()
     run_model(REQUEST, tmp_path / "r", reporter=reporter)
     assert any('no "of peak" column: the stored roofline' in text for text in reporter.said) is damaged

@@ -105,7 +105,7 @@ def test_a_new_option_of_run_is_a_field_at_once(tmp_path: Path, monkeypatch: pyt
     anew = importlib.util.module_from_spec(found)
     found.loader.exec_module(anew)
     spec = anew.read_spec(write(tmp_path, "colours = 2\n" + ONE.format("colours = 3")))
-    assert anew.merge_options(spec, *spec.model)["colours"] == 3
+    assert anew.merge_run_options(spec, *spec.model)["colours"] == 3
     with pytest.raises(ParseError, match=r"model\[0\]: found colours=0; expected a whole number, at least 1"):
         anew.read_spec(write(tmp_path, ONE.format("colours = 0")))
 

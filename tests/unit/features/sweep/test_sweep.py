@@ -14,11 +14,11 @@ from enginebench.features.sweep import group as groups
 from enginebench.features.sweep import verb
 from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.reading import read_group, read_sweep
-from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
+from enginebench.features.sweep.records import GroupJob, JobEnd, SourcesJob
 from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Schedule, perform
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store
-from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
+from enginebench.features.sweep.verb import plan_sweep, resume_sweep, run_sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
@@ -105,7 +105,7 @@ class Losing(LocalFleet):
             self.lost.append(job)
             raise SystemExit
 
-    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | str]]:
+    def wait(self) -> list[tuple[GroupJob | SourcesJob, JobEnd | str]]:
         job = self._waiting.pop(0)
         try:
             return [(job, perform(job, self._reporter))]
@@ -115,7 +115,7 @@ class Losing(LocalFleet):
 
 def run_losing(fleet: Losing, spec: SweepSpec, folder: Path) -> tuple[Store, Schedule]:
     store = open_store(str(folder))
-    record = take_up(store, spec, resume=False)
+    record = resume_sweep(store, spec, resume=False)
     schedule = Schedule(store, record.salt, fleet, Silent())
     schedule.run(list_groups(spec))
     return store, schedule
@@ -216,7 +216,7 @@ def test_what_company_costs_is_measured_with_the_machine_to_itself(children, spe
     )
     (tmp_path / "sweep.toml").write_text(text.format(processes=2))
     store = open_store(str(tmp_path / "store"))
-    record = take_up(store, asked := read_spec(tmp_path / "sweep.toml"), resume=False, shared=True)
+    record = resume_sweep(store, asked := read_spec(tmp_path / "sweep.toml"), resume=False, shared=True)
     assert record.spec.engines[0] != record.spec.baseline
     verb.measure_groups(store, record, LocalFleet(Silent()), Silent())
     document = read_sweep(store)

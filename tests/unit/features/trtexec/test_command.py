@@ -16,12 +16,12 @@ from enginebench.engines.backends.tensorrt.settings import (
     ShapeProfile,
     check_profile,
     make_profile,
-    read_profile,
     read_profiles,
     read_settings,
+    read_shape_profile,
     read_shapes,
 )
-from enginebench.features.trtexec.command import RunSettings, check_extra, compose_build, compose_measure, list_switches
+from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure, keep_extra, list_switches
 from enginebench.features.trtexec.engine import plan_timing
 from enginebench.features.trtexec.executable import (
     FLAGS,
@@ -181,15 +181,15 @@ def test_the_users_own_arguments_are_kept_and_known_mistakes_refused() -> None:
     extra = ("--sparsity=enable", "--markDebug=a", "plain")
     assert compose_build(tool("11"), "m", "p", BuildSettings(), extra=extra)[-3:] == list(extra)
     with pytest.raises(UsageError, match=r"argument --workspace=1024: trtexec 10.*--workspace-mb"):
-        check_extra(tool("10.0"), ("--workspace=1024",))
-    assert check_extra(tool("8.6"), ("--workspace=1024",)) == ("--workspace=1024",)
+        keep_extra(tool("10.0"), ("--workspace=1024",))
+    assert keep_extra(tool("8.6"), ("--workspace=1024",)) == ("--workspace=1024",)
     with pytest.raises(UsageError, match=r"--sparsty=enable: trtexec 10.* know --sparsty; did you mean --sparsity\?"):
         compose_build(tool("10.16"), "m", "p", BuildSettings(), extra=("--sparsty=enable",))
     listed = Trtexec(version=(10, 99, 0), listed=frozenset({"somethingNew"}))
     for knows in (listed, tool("12")):
-        assert check_extra(knows, ("--somethingNew=1",)) == ("--somethingNew=1",)
+        assert keep_extra(knows, ("--somethingNew=1",)) == ("--somethingNew=1",)
     with pytest.raises(UsageError, match=r"does not know --somethingNow; did you mean --somethingNew\?"):
-        check_extra(listed, ("--somethingNow",))
+        keep_extra(listed, ("--somethingNow",))
 
 
 def test_an_option_that_is_composed_already_is_refused_by_name() -> None:
@@ -240,7 +240,7 @@ def test_malformed_shapes(text: str) -> None:
 
 
 def test_profiles_and_names_with_colons() -> None:
-    assert read_profile("in:1x3/4x3/8x3") == read_profile("in:1,3/4,3/8,3") == PROFILE
+    assert read_shape_profile("in:1x3/4x3/8x3") == read_shape_profile("in:1,3/4,3/8,3") == PROFILE
     assert make_profile({}, {"in": (4, 3)}, {}).largest == {"in": (4, 3)}
     with pytest.raises(UsageError, match="same inputs"):
         make_profile({"a": (1,)}, {"b": (1,)}, {})
@@ -250,7 +250,7 @@ def test_profiles_and_names_with_colons() -> None:
         ("in:8/4x3/8x3", "different numbers of axes"),
     ):
         with pytest.raises(UsageError, match=words):
-            read_profile(text)
+            read_shape_profile(text)
     assert quote_name("input.1/x-y") == "input.1/x-y"
     assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
     assert read_shapes("'in:0':1x3,b:2") == read_shapes("'in:0':1,3,b:2") == {"in:0": (1, 3), "b": (2,)}

@@ -8,8 +8,8 @@ import pytest
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.stats.layer_diff import compare_layers, number_operators
-from enginebench.stats.layer_records import LayersDocument, read_metadata, split_name, strip_reformat
-from enginebench.stats.plans.layers import read_dtype, read_engine, summarize_layers
+from enginebench.stats.layer_records import LayersDocument, read_layer_metadata, split_name, strip_reformat
+from enginebench.stats.plans.layers import read_dtype, read_engine_document, summarize_inspection
 from enginebench.stats.plans.profile import read_profile, summarize_profile
 
 FILE = Path("layers.json")
@@ -18,7 +18,7 @@ FILE = Path("layers.json")
 def summarize(data: bytes | str, profile: bytes | None = None) -> LayersDocument:
     text = data.decode() if isinstance(data, bytes) else data
     timed = summarize_profile(read_profile(profile.decode(), FILE), FILE) if profile else None
-    return summarize_layers(read_engine(text, FILE), FILE, timed)
+    return summarize_inspection(read_engine_document(text, FILE), FILE, timed)
 
 
 def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() -> None:
@@ -139,12 +139,12 @@ def test_operators_in_a_fused_name(name: str, nodes: tuple[str, ...]) -> None:
 
 
 def test_operators_in_metadata_and_their_numbers() -> None:
-    assert read_metadata("[ONNX Layer: /a/Conv]\x1f[ONNX Layer: /b[0]/Relu]\x1e[ONNX Layer: /a/Conv]") == (
+    assert read_layer_metadata("[ONNX Layer: /a/Conv]\x1f[ONNX Layer: /b[0]/Relu]\x1e[ONNX Layer: /a/Conv]") == (
         "/a/Conv",
         "/b[0]/Relu",
     )
-    assert read_metadata("[ONNX Layer: a][ONNX Layer: b + c]") == ("a", "b", "c")
-    assert read_metadata(None) == ()
+    assert read_layer_metadata("[ONNX Layer: a][ONNX Layer: b + c]") == ("a", "b", "c")
+    assert read_layer_metadata(None) == ()
     assert strip_reformat("Reformatting CopyNode for Output Tensor 1 to X") == "X" and strip_reformat("X") is None
     places = number_operators({"Conv_10", "Conv_9", "/x/Relu", "Conv_100"})
     assert [places[name] for name in ("Conv_9", "Conv_10", "Conv_100")] == [("Conv", 0), ("Conv", 1), ("Conv", 2)]

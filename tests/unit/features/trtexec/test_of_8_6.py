@@ -11,8 +11,8 @@ from enginebench.features.trtexec.log import read_log
 from enginebench.features.trtexec.process import read_bindings, read_outputs
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
-from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.plans.profile import parse_profile, read_profile
+from enginebench.stats.plans.layers import read_layer_info
+from enginebench.stats.plans.profile import read_layer_profile, read_profile
 
 HOME = Path(__file__).parents[3] / "data" / "tensorrt-8.6"
 
@@ -20,7 +20,7 @@ HOME = Path(__file__).parents[3] / "data" / "tensorrt-8.6"
 def test_layers_hold_control_characters_and_are_read() -> None:
     layers, profile = HOME / "resnet50-b32-fp16.layers.json.gz", HOME / "resnet50-b32-fp16.profile.json.gz"
     assert b"\x1e" in gzip.decompress(layers.read_bytes())
-    document = parse_layers(layers, profile=parse_profile(profile))
+    document = read_layer_info(layers, profile=read_layer_profile(profile))
     assert document.layers[1].onnx_nodes == ("node_Conv_753", "node_relu") and document.notes == ()
     shares = ToolFiles().read_precision(layers, profile)
     assert shares and shares["fp16"] > 0.98
@@ -32,23 +32,23 @@ def test_plain_fp32_is_proved() -> None:
 
 
 def test_the_inspector_of_the_python_api_writes_the_same() -> None:
-    document = parse_layers(HOME / "digits-int8-qdq.inspector.json")
+    document = read_layer_info(HOME / "digits-int8-qdq.inspector.json")
     assert {name: group.layers for name, group in document.by_precision.items()} == {"int8": 8, "reorder": 2}
 
 
 def test_a_plan_of_several_shapes_shows_precisions_by_weights_and_kernels() -> None:
-    document = parse_layers(HOME / "digits-dynamic-fp32.layers.json.gz")
+    document = read_layer_info(HOME / "digits-dynamic-fp32.layers.json.gz")
     assert all(t.format == "N/A due to dynamic shapes" and t.dtype is None for x in document.layers for t in x.inputs)
     assert {name: group.layers for name, group in document.by_precision.items()} == {"fp32": 7, "reorder": 2}
 
 
 def test_an_input_in_bytes_is_the_one_without_a_named_format() -> None:
-    document = parse_layers(HOME / "digits-uint8.layers.json")
+    document = read_layer_info(HOME / "digits-uint8.layers.json")
     assert [(tensor.name, tensor.dtype) for tensor in document.io] == [("input", "uint8"), ("output", "fp32")]
 
 
 def test_a_transformer_is_one_layer_that_says_nothing_of_what_it_computes_in() -> None:
-    document = parse_layers(HOME / "vit-b16-b32-fp16.layers.json")
+    document = read_layer_info(HOME / "vit-b16-b32-fp16.layers.json")
     assert [layer.precision for layer in document.layers] == ["fp32", "fp16", None]
     assert document.notes == (
         "1 of 3 layers are regions that TensorRT's own compiler, Myelin, built: their precision is not recorded",

@@ -9,15 +9,15 @@ import pytest
 
 import trtexec_artifacts as made
 from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.log import parse_log, read_log
+from enginebench.features.trtexec.log import read_log, read_trtexec_log
 from enginebench.features.trtexec.records import LogRun, Stat
 from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.layer_records import LayersDocument
-from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.plans.profile import parse_profile
+from enginebench.stats.plans.layers import read_layer_info
+from enginebench.stats.plans.profile import read_layer_profile
 
 ROWS = {
     "latency_ms": "Latency",
@@ -68,7 +68,7 @@ def test_verdicts_are_those_of_the_exit_status(real: Path) -> None:
 def test_every_summary_row_in_every_log_is_read_with_all_its_digits(real: Path) -> None:
     rows = 0
     for path in [*list_cases(real), *sorted(real.glob("trtexec-logs/*.log"))]:
-        for run in parse_log(path).runs:
+        for run in read_trtexec_log(path).runs:
             lines = path.read_text().splitlines()[run.first_line - 1 :]
             for field, name in ROWS.items():
                 stat: Stat | None = getattr(run, field)
@@ -159,7 +159,7 @@ def test_every_profile_gives_its_table(real: Path) -> None:
     files = [*real.glob("trtexec-gpu/*/*.profile.json"), *real.glob("trex/**/*.profile.json")]
     assert len(files) >= 18
     for path in sorted(files):
-        document = parse_profile(path)
+        document = read_layer_profile(path)
         text = path.read_text()
         assert len(document.layers) == text.count('"timeMs"')
         assert document.duplicates_merged == document.nonfinite == 0
@@ -176,15 +176,15 @@ def test_every_profile_gives_its_table(real: Path) -> None:
 
 def read_resnet(real: Path, kind: str) -> LayersDocument:
     folder = real / "trex" / "pytorch-resnet-A100" / kind
-    profile = parse_profile(next(folder.glob("*.profile.json")))
-    return parse_layers(next(folder.glob("*.graph.json")), profile=profile)
+    profile = read_layer_profile(next(folder.glob("*.profile.json")))
+    return read_layer_info(next(folder.glob("*.graph.json")), profile=profile)
 
 
 def test_every_layer_file_is_read_and_joined(real: Path) -> None:
     files = [*real.glob("trtexec-gpu/*/*.layers*.json"), *real.glob("trex/**/*.graph.json")]
     assert len(files) >= 15
     for path in sorted(files):
-        document = parse_layers(path)
+        document = read_layer_info(path)
         assert document.layers and len(document.io) == 2, path
         # A stand-in for the library names its kernels after no type: nothing is claimed for its products.
         unsaid = [layer for layer in document.layers if layer.type and layer.precision is None]

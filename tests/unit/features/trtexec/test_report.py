@@ -16,7 +16,7 @@ import trtexec_artifacts as made
 from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.log import parse_log
+from enginebench.features.trtexec.log import read_trtexec_log
 from enginebench.features.trtexec.report import describe_cases, draw_case, draw_series
 from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
@@ -27,8 +27,8 @@ from enginebench.report.charts import import_altair, render_png
 from enginebench.report.markdown import format_sections
 from enginebench.runs.reporting import FORMATS
 from enginebench.stats.layer_diff import compare_layers
-from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.plans.profile import parse_profile
+from enginebench.stats.plans.layers import read_layer_info
+from enginebench.stats.plans.profile import read_layer_profile
 from enginebench.verbs.report import command as report_command
 from enginebench.verbs.report import write_report
 from pages import find_code, find_section, find_tables, read_page
@@ -157,14 +157,14 @@ def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_p
 
 
 def test_log_profile_and_layers_as_files(folder: Path, tmp_path: Path) -> None:
-    write_log(parse_log(folder / "run.log"), tmp_path / "log")
+    write_log(read_trtexec_log(folder / "run.log"), tmp_path / "log")
     (row,) = read_csv(tmp_path / "log" / "summary.csv")
     assert (row["status"], row["queries"]) == ("passed", "400")
-    profile = parse_profile(folder / "profile.json")
+    profile = read_layer_profile(folder / "profile.json")
     write_profile(profile, tmp_path / "profile")
     layers = read_csv(tmp_path / "profile" / "per_layer_times.csv")
     assert [row["layer"] for row in layers] == list(reversed(made.LAYERS))
-    engine = parse_layers(folder / "layers.json", profile=profile)
+    engine = read_layer_info(folder / "layers.json", profile=profile)
     names = {path.name for path in write_layers(compare_layers(engine, engine), tmp_path / "layers")}
     assert names == {"summary.json", "layers.csv", "layer_diff.csv"}
     assert read_csv(tmp_path / "layers" / "layer_diff.csv")[0]["delta_ms"] == "0.0"

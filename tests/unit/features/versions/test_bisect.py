@@ -63,14 +63,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
             raise BackendUnavailable("no version on the package index satisfies p==777")
 
     monkeypatch.setattr(verb, "bench_sides", pretend)
-    monkeypatch.setattr(verb, "list_environments", list)
+    monkeypatch.setattr(verb, "list_named_environments", list)
     monkeypatch.setattr(verb, "install_environment", install)
     return asked
 
 
 def bisect(root: Path, versions: list[str], *, drift: bool = False) -> BisectDocument:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verb, "list_versions", lambda package: versions)
+        patch.setattr(verb, "list_index_versions", lambda package: versions)
         ends = {"good": versions[0], "bad": versions[-1]}
         return verb.bisect("digits-mlp", "p", **ends, engine="fake", processes=6, drift=drift, out=root)
 
@@ -144,6 +144,6 @@ def test_a_package_is_for_an_engine() -> None:
     with pytest.raises(UsageError, match="no engine needs the package flask; name the engine with --engine"):
         verb.bisect("digits-mlp", "flask", "1", "2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verb, "list_versions", lambda package: ["1", "2"])
+        patch.setattr(verb, "list_index_versions", lambda package: ["1", "2"])
         with pytest.raises(UsageError, match="onnxruntime 9 is not on the package index"):
             verb.bisect("digits-mlp", "onnxruntime", "1", "9")

@@ -12,7 +12,7 @@ from scipy import stats
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import Measurement
 from enginebench.features.versions import env as environments
-from enginebench.features.versions.env import explain_failure, list_versions
+from enginebench.features.versions.env import find_install_error, list_index_versions
 from enginebench.stats.builds import estimate_between, find_best_build
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
@@ -53,17 +53,17 @@ def fill(place: Path, requirements: object) -> None:
     ],
 )
 def test_a_failure_is_one_sentence(said: str, expected: str) -> None:
-    told = explain_failure(said)
+    told = find_install_error(said)
     assert expected in told and "\n" not in told
 
 
 def test_versions_are_listed_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "p (1.3)\nAvailable versions: 1.3, 1.2.1, 1.2\n  INSTALLED: 1.2\n"
     monkeypatch.setattr(environments, "_run", lambda command: said)
-    assert list_versions("p") == ["1.2", "1.2.1", "1.3"]
+    assert list_index_versions("p") == ["1.2", "1.2.1", "1.3"]
     monkeypatch.setattr(environments, "_run", lambda command: "nothing of the kind")
     with pytest.raises(BackendUnavailable, match="lists no version of p"):
-        list_versions("p")
+        list_index_versions("p")
 
 
 def test_a_half_made_environment_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
 from enginebench.features.versions.upgrade import (
     describe_change,
+    describe_upgrade,
     diff_environments,
-    format_change,
     format_changes,
-    join_layers,
+    pair_layers,
 )
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
@@ -130,14 +130,14 @@ def test_layers_meet_by_the_nodes_that_they_compute() -> None:
 
     old = [layer("conv_0", 3.0), layer("relu_1", 0.5, "Relu"), layer("fc", 1.0, "Gemm"), layer("r", 0.2, "Reorder")]
     new = [layer("conv_0 + relu_1", 5.0), layer("fc/WithoutBiases", 1.1, "FullyConnected")]
-    joined = join_layers(old, new)
+    joined = pair_layers(old, new)
     assert [(delta.onnx_nodes, round(delta.delta_ms or 0, 3)) for delta in joined] == [
         (("conv_0", "relu_1"), 1.5),
         ((), -0.2),
         (("fc",), 0.1),
     ]
-    assert join_layers(old, []) == []
-    nchwc = join_layers([layer("conv_0_nchwc", 3.0)], [layer("conv_0_token_12", 3.0)])
+    assert pair_layers(old, []) == []
+    nchwc = pair_layers([layer("conv_0_nchwc", 3.0)], [layer("conv_0_token_12", 3.0)])
     assert len(nchwc) == 1 and nchwc[0].base and nchwc[0].candidate
 
 
@@ -153,5 +153,5 @@ def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
     assert "layers 2.00 -> 4.00 ms in one profile of each, most in conv +2 ms" in told
     assert "conv +2 ms" in format_sections(list_diff(found)).replace("\\", "")
     came = replace(rows[1], layers=(*slower, LayerTime(name="x", mean_ns=5e5, kind="Cast")))
-    assert format_change(describe_change("m", rows[0], came))[-1].endswith("conv +2 ms, x (new) +0.5 ms")
+    assert describe_upgrade(describe_change("m", rows[0], came))[-1].endswith("conv +2 ms, x (new) +0.5 ms")
     assert format_changes(DiffDocument(rows=(), verdict="faster", gate_failed=False)) == []

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.records import Artifact
-from enginebench.models.onnx.reference import GraphReference, keeps_outputs, open_session
+from enginebench.models.onnx.reference import GraphReference, keeps_outputs, open_reference_session
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import make_fake
@@ -46,7 +46,7 @@ def list_outputs(path: str, x: np.ndarray) -> np.ndarray:
 
 def test_the_optimizer_does_change_this_graph(lost_axis: Artifact) -> None:
     x = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-    (fused,) = open_session(lost_axis.path, optimize=True).run(None, {"x": x})
+    (fused,) = open_reference_session(lost_axis.path, optimize=True).run(None, {"x": x})
     assert np.abs(fused - list_outputs(lost_axis.path, x)).max() > 0.1, "else these tests show nothing"
 
 

@@ -17,7 +17,7 @@ from enginebench.report.run.series import (
     follow_batches,
     follow_rows,
     label_rows,
-    list_stages,
+    list_stage_medians,
     place_quality,
     trace_rows,
 )
@@ -200,17 +200,19 @@ def test_a_baseline_in_less_precision_is_as_far_from_the_reference_as_it_was_mea
 
 def test_stages_are_those_of_the_row_or_its_copies() -> None:
     row = make_results()[2]
-    points = list_stages([row], {row.id: "row"})
+    points = list_stage_medians([row], {row.id: "row"})
     assert [p["stage"] for p in points] == ["decode", "copy in", "compute", "postprocess"]
     assert sum(p["share"] for p in points) == pytest.approx(1, abs=1e-3)
     base = make_result().measurements[0]
     copied: Measurement = replace(base, h2d_ns=[1_000_000], device_ns=[5_000_000], d2h_ns=[2_000_000])
     row = replace(make_result(), measurements=(copied,))
     copies = [("copy in", 1.0), ("compute", 5.0), ("copy out", 2.0)]
-    assert [(p["stage"], p["ms"]) for p in list_stages([row], {row.id: "r"})] == copies
+    assert [(p["stage"], p["ms"]) for p in list_stage_medians([row], {row.id: "r"})] == copies
     staged = replace(row, measurements=(replace(copied, staging_ns=[3_000_000]),))
-    assert [(p["stage"], p["ms"]) for p in list_stages([staged], {row.id: "r"})][3:] == [("staging on the host", 3.0)]
-    assert list_stages([replace(row, measurements=(copied, base))], {row.id: "r"}) == []
+    assert [(p["stage"], p["ms"]) for p in list_stage_medians([staged], {row.id: "r"})][3:] == [
+        ("staging on the host", 3.0)
+    ]
+    assert list_stage_medians([replace(row, measurements=(copied, base))], {row.id: "r"}) == []
 
 
 def test_batches_make_lines_of_engines() -> None:

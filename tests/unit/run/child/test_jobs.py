@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from enginebench.core import errors
 from enginebench.core.errors import BackendUnavailable, ChildFailed, EngineBenchError, ParseError, UsageError
-from enginebench.core.features import find_each, list_names
+from enginebench.core.features import find_each, list_offered
 from enginebench.core.records import Availability
 from enginebench.runs.child import other_jobs
 from enginebench.runs.child.across import describe_error, rebuild_error
@@ -43,7 +43,7 @@ def test_the_work_of_a_job_gives_the_answer_that_the_job_names(kind: type[Job[An
 
 def test_no_two_jobs_have_one_tag() -> None:
     tags = [kind.__struct_config__.tag for kind in JOBS]
-    assert len(tags) == len(set(tags)) == 15 + len(list_names("jobs")) and None not in tags
+    assert len(tags) == len(set(tags)) == 15 + len(list_offered("jobs")) and None not in tags
 
 
 def test_a_job_of_somebody_else_travels_like_ours() -> None:

@@ -17,7 +17,7 @@ import onnxruntime
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.feeds import check_feeds, join_samples
+from enginebench.core.feeds import check_feeds, fill_batch
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
@@ -81,15 +81,15 @@ class OrtBackend:
             return artifact
         target = out_dir / f"{Path(artifact.path).stem}.optimised-{options['opt']}.onnx"
         target.parent.mkdir(parents=True, exist_ok=True)
-        settings = make_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
+        settings = make_checked_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
         settings.optimized_model_filepath = str(target)
-        open_session(artifact, settings)
+        open_plain_session(artifact, settings)
         return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
         check_request(artifact, spec, ("onnx",), ORT.precisions, reasons=ORT.lacks, text=True)
         check_graph_precision(artifact, spec)
-        session = open_session(artifact, make_session_options(spec))
+        session = open_plain_session(artifact, make_checked_session_options(spec))
         check_interface(artifact, session)
         engine = WatchedLooseOrtEngine if needs_values(session, artifact) else WatchedOrtEngine
         return engine(session, artifact, spec)
@@ -123,12 +123,12 @@ def probe_provider(engine: str, provider: str, device: str) -> Availability:
     return answer_probe(engine, devices, onnxruntime.__version__, reason)
 
 
-def make_session_options(spec: EngineSpec) -> Any:
+def make_checked_session_options(spec: EngineSpec) -> Any:
     """As the engine's own file makes them, from options that were checked."""
     return ort.make_session_options(spec, read_options(spec, OPTIONS))
 
 
-def open_session(artifact: Artifact, settings: Any) -> Any:
+def open_plain_session(artifact: Artifact, settings: Any) -> Any:
     """A session on the CPU provider and on nothing else."""
     register_operators(settings, artifact.operator_libraries)
     with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
@@ -166,8 +166,8 @@ class WatchedOrtEngine(OrtEngine):
         return self._watched
 
     def _record(self) -> list[list[Operator]]:
-        settings = make_session_options(self._spec)
-        runs = read_kernel_times(record_profile(partial(open_session, self._artifact), settings, self._feeds))
+        settings = make_checked_session_options(self._spec)
+        runs = read_kernel_times(record_events(partial(open_plain_session, self._artifact), settings, self._feeds))
         return [relabel_weights(run, self._artifact) for run in runs]
 
 
@@ -189,7 +189,7 @@ class OrtAsyncStreams:
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
         started_ns = self._clock()
         try:
-            feeds = join_samples(samples)
+            feeds = fill_batch(samples)
             check_feeds(self._inputs, feeds)
             self._session.run_async(self._names, feeds, self._finish, (ticket, started_ns))
         except Exception as error:  # each runtime has its own
@@ -209,7 +209,7 @@ class OrtAsyncStreams:
         self._session = None
 
 
-def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
+def record_events(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
     """The events that ONNX Runtime's profiler wrote about one run, and a few more, of a session of its own."""
     settings.enable_profiling = True
     with TemporaryDirectory(prefix="enginebench-") as folder:

@@ -14,7 +14,7 @@ from enginebench.core.records import Artifact, Availability, EngineSpec, LayerPr
 from enginebench.engines import cuda
 from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
 from enginebench.engines.backends.onnxruntime.ort import check_interface
-from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
+from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_cuda_session_options
 from enginebench.engines.proof import Operator, prove_precision, summarize_kernels, watch_kernels
 from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
 
@@ -42,7 +42,7 @@ class OrtCudaBackend:
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtCudaEngine:
         options = check_ort_request(artifact, spec)
-        settings = make_session_options(artifact, spec, options)
+        settings = make_cuda_session_options(artifact, spec, options)
         register_operators(settings, artifact.operator_libraries)
         engine = WatchedOrtCudaEngine(artifact, spec, options, settings)
         try:

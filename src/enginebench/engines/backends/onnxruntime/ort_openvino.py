@@ -14,8 +14,13 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
-from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_profile
-from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
+from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_events
+from enginebench.engines.backends.onnxruntime.providers import (
+    Provider,
+    ProviderEngine,
+    find_devices,
+    open_provider_session,
+)
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import find_hint, list_settings
 from enginebench.engines.ort import make_plain_options
@@ -44,7 +49,7 @@ class OrtOpenvinoBackend:
     def probe(self) -> Availability:
         """Available where the provider's library loads and finds the CPU; says ONNX Runtime's version and its own."""
         try:
-            found, reason = find_device().ep_metadata, None
+            found, reason = find_cpu().ep_metadata, None
         except EngineBenchError as error:
             found, reason = {}, str(error)
         version = f"{found['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if found else None
@@ -52,19 +57,19 @@ class OrtOpenvinoBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: OpenVINO compiles while a session is opened. Refuses what `load` would refuse."""
-        check_provider_request(artifact, spec)
+        check_plugin_request(artifact, spec)
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtOpenvinoEngine:
         """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs."""
-        check_provider_request(artifact, spec)
+        check_plugin_request(artifact, spec)
         return OrtOpenvinoEngine(open_provider(artifact, spec), artifact, spec)
 
 
 create_backend = OrtOpenvinoBackend
 
 
-def find_device() -> Any:
+def find_cpu() -> Any:
     devices = find_devices(PROVIDER)
     for device in devices:
         if device.ep_metadata.get("ov_device") == DEVICE:
@@ -75,25 +80,25 @@ def find_device() -> Any:
     )
 
 
-def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
+def check_plugin_request(artifact: Artifact, spec: EngineSpec) -> None:
     check_request(artifact, spec, ("onnx",), ORT_OPENVINO.precisions)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
     if spec.precision == "bf16":
-        check_instructions(spec, "BF16" in read_capabilities(), options["force"] == "1")
+        check_instructions(spec, "BF16" in read_plugin_capabilities(), options["force"] == "1")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if spec.threads > cores:  # it would take fewer without a word
         raise BackendUnavailable(f"{NAME} was asked for {spec.threads} threads; the process may use {cores} CPUs")
 
 
-def read_capabilities() -> tuple[str, ...]:
+def read_plugin_capabilities() -> tuple[str, ...]:
     """What OpenVINO's CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
-    return tuple(find_device().ep_metadata.get("OPTIMIZATION_CAPABILITIES", "").split())
+    return tuple(find_cpu().ep_metadata.get("OPTIMIZATION_CAPABILITIES", "").split())
 
 
-def make_provider_options(spec: EngineSpec) -> dict[str, str]:
+def make_openvino_options(spec: EngineSpec) -> dict[str, str]:
     """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
-    chosen = list_settings(spec.threads, find_hint(known(spec.precision), read_capabilities()))
+    chosen = list_settings(spec.threads, find_hint(known(spec.precision), read_plugin_capabilities()))
     texts = {True: "YES", False: "NO"}
     told = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
     return {"load_config": json.dumps({DEVICE: told})}
@@ -101,7 +106,7 @@ def make_provider_options(spec: EngineSpec) -> dict[str, str]:
 
 def open_provider(artifact: Artifact, spec: EngineSpec, settings: Any = None) -> Any:
     chosen = read_options(spec, OPTIONS)
-    return open_session(artifact, PROVIDER, find_device(), make_provider_options(spec), chosen, settings)
+    return open_provider_session(artifact, PROVIDER, find_cpu(), make_openvino_options(spec), chosen, settings)
 
 
 class OrtOpenvinoEngine(ProviderEngine):
@@ -116,10 +121,10 @@ class OrtOpenvinoEngine(ProviderEngine):
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)
         settings = make_plain_options(1, read_options(self._spec, OPTIONS)["opt"])
-        return read_node_times(record_profile(opened, settings, self._feeds))
+        return split_node_times(record_events(opened, settings, self._feeds))
 
 
-def read_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
+def split_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
     """The nodes of OpenVINO's graph over the calm runs, and the kernels that ONNX Runtime ran itself.
 
     Source: the Chrome trace of ONNX Runtime 1.31 with onnxruntime-ep-openvino 1.8: an event for each node of OpenVINO's

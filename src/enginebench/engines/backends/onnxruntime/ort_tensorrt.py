@@ -20,7 +20,7 @@ from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
 from enginebench.engines.backends.onnxruntime.ort import probe_provider
 from enginebench.engines.backends.onnxruntime.providers import FELL_BACK
 from enginebench.engines.ort import ERRORS_ONLY, OrtEngine
-from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.refusals import make_refusal
 from enginebench.engines.request import check_request, read_options
 
 NAME, OPTIONS = ORT_TENSORRT.name, ORT_TENSORRT.options
@@ -44,7 +44,7 @@ class OrtTensorRtBackend:
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: engines are built while a session is loaded, and cached."""
         check_request(artifact, spec, ("onnx",), ORT_TENSORRT.precisions, (spec.device,))
-        make_provider_options(artifact, spec, self._cache_dir)
+        make_tensorrt_options(artifact, spec, self._cache_dir)
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtEngine:
@@ -52,15 +52,15 @@ class OrtTensorRtBackend:
         available = onnxruntime.get_available_providers()
         if PROVIDER not in available:
             raise BackendUnavailable(f"asked ONNX Runtime for {PROVIDER}; this build has {', '.join(available)}")
-        options = make_provider_options(artifact, spec, self._cache_dir)
+        options = make_tensorrt_options(artifact, spec, self._cache_dir)
         alone = read_options(spec, OPTIONS)["fallback"] == "refuse"
-        return OrtTensorRtEngine(open_session(artifact, options, alone=alone), artifact, spec)
+        return OrtTensorRtEngine(open_tensorrt_session(artifact, options, alone=alone), artifact, spec)
 
 
 create_backend = OrtTensorRtBackend
 
 
-def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:
+def make_tensorrt_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:
     """The provider's options: device, caches, one profile for exactly this batch.
 
     Source: the options of TensorrtExecutionProvider in ONNX Runtime's documentation.
@@ -84,7 +84,7 @@ def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path 
     return options | {f"trt_profile_{side}_shapes": shapes for side in ("min", "opt", "max") if shapes}
 
 
-def open_session(artifact: Artifact, options: dict[str, str], *, alone: bool) -> Any:
+def open_tensorrt_session(artifact: Artifact, options: dict[str, str], *, alone: bool) -> Any:
     """A session on TensorRT; unless it is to run all nodes `alone`, with CUDA for what it does not take."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = ERRORS_ONLY
@@ -102,7 +102,7 @@ def open_session(artifact: Artifact, options: dict[str, str], *, alone: bool) ->
                 "TensorRT does not run every node of the graph, or its libraries were not found: see ONNX Runtime's "
                 "messages. To time TensorRT with CUDA beside it: ort-tensorrt:fallback=allow"
             ) from error
-        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path} on TensorRT", error) from error
+        raise make_refusal(f"ONNX Runtime cannot load {artifact.path} on TensorRT", error) from error
     session.disable_fallback()
     if PROVIDER not in session.get_providers():
         raise BackendUnavailable(

@@ -10,7 +10,12 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
-from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
+from enginebench.engines.backends.onnxruntime.providers import (
+    Provider,
+    ProviderEngine,
+    find_devices,
+    open_provider_session,
+)
 from enginebench.engines.proof import Operator
 from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_number, read_options
 
@@ -43,29 +48,29 @@ class OrtTensorRtRtxBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: plans are built while a session is opened. Refuses what `load` would refuse."""
-        check_provider_request(artifact, spec)
+        check_rtx_request(artifact, spec)
         require_devices()
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtRtxEngine:
         """A session all of whose nodes TensorRT for RTX runs; arrays are on the host, so every run holds the copies."""
-        check_provider_request(artifact, spec)
+        check_rtx_request(artifact, spec)
         devices, index = require_devices(), read_index(spec)
         if index >= len(devices):
             raise BackendUnavailable(f"{NAME} finds {len(devices)} GPUs that it supports; there is no {spec.device}")
-        options = make_provider_options(artifact, spec, self._cache_dir)
-        session = open_session(artifact, PROVIDER, devices[index], options, read_options(spec, OPTIONS))
+        options = make_rtx_options(artifact, spec, self._cache_dir)
+        session = open_provider_session(artifact, PROVIDER, devices[index], options, read_options(spec, OPTIONS))
         return OrtTensorRtRtxEngine(session, artifact, spec)
 
 
 create_backend = OrtTensorRtRtxBackend
 
 
-def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
+def check_rtx_request(artifact: Artifact, spec: EngineSpec) -> None:
     check_request(artifact, spec, ("onnx",), ORT_TENSORRT_RTX.precisions, (spec.device,))
     check_graph_precision(artifact, spec)
     read_index(spec)
-    make_provider_options(artifact, spec, None)
+    make_rtx_options(artifact, spec, None)
 
 
 def require_devices() -> list[Any]:
@@ -78,7 +83,7 @@ def require_devices() -> list[Any]:
     return devices
 
 
-def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:
+def make_rtx_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:
     """The provider's options: one profile for exactly this batch, compiled kernels kept for the next process.
 
     Source: tensorrt_rtx_provider_options.h, which the package holds, 0.5.0.

@@ -20,7 +20,7 @@ from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
 from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check_interface
 from enginebench.engines.ort import make_plain_options
-from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.refusals import make_refusal
 
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
 # Source: onnxruntime, core/session/inference_session.cc, of `session.disable_cpu_ep_fallback`.
@@ -50,7 +50,7 @@ def register(provider: Provider) -> str:
         told = [f"{meaning}; " for words, meaning in provider.needs if words in str(error)]
         raise BackendUnavailable(
             f"engine {provider.engine}: {''.join(told)}the library of {provider.module} cannot be loaded "
-            f"({shorten(error)})"
+            f"({shorten_loader_error(error)})"
         ) from error
     return name
 
@@ -61,13 +61,13 @@ def find_devices(provider: Provider) -> list[Any]:
     return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
 
 
-def shorten(error: Exception) -> str:
+def shorten_loader_error(error: Exception) -> str:
     """What a loader's error says in the end, without the path of the library and ONNX Runtime's own words before."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rpartition(" with error: ")[2] if lines else type(error).__name__
 
 
-def open_session(
+def open_provider_session(
     artifact: Artifact,
     provider: Provider,
     device: Any,
@@ -90,7 +90,7 @@ def open_session(
                 f"{artifact.path}: {provider.engine} does not take every node, and ONNX Runtime's CPU provider would "
                 f"run the others. To measure the mixture anyway: {provider.engine}:fallback=allow"
             ) from error
-        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path} with {provider.engine}", error) from error
+        raise make_refusal(f"ONNX Runtime cannot load {artifact.path} with {provider.engine}", error) from error
     session.disable_fallback()
     if register(provider) not in session.get_providers():
         raise BackendUnavailable(f"asked ONNX Runtime for {provider.engine}, got {', '.join(session.get_providers())}")

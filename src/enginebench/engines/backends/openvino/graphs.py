@@ -17,7 +17,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
 from enginebench.core.store import open_partial
-from enginebench.engines.openvino import Graph, compile_model, read_graph
+from enginebench.engines.openvino import BoundGraph, compile_model, read_graph
 from enginebench.engines.refusals import explaining_refusal
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 UNCOMPILED = "OpenVINO cannot compile the graph"
 
 
-class GraphSource(Graph):
+class GraphSource(BoundGraph):
     """The graph of an artifact for the arrays of a call: compile what `open` gives."""
 
     def __init__(self, artifact: Artifact, *, static: bool) -> None:
@@ -56,7 +56,7 @@ class GraphSource(Graph):
             operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
             self.caveats = (make_caveat("rewritten_graph", operator=operator),)
         else:
-            check_interface(artifact, self.whole)
+            check_model_interface(artifact, self.whole)
 
     def _try_one(self) -> None:
         """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
@@ -84,7 +84,7 @@ class GraphSource(Graph):
             model = openvino.Core().read_model(self._rewritable.rewrite(shapes, values))
         except Exception:  # of onnx, its optimizer or OpenVINO: what it said of the file itself is what helps
             raise self._refusal from None
-        check_interface(self._artifact, model, unused=[s.name for s in self._artifact.inputs])
+        check_model_interface(self._artifact, model, unused=[s.name for s in self._artifact.inputs])
         return model
 
     def compile(
@@ -150,7 +150,7 @@ def save_model(model: Any, target: Path) -> None:
                 file.replace(target.with_name(file.name))
 
 
-def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()) -> None:
+def check_model_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()) -> None:
     """Checks that the graph's inputs and outputs are those of the artifact.
 
     Args:

@@ -13,7 +13,7 @@ import openvino
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
-from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
+from enginebench.core.feeds import check_feeds, choose_buckets, drop_filling, fill_batch, random_feeds, sum_entries
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile
 from enginebench.core.store import derive
@@ -124,7 +124,7 @@ def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, st
     return options
 
 
-def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
+def record_counters(compiled: Any, feeds: Feeds) -> list[list[Any]]:
     """The counters of every node after each of a few runs on these arrays."""
     request = compiled.create_infer_request()
     start = time.perf_counter()
@@ -196,7 +196,7 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             with explaining_refusal(UNCOMPILED):
                 compiled = compile_model(model, self._settings | COUNT)
             fed = list_fed(compiled)
-            runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
+            runs = record_counters(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
             # Those whose first input holds truth values: in counters these are eight bits, as INT8 is.
             boolean = frozenset(
                 node.get_friendly_name()
@@ -237,7 +237,7 @@ class OpenvinoStreams:
         try:
             entries = sum_entries(samples)
             size = next((b for b in self._buckets if b >= entries), entries) if self._graph.static else entries
-            feeds = join_samples(samples, size)
+            feeds = fill_batch(samples, size)
             check_feeds(self._artifact.inputs, feeds)
             key, compiled = self._compile(feeds)
             if key not in self._queues:
@@ -266,7 +266,7 @@ class OpenvinoStreams:
         except (RuntimeError, ArtifactError) as error:
             self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
         else:
-            self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), cut_entries(arrays, entries, size)))
+            self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), drop_filling(arrays, entries, size)))
 
     def _compile(self, feeds: Feeds) -> tuple[StreamKey, Any]:
         """(shapes and values that it is for, the graph compiled for arrays like these)."""

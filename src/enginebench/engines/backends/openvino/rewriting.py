@@ -61,7 +61,7 @@ class Rewritable:
             model = inliner.inline_local_functions(model)
         if any(domain.domain == "" and domain.version < AXIS_OPSET for domain in model.opset_import):
             model = version_converter.convert_version(model, AXIS_OPSET)
-        fix_shapes(model.graph, shapes)
+        set_input_shapes(model.graph, shapes)
         # Every node takes these values instead of the inputs, which stay and are not used.
         for value in (value for value in model.graph.input if value.name in values):
             tensor, shape = value.type.tensor_type, [axis.dim_value for axis in value.type.tensor_type.shape.dim]
@@ -97,7 +97,7 @@ def find_deciders(graph: GraphProto) -> Iterator[str]:
     yield from single & seen - {tensor.name for tensor in graph.initializer}
 
 
-def fix_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def set_input_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Gives the inputs these shapes; what the file says of shapes in between may be wrong by now, and goes."""
     for value in graph.input:
         if value.name in shapes:

@@ -53,7 +53,7 @@ def adopt_tensors(trt: Any, plan: Any, artifact: Artifact, options: dict[str, st
     return replace(artifact, inputs=tuple(fixed), outputs=outputs, allowed=allowed)
 
 
-def describe_tensors(
+def list_plan_tensors(
     trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32."""
@@ -86,7 +86,7 @@ class WatchedPlanEngine(PlanEngine):
         **others: Any,
     ) -> None:
         self._reader = reader
-        inputs, outputs = describe_tensors(library.trt, plan, artifact, options)
+        inputs, outputs = list_plan_tensors(library.trt, plan, artifact, options)
         super().__init__(library, plan, inputs, outputs, spec, options, **others)
 
     def profile_layers(self) -> LayerProfile:

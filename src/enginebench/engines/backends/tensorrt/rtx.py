@@ -132,7 +132,7 @@ class TensorRtRtxBackend(PlanBackend):
             "WEIGHT_STREAMING": options["weight_streaming"] == "1",
             "REQUIRE_USER_ALLOCATION": options["graph"] == "1",  # without it a stream cannot be captured
         }
-        targets = read_targets(options["compute_capability"], settings.precision)
+        targets = read_compute_capabilities(options["compute_capability"], settings.precision)
         settings = replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
         gpu, told = ", ".join(targets), (repr(settings),)
         record = PlanRecord(onnx_sha256=artifact.sha256, tensorrt=LIBRARY.version, gpu=gpu, flags=told, engine=NAME)
@@ -187,7 +187,7 @@ class TensorRtRtxBackend(PlanBackend):
 create_backend = TensorRtRtxBackend
 
 
-def read_targets(text: str, precision: Precision) -> tuple[str, ...]:
+def read_compute_capabilities(text: str, precision: Precision) -> tuple[str, ...]:
     """The compute capabilities of `8.6,8.9` or `8.6+8.9`; of an empty text, every one from 8.0 that has the type.
 
     They are always named to the builder: left to itself it drops those that lack a type, without a word.

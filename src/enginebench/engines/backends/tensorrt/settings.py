@@ -154,7 +154,7 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     """
     texts = [options[key] for key in ("min_shapes", "opt_shapes", "max_shapes")]
     profiles = [make_profile(*map(read_shapes, texts))] if any(texts) else []
-    profiles += [read_profile(line) for line in filter(None, options["profiles"].split(SEPARATOR))]
+    profiles += [read_shape_profile(line) for line in filter(None, options["profiles"].split(SEPARATOR))]
     dynamic = [s for s in artifact.inputs if any(isinstance(axis, str) for axis in s.shape)]
     if not profiles and dynamic:
         only = {s.name: concrete_shape(s, spec.batch) for s in dynamic}
@@ -192,7 +192,7 @@ def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def read_profile(text: str) -> ShapeProfile:
+def read_shape_profile(text: str) -> ShapeProfile:
     """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas."""
     sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
     for piece in filter(None, join_axes(text).split(",")):

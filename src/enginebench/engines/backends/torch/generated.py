@@ -27,8 +27,8 @@ from enginebench.engines.backends.torch.operators import (
     WATCHED_KERNEL,
     describe_modules,
     find_wrapped,
-    is_product,
     moves_memory,
+    multiplies_matrices,
     name_modules,
 )
 from enginebench.engines.proof import Operator
@@ -134,7 +134,7 @@ class GeneratedCode:
         for i, (mapping, graph) in enumerate(zip([*self._mappings, "{}"], [*graphs, {}], strict=True)):
             calls += [NamedCall(EAGER, True, layer) for at, layer in eager if at == i]  # behind the graph before it
             calls += name_calls(read_calls(mapping), graph)
-        named = [name_run(run, calls) for run in plain]
+        named = [match_run(run, calls) for run in plain]
         if any(run is None for run in named):
             return plain, "what ran is not what the compiler reported"
         return [run for run in named if run is not None], None
@@ -227,7 +227,11 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
     If several fit, or none does, nobody knows what the call is for.
     """
     own = [name for name in call.origins[0] if owner.get(name) == call.number and name in graph]
-    if not own or any(graph[name].product for name in own) or not is_product(find_operator(call.kernel)):
+    if (
+        not own
+        or any(graph[name].product for name in own)
+        or not multiplies_matrices(name_library_operator(call.kernel))
+    ):
         return
     between, products = list(own), list[str]()
     for each in between:  # which grows meanwhile
@@ -287,10 +291,12 @@ def trace_modules(
         torch.compile(module, backend=record, dynamic=False, fullgraph=fullgraph)(*tensors)
     broken = len(graphs) > 1
     wrapped = find_wrapped(module)
-    return [name_nodes(nodes, kinds, seen, within, wrapped=wrapped, broken=broken) for nodes, within in graphs]
+    return [
+        collect_compute_nodes(nodes, kinds, seen, within, wrapped=wrapped, broken=broken) for nodes, within in graphs
+    ]
 
 
-def name_nodes(
+def collect_compute_nodes(
     nodes: Iterable[Any],
     kinds: Mapping[str, str],
     seen: Counter[tuple[str, str]] | None = None,
@@ -318,17 +324,17 @@ def name_nodes(
     inside = Counter(chain.from_iterable(outer))
     found = {}
     for node in working:
-        path, kind = paths[node.name], find_kind(node)
+        path, kind = paths[node.name], name_operator(node)
         seen[path, kind] += 1
         alone = together[path] == 1 if path in kinds else inside[path] == 1 and not broken
         count = f" {seen[path, kind]}" if seen[path, kind] > 1 else ""
         layer = path if alone else f"{path}: {kind}{count}".removeprefix(": ")
         inputs = tuple(other.name for other in node.all_input_nodes)
-        found[node.name] = TracedNode(layer, inputs, is_product(kind))
+        found[node.name] = TracedNode(layer, inputs, multiplies_matrices(kind))
     return found
 
 
-def find_kind(node: Any) -> str:
+def name_operator(node: Any) -> str:
     """The operator of a node, as PyTorch calls it."""
     if isinstance(node.target, str):
         return node.target
@@ -358,16 +364,16 @@ class NamedCall(NamedTuple):
     @property
     def kind(self) -> str:
         """What it is: generated, or the library's operator."""
-        return find_operator(self.kernel) if self.library else GENERATED
+        return name_library_operator(self.kernel) if self.library else GENERATED
 
 
-def find_operator(kernel: str) -> str:
+def name_library_operator(kernel: str) -> str:
     """The operator of a library's call: `mm` of `extern_kernels.mm`, of `torch.ops.aten.mm.default`, of `aten.mm`."""
     words = kernel.split(".")
     return words[3] if kernel.startswith("torch.ops.") and len(words) > 3 else words[1]
 
 
-def name_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Operator] | None:
+def match_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Operator] | None:
     """What ran, each under the layer of its call; None where it does not fit the calls.
 
     Generated kernels are known by name. What runs between two of them belongs to the library's calls that stand between

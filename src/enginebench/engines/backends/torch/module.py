@@ -101,7 +101,7 @@ def load_ready_module(
     artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None
 ) -> Any:
     """The module on its device, as the options and the precision of the request want it."""
-    module = load_module(artifact, loader)
+    module = load_engine_module(artifact, loader)
     if options["fold_bn"] == "1":
         module = fold_batch_norms(module, artifact.model, make_checks(artifact.inputs, spec.batch))
     return place_module(module, artifact, spec, options)
@@ -115,7 +115,7 @@ def make_checks(specs: Sequence[TensorSpec], batch: int) -> Iterator[list[Any]]:
         yield [torch.from_numpy(array) for array in random_feeds(own, batch, seed=0).values()]
 
 
-def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
+def load_engine_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
     """The module of a `torch` artifact, in inference mode."""
     if loader is None:
         raise UsageError(f"{artifact.model} is a torch artifact; open the backend with a module loader")

@@ -265,7 +265,7 @@ def find_operator_dtype(name: str, dtype: str) -> str:
         return "int8"
     if name in CONVERSIONS:
         return REORDER
-    if not is_product(name) or NAMES.get(dtype) != "fp32":
+    if not multiplies_matrices(name) or NAMES.get(dtype) != "fp32":
         return dtype
     kind = "conv" if "conv" in name else "matmul"
     settings = getattr(torch.backends.mkldnn, kind, None)
@@ -274,6 +274,6 @@ def find_operator_dtype(name: str, dtype: str) -> str:
     return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"
 
 
-def is_product(operator: str) -> bool:
+def multiplies_matrices(operator: str) -> bool:
     """Whether an operator of PyTorch multiplies matrices, by its name."""
     return _PRODUCTS.search(operator) is not None

@@ -14,7 +14,7 @@ def load_module() -> Any:
     """The module as its engine takes it: its tensors in a row, on the CPU."""
     module, told = load_own(), facts.BUNDLE["artifact"]
     names = [spec["name"] for spec in told["inputs"]]
-    return flat.take_bytes(module, names, **told["normalize"]) if told["normalize"] else module
+    return flat.take_picture_bytes(module, names, **told["normalize"]) if told["normalize"] else module
 
 
 def load_own() -> Any:

@@ -23,7 +23,7 @@ from enginebench.features.fpga.frames import (
     Command,
     Status,
 )
-from enginebench.features.fpga.gateware.engine import MOST_LANES, Engine
+from enginebench.features.fpga.gateware.engine import MOST_LANES, InferenceCore
 from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
 from enginebench.features.fpga.network import Network
 
@@ -62,7 +62,7 @@ class Device(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.engine = engine = Engine(self.network, self.lanes, self.split)
+        m.submodules.engine = engine = InferenceCore(self.network, self.lanes, self.split)
         m.submodules.receiver = receiver = Receiver(self.divisor)
         m.submodules.transmitter = transmitter = Transmitter(self.divisor)
         m.submodules.queue = queue = SyncFIFOBuffered(width=3 + 3 + 8 + 8 + 1, depth=QUEUE_DEPTH)
@@ -76,7 +76,13 @@ class Device(wiring.Component):
         return m
 
     def _add_parser(
-        self, m: Module, receiver: Receiver, engine: Engine, queue: SyncFIFOBuffered, banks: _Banks, dropped: Signal
+        self,
+        m: Module,
+        receiver: Receiver,
+        engine: InferenceCore,
+        queue: SyncFIFOBuffered,
+        banks: _Banks,
+        dropped: Signal,
     ) -> None:
         """Bytes into requests, requests into the queue of answers; payloads go straight into the next bank."""
         m.submodules.request_crc = crc = CRC16_IBM_3740(8).create()
@@ -157,7 +163,7 @@ class Device(wiring.Component):
                 m.d.sync += banks.waiting.bit_select(banks.next, 1).eq(1)
 
     @staticmethod
-    def _add_scheduler(m: Module, engine: Engine, banks: _Banks) -> None:
+    def _add_scheduler(m: Module, engine: InferenceCore, banks: _Banks) -> None:
         """Starts the engine on the older input that waits: with both banks in use, the one to be written next."""
         bank = Signal()
         m.d.comb += [
@@ -174,7 +180,7 @@ class Device(wiring.Component):
         self,
         m: Module,
         transmitter: Transmitter,
-        engine: Engine,
+        engine: InferenceCore,
         queue: SyncFIFOBuffered,
         banks: _Banks,
         dropped: Signal,
@@ -240,7 +246,7 @@ class Device(wiring.Component):
                 m.next = "idle"
 
     def _add_payload(
-        self, m: Module, engine: Engine, place: tuple[Any, Any, Signal], dropped: Signal, count: Signal
+        self, m: Module, engine: InferenceCore, place: tuple[Any, Any, Signal], dropped: Signal, count: Signal
     ) -> Signal:
         """The byte of the answer at `index`, one cycle after it was fetched."""
         network, byte, (command, bank, index) = self.network, Signal(8), place

@@ -27,7 +27,7 @@ ANSWER_DELAY = 8
 MOST_LANES = 64
 
 
-class Engine(wiring.Component):
+class InferenceCore(wiring.Component):
     """Computes one inference a `start`; inputs and answers lie in two banks each, so that copies and compute overlap.
 
     `cycles` counts from the cycle behind `start` to the one that writes the last answer, and keeps the last count.

@@ -17,7 +17,7 @@ from enginebench.core.records import TEXT, Artifact, ReferenceKind, TensorSpec
 from enginebench.core.shapes import fits_shape, format_shape
 from enginebench.core.text import name_type
 from enginebench.engines.refusals import explaining_refusal
-from enginebench.models.onnx.reference import open_session
+from enginebench.models.onnx.reference import open_reference_session
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.child.jobs import NoteCall, ReferenceAnswer, ReferenceJob
 from enginebench.runs.child.perform.answers import ask_engine, measure_variation
@@ -52,7 +52,7 @@ def open_graph(kind: ReferenceKind, artifact: Artifact, threads: int) -> GraphEn
 def open_unoptimized(artifact: Artifact, threads: int) -> ComputeCall:
     """The graph on ONNX Runtime, which runs its nodes one by one as they stand."""
     with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
-        session = open_session(artifact.path, artifact.operator_libraries, optimize=False, threads=threads)
+        session = open_reference_session(artifact.path, artifact.operator_libraries, optimize=False, threads=threads)
     names, text = [spec.name for spec in artifact.outputs], [s.name for s in artifact.inputs if s.dtype == TEXT]
 
     def compute(feeds: Feeds) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.core.aoti import is_package, read_record
+from enginebench.core.aoti import is_package, read_package_record
 from enginebench.core.commands import VERB
 from enginebench.core.errors import (
     ArtifactError,
@@ -272,7 +272,7 @@ def _take_plan(path: Path, out_dir: Path) -> Artifact:
 def _take_package(path: Path, out_dir: Path) -> Artifact:
     """A package of AOTInductor, brought into the run's folder, as its record describes it; nothing of it is loaded."""
     try:
-        told = msgspec.convert(read_record(path).get("artifact"), Artifact)
+        told = msgspec.convert(read_package_record(path).get("artifact"), Artifact)
     except msgspec.ValidationError as error:
         raise ArtifactError(f"{path} has a damaged record ({error}). Build it again") from error
     if told.kind != "aoti" or not told.inputs or told.operator_libraries:
