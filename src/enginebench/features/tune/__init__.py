@@ -5,7 +5,11 @@ from enginebench.core.features import Feature, Verb
 FEATURE = Feature(
     verbs=(Verb("tune", "Find", "Search engine settings for the fastest with the same outputs.", "verb"),),
     functions={"tune": "verb:tune"},
-    jobs={"sensitivity": "jobs:SensitivityJob"},
+    jobs={"regions": "jobs:RegionsJob", "sensitivity": "jobs:SensitivityJob"},
     offers={"tune_run": "session:tune_run"},
-    documents={"enginebench.tune/1": "records:TuneDocument", "enginebench.mixed/2": "mixed:MixedDocument"},
+    documents={
+        "enginebench.tune/1": "records:TuneDocument",
+        "enginebench.mixed/2": "mixed:MixedDocument",
+        "enginebench.regions/1": "region_graphs:RegionsDocument",
+    },
 )

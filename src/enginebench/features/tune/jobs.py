@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
@@ -51,3 +51,52 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
         from enginebench.features.tune.sensitivity import measure_sensitivity
 
         return measure_sensitivity(self, note)
+
+
+class Region(Struct, frozen=True, kw_only=True):
+    """Groups of nodes between two cuts; `name` is that of its first node."""
+
+    name: str
+    nodes: tuple[str, ...]  # of the prepared graph
+    originals: tuple[str, ...]  # of the exported graph
+    macs: int = 0
+
+
+class RegionTime(Struct, frozen=True, kw_only=True):
+    """Neighbouring regions, by index, and how much faster the graph is with their Q/DQ pairs than without.
+
+    `changed`: they were left as the comparison had them, in 8 bits or in floats, since it gained enough.
+    """
+
+    first: int
+    last: int
+    speedup: Estimate
+    changed: bool
+
+
+class RegionsAnswer(Struct, frozen=True, kw_only=True):
+    regions: tuple[Region, ...]
+    inside: tuple[int, ...]  # indices of those that stay in 8 bits
+    comparisons: tuple[RegionTime, ...]
+    throughout: Estimate  # speed of 8 bits throughout over that of none
+    gain: Estimate | None  # of the regions over the faster of both; None: nothing gained
+    seconds: float
+
+
+class RegionsJob(Job[RegionsAnswer], frozen=True, kw_only=True, tag="regions"):
+    """Time regions of a graph with and without their Q/DQ pairs, and keep the pairs that pay.
+
+    After `time_limit_s` the regions that are left stay as they are.
+    """
+
+    artifact: Artifact  # the FP32 graph
+    quantized: Artifact  # what a recipe made of it
+    engine: EngineSpec
+    seed: int
+    out_dir: str
+    time_limit_s: float = 300.0
+
+    def perform(self, note: NoteCall, keep: KeepCall[RegionsAnswer]) -> RegionsAnswer:
+        from enginebench.features.tune.regions import choose_regions
+
+        return choose_regions(self, note)

@@ -42,6 +42,7 @@ from enginebench.features.tune.records import (
     read_search,
     write_search,
 )
+from enginebench.features.tune.region_graphs import RegionProposer
 from enginebench.features.tune.search import NO_TIME, Search
 from enginebench.features.tune.sections import FOOTER, SHOWN, draw_frontier, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
@@ -266,7 +267,9 @@ def tune_model(
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
-            lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer | Remaining))
+            lines = (
+                p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer | RegionProposer | Remaining)
+            )
             notes = (*warnings, *before, *document.notes, *(line for found in lines for line in found), *remains)
             return replace(document, notes=notes, started_utc=run.started_utc)
 
@@ -318,6 +321,7 @@ def _open(
     arms, never = find_arms(request, run.machine, sources.artifacts)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed, read_gains(folder.root))]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
+        proposers.insert(0, RegionProposer(request, arms, rows, folder, reporter))
         proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter))
     timed = TimedTrack(request, rows, campaign)
     proposers.insert(0, LowerLevels(arms, timed.is_changed))

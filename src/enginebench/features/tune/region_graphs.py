@@ -1,0 +1,187 @@
+"""8 bits where they pay: for each engine, the graph whose regions in 8 bits are those that were faster so.
+
+Asked once for an engine, of its fastest setting with Q/DQ pairs, where 8 bits throughout gain little or lose. The race
+judges the graph like any other candidate.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import format_options, format_precision, known, name_mix
+from enginebench.core.recipes import find_needs
+from enginebench.core.records import Artifact, Estimate
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.text import count_of, list_some
+from enginebench.engines.registry import takes
+from enginebench.features.tune.jobs import RegionsAnswer, RegionsJob
+from enginebench.features.tune.proposals import Tried
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.space import Arm, Setting
+from enginebench.features.tune.track import Rows
+from enginebench.models.precision.exclusion import write_exclusion
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.folder import RunFolder, check_inside
+from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.targets.sources import describe_graph, make_graph
+
+REGIONS_SCHEMA = "enginebench.regions/1"
+REGIONS_FILE = "regions.json"
+# Fraction of the search's budget that comparing the regions of one engine may take.
+SHARE = 0.2
+# Where 8 bits throughout are more than so many times as fast as floats in the same engine, regions are not compared: a
+# mix gained 2% where they are 2.2 times as fast, and 16 to 20% where they are 0.9 to 1.1 times (docs/tune.md).
+GAINS_ENOUGH = 1.5
+
+
+class RegionGraph(Struct, frozen=True, kw_only=True):
+    """What came of one engine; `name` and `artifact` of the graph, if one was made, and `excluded` its FP32 nodes."""
+
+    setting: Setting
+    label: str
+    answer: RegionsAnswer | None = None
+    name: str = ""
+    artifact: Artifact | None = None
+    excluded: tuple[str, ...] = ()  # names of the exported graph's nodes
+    reason: str | None = None  # why there is no graph
+
+
+class RegionsDocument(Struct, frozen=True, kw_only=True):
+    schema: str = REGIONS_SCHEMA
+    engines: tuple[RegionGraph, ...] = ()
+
+
+class RegionProposer:
+    """Proposes one graph for each engine with 8 bits; `document` is what it found out."""
+
+    name = "8 bits by region"
+
+    def __init__(
+        self, request: SearchRequest, arms: Iterable[Arm], rows: Rows, folder: RunFolder, reporter: Reporter
+    ) -> None:
+        self._request, self._rows, self._folder, self._reporter = request, rows, folder, reporter
+        self._arms = [arm for arm in arms if takes(arm.engine) == "onnx"]
+        self.document = read_regions(folder)
+        for one in self.document.engines:
+            if one.artifact is not None:
+                rows.graphs[one.name] = folder.open(one.artifact)
+
+    def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+        seen, found = {one.setting.name for one in tried}, list[Setting]()
+        for arm in self._arms:
+            setting = self._choose_setting(arm, tried) if arm.precision == "int8" else None
+            if setting is None or len(found) == count:
+                continue
+            made = next((one for one in self.document.engines if one.setting.engine == setting.engine), None)
+            made = made or self._save(self._compare(setting))
+            graph = replace(made.setting, graph=made.name)
+            if made.name and graph.name not in seen:
+                found.append(graph)
+        return found
+
+    def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
+        return tuple(format_regions(one) for one in self.document.engines)
+
+    def _choose_setting(self, arm: Arm, tried: Sequence[Tried]) -> Setting | None:
+        """The fastest setting of an engine that has Q/DQ pairs and keeps the outputs, if regions are worth a look."""
+        ran = [one for one in tried if one.setting.engine == arm.engine and one.cost is not None]
+        floats = [one.cost or 0.0 for one in ran if one.setting.precision != "int8"]
+        pairs = [
+            one
+            for one in ran
+            if one.setting.precision == "int8"
+            and not one.setting.graph
+            and find_needs("int8", one.setting.recipe) != "nothing"
+        ]
+        best = min(pairs, key=lambda one: one.cost or 0.0, default=None)
+        if best is None or (floats and min(floats) > GAINS_ENOUGH * (best.cost or 0.0)):
+            return None
+        return best.setting
+
+    def _save(self, found: RegionGraph) -> RegionGraph:
+        self.document = replace(self.document, engines=(*self.document.engines, found))
+        write_atomic(self._folder.root / REGIONS_FILE, encode(self.document, indent=2))
+        return found
+
+    def _compare(self, setting: Setting) -> RegionGraph:
+        """What came of comparing regions; one that fails says why, and costs the search nothing else."""
+        measure, run = self._request.run.measure, self._request.run
+        full = self._rows.plan(setting, measure)
+        precision = format_precision(full.engine.precision, full.engine.recipe)
+        label = f"{format_options(setting.engine, setting.options)} {precision}"
+        found, given = RegionGraph(setting=setting, label=label), self._rows.graph
+        if full.skip or full.source is None or given is None:
+            return replace(found, reason=full.skip or "there is no graph")
+        self._reporter.step(f"{label}: one region at a time")
+        limit_s = SHARE * self._request.budget_s
+        job = RegionsJob(
+            artifact=given,
+            quantized=full.source,
+            engine=full.engine,
+            seed=measure.seed,
+            out_dir=str(self._folder.artifacts / "regions"),
+            time_limit_s=limit_s,
+        )
+        try:
+            timeout_s = min(run.timeout_s + limit_s, self._rows.find_left())
+            answer = run_child(job, timeout_s=timeout_s, on_note=tell_steps(self._reporter, label))
+            found = replace(found, answer=answer)
+            if answer.gain is None or not 0 < len(answer.inside) < len(answer.regions):
+                return replace(found, reason="no mix of both is faster")
+            excluded = list_excluded(answer)
+            to, recipe = known(full.engine.precision), full.engine.recipe
+            graph = describe_graph(run, given, to, recipe, self._folder.artifacts, exclude=excluded)
+            made = make_graph(run, graph, self._reporter)
+        except EngineBenchError as error:
+            self._reporter.say(f"{label}: no 8 bits by region: {error}")
+            return replace(found, reason=str(error))
+        name = f"regions-{name_mix(excluded)}"
+        self._rows.graphs[name] = made
+        write_list(self._folder.root / f"{name}.txt", label, excluded)
+        return replace(found, name=name, artifact=self._folder.relative(made), excluded=excluded)
+
+
+def list_excluded(answer: RegionsAnswer) -> tuple[str, ...]:
+    """Names of the exported graph's nodes that stay in FP32."""
+    outside = [region for i, region in enumerate(answer.regions) if i not in answer.inside]
+    return tuple(name for region in outside for name in region.originals)
+
+
+def write_list(path: Path, label: str, excluded: Sequence[str]) -> None:
+    write_exclusion(
+        path, excluded, [f"nodes that stay in FP32, as they are faster so, for {label}: quantize --exclude"]
+    )
+
+
+def format_regions(found: RegionGraph) -> str:
+    """Which regions stay in 8 bits, and what that gains."""
+    if found.answer is None or found.answer.gain is None or not found.name:
+        return f"{found.label}: no 8 bits by region: {found.reason}."
+    answer, gain = found.answer, format_gain(found.answer.gain)
+    names = list_some([answer.regions[i].name for i in answer.inside], 3)
+    kept = f"{len(answer.inside)} of {count_of(len(answer.regions), 'regions')}"
+    faster = "8 bits throughout" if answer.throughout.value > 1 else "floats throughout"
+    return (
+        f"{found.label}: 8 bits pay in {kept} (from {names}): {gain} as fast as {faster}, in one process; 8 bits "
+        f"throughout are {format_gain(answer.throughout)} as fast as floats."
+    )
+
+
+def format_gain(ratio: Estimate) -> str:
+    """A ratio with its interval: 1.205x (1.183 to 1.228)."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f}x"
+    return f"{ratio.value:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def read_regions(folder: RunFolder) -> RegionsDocument:
+    """What a search has found out about regions; nothing, if it has not begun."""
+    path: Path = folder.root / REGIONS_FILE
+    if not path.exists():
+        return RegionsDocument()
+    check_inside(folder.root, path)
+    advice = "It is from another version of enginebench: begin the search anew in another folder"
+    return read_record(path, RegionsDocument, REGIONS_SCHEMA, advice)
