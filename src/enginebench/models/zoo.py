@@ -197,12 +197,15 @@ def _is_file(path: Path) -> bool:
 def _find_special(path: Path) -> str:
     """Return what a path is that is there and neither a file nor a folder; "" of any other."""
     try:
-        if path.is_symlink() and not path.exists():
-            return "a link that leads to no file"
+        link = path.is_symlink()
+    except OSError:  # a text that is too long for a name
+        return ""
+    try:
         special = path.exists() and not path.is_dir() and not path.is_file()
+        broken = link and not path.exists()
     except (OSError, RuntimeError):  # RuntimeError: a link that leads to itself, before Python 3.13
-        return "a link that leads to no file" if path.is_symlink() else ""
-    return "a pipe or a device" if special else ""
+        special, broken = False, link
+    return "a link that leads to no file" if broken else "a pipe or a device" if special else ""
 
 
 def _resolve_file(text: str, path: Path) -> ModelRef:
