@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from enginebench import __version__
-from enginebench.core.commands import COMMAND, OPTIONS, VERB
+from enginebench.core.commands import COMMAND, VERB
 from enginebench.core.errors import (
     ArtifactError,
     DependencyError,
@@ -320,7 +320,7 @@ def command(
             kept = usual | {key: given.pop(key) for key in printed if key in given}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
-            before = VERB.set(made.name if made.name in OPTIONS else VERB.get())
+            before = VERB.set(made.name or VERB.get())
             try:
                 with starting(made.name):
                     body(**given, **hidden, **absent, shown=kept)

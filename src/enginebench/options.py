@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from enginebench.core.commands import OPTIONS, VERB
+from enginebench.core.commands import VERB
 from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
@@ -172,7 +172,7 @@ def verb(record: type) -> Callable[[F], F]:
                     raise UsageError(f"{name}: the text is empty; expected a text, or None")
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
             bound.arguments["options"] = fill(record, bound.arguments["options"])
-            before = VERB.set(function.__name__ if function.__name__ in OPTIONS else VERB.get())
+            before = VERB.set(function.__name__)
             try:
                 return function(*bound.args, **bound.kwargs)
             finally:

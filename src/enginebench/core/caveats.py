@@ -7,16 +7,22 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.commands import format_command
+from enginebench.core.commands import format_command, list_own_options
 from enginebench.core.records import Caveat, CaveatCode, Figure
-from enginebench.core.text import clean_lines
+from enginebench.core.text import clean_lines, list_or
 
 
 class Template(Struct, frozen=True):
-    """What is said of a doubt; `{figure}` and `{figure:format}` stand for its figures, or for the range of several."""
+    """The text of a warning; `{figure}` and `{figure:format}` stand for its figures, or for the range of several.
+
+    `{options}` in an advice stands for those of `options` that the verb at work has; where it has none of them, the
+    advice is `otherwise`.
+    """
 
     message: str
     advice: str
+    options: tuple[str, ...] = ()
+    otherwise: str = ""
 
 
 _FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
@@ -41,11 +47,15 @@ TEMPLATES: dict[str, Template] = {
     "builds_differ": Template(
         "{builds} builds of this engine differ by {between:.1%} (95% interval {low:.1%} to {high:.1%}), beside "
         "{within:.1%} between processes of one build",
-        "never compare one build with one build; compare several of both sides (--builds), and keep the best",
+        "never compare one build with one build; compare several of both sides ({options}), and keep the best",
+        ("--builds",),
+        "never compare one build with one build; compare several of both sides, and keep the best",
     ),
     "call_overhead": Template(
         "the call through Python takes {share:.0%} of the median",
-        "use a larger --batch, or call this engine from C or C++",
+        "use a larger {options}, or call this engine from C or C++",
+        ("--batch", "--max-batch"),
+        "call this engine from C or C++",
     ),
     "checked_by_evaluator": Template(
         "ONNX Runtime cannot run this graph on a CPU ({why}); it was checked with onnx's reference evaluator",
@@ -75,7 +85,9 @@ TEMPLATES: dict[str, Template] = {
     ),
     "constant_answers": Template(
         "the reference's outputs for {n} inputs hardly differ, so agreement shows little",
-        "give --weights FILE, or --inputs for which the outputs differ",
+        "give trained weights or real inputs: {options}",
+        ("--weights", "--inputs", "--data"),
+        "give trained weights, or real inputs",
     ),
     "cuda_graph_failed": Template(
         "requested {switch} {asked}; the log reports {seen}",
@@ -94,7 +106,9 @@ TEMPLATES: dict[str, Template] = {
     ),
     "enqueue_bound.share": Template(
         "the GPU waits for the host: enqueueing takes {share:.0%} of the device time",
-        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1) or a larger --batch",
+        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1) or a larger {options}",
+        ("--batch", "--max-batch"),
+        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1)",
     ),
     "enqueue_bound.tool": Template("trtexec: {warning}", "launch as a CUDA graph"),
     "environment.clock_source": Template(
@@ -108,14 +122,16 @@ TEMPLATES: dict[str, Template] = {
     "environment.copies": Template(
         "scope io: trtexec adds up copy, computation and copy; tensorrt also copies between your arrays and pinned "
         "memory",
-        "compare with --scope compute",
+        "compare with {options} compute",
+        ("--scope",),
+        "compare the computation alone",
     ),
     "environment.not_pinned": Template(
         "the process could not be pinned to its CPUs", "on Linux, allow sched_setaffinity; elsewhere expect more spread"
     ),
     "environment.plans": Template(
         "trtexec and tensorrt ran different plans: each built its own, and tactics differ by build",
-        "build one plan and give it as TARGET to both: bench F.plan --engine tensorrt --against trtexec",
+        "build one plan and give it as TARGET to both: `bench F.plan --engine tensorrt --against trtexec`",
     ),
     "environment.powersave": Template(
         "the CPU frequency governor is 'powersave': clocks follow the load",
@@ -130,7 +146,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "environment.suboptimal_plan": Template(
         "TensorRT for RTX calls the plan suboptimal on this GPU",
-        "build it again, with the GPU's own compute capability among those of --compute-capability",
+        "build it again, with the GPU's own compute capability among those of `build --compute-capability`",
     ),
     "environment.switch": Template(
         "{what} is {theirs} in trtexec and {mine} in tensorrt",
@@ -182,11 +198,15 @@ TEMPLATES: dict[str, Template] = {
     ),
     "implausible_time.repeated": Template(
         "calls on new inputs take at least {first_ms:.2g} ms, repeated calls {again_ms:.2g} ms: work is skipped",
-        "only the time on new inputs is that of the model: measure it with --scope io",
+        "only the time on new inputs is that of the model: measure it with {options} io",
+        ("--scope",),
+        "only the time on new inputs is that of the model",
     ),
     "implausible_time.bind": Template(
         "binding the inputs takes {bind_ms:.2g} ms, and a timed call {run_ms:.2g} ms: the work is done ahead",
-        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with --scope io",
+        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with {options} io",
+        ("--scope",),
+        "the engine must compute in run: enginebench.testing.check_backend shows it",
     ),
     "kept_fp32": Template(
         "nodes that stay in FP32, as {reason}: {count} ({names})",
@@ -252,7 +272,9 @@ TEMPLATES: dict[str, Template] = {
     ),
     "noisier_than_usual": Template(
         "noisier than {precision} usually is: {found}",
-        "accepted, since a coarser precision was requested, too: compare accuracy with --data, or take a wider one",
+        "accepted, since a coarser precision was requested, too: compare accuracy with {options}, or take a wider one",
+        ("--data",),
+        "accepted, since a coarser precision was requested, too: compare accuracy, or take a wider one",
     ),
     "nonfinite.outputs": Template(
         "{count} output values are not finite, its own and the reference's together",
@@ -265,12 +287,23 @@ TEMPLATES: dict[str, Template] = {
     "nonfinite.times": Template("{count} values are inf or nan", "measure again"),
     "no_score": Template("no score: {reason}", "without one it is not recommended"),
     "not_settled.cold_start": Template(
-        "the engine was still warming up during {share:.0%} of the samples", "raise --warmup"
+        "the engine was still warming up during {share:.0%} of the samples",
+        "raise {options}",
+        ("--warmup",),
+        "let it run longer before it is timed",
     ),
-    "not_settled.limit": Template("latency had not settled at the limit of time or samples", "raise --time-limit"),
+    "not_settled.limit": Template(
+        "latency had not settled at the limit of time or samples",
+        "raise {options}",
+        ("--time-limit", "--time-budget"),
+        "measure longer",
+    ),
     "not_settled.tool": Template("trtexec: {warning}", "lock the GPU's clock, or measure longer"),
     "not_settled.warmup": Template(
-        "latency had not settled after warm-up in {unsettled} of {total} trials", "raise --warmup"
+        "latency had not settled after warm-up in {unsettled} of {total} trials",
+        "raise {options}",
+        ("--warmup",),
+        "let it run longer before it is timed",
     ),
     "optimizer_changes.export": Template(
         "ONNX Runtime's optimizer changes the outputs of this graph, which is right: {where} by {share:.2g} of the "
@@ -335,7 +368,9 @@ TEMPLATES: dict[str, Template] = {
     ),
     "random_inputs": Template("the inputs are random (seed {seed})", "{cure}"),
     "random_inputs.check": Template("outputs were compared on random inputs (seed {seed})", "{cure}"),
-    "random_weights": Template("weights are random, seed {seed} ({reason})", "give --weights FILE"),
+    "random_weights": Template(
+        "weights are random, seed {seed} ({reason})", "give {options} FILE", ("--weights",), "give trained ones"
+    ),
     "relabelled": Template(
         "{record} Reported as {ran}", "compare it with {ran}; another engine or recipe may have kernels for {asked}"
     ),
@@ -361,7 +396,10 @@ TEMPLATES: dict[str, Template] = {
         "leave the generator a core of its own: fewer --threads or --streams",
     ),
     "single_process": Template(
-        "measured in a single trial: no interval, no verdict", "raise --processes (--quick times one trial)"
+        "measured in a single trial: no interval, no verdict",
+        "raise {options}",
+        ("--processes",),
+        "measure more trials",
     ),
     "state_restored": Template(
         "the module writes into its buffers in forward: {buffers}",
@@ -375,24 +413,36 @@ TEMPLATES: dict[str, Template] = {
     "throttled.device": Template(
         "the device was throttled during {share:.0%} of the samples", "cool it or lower the load, then measure again"
     ),
-    "too_few_samples.batches": Template("{n} batches cannot carry p99, which needs {needed}", "raise --time-limit"),
+    "too_few_samples.batches": Template(
+        "{n} batches cannot carry p99, which needs {needed}", "raise {options}", ("--time-limit",), "measure longer"
+    ),
     "too_few_samples.none": Template("no process has a sample", "see its reason"),
     "too_few_samples.p99": Template(
-        "{n} samples are too few for p99, which needs {needed}", "raise --time-limit, --iters or --processes"
+        "{n} samples are too few for p99, which needs {needed}",
+        "raise {options}",
+        ("--time-limit", "--iters", "--processes"),
+        "measure longer",
     ),
-    "too_few_samples.processes": Template("{n} trials, and a verdict needs {needed}", "--processes {needed} or more"),
+    "too_few_samples.processes": Template(
+        "{n} trials, and a verdict needs {needed}",
+        "{options} {needed} or more",
+        ("--processes",),
+        "measure {needed} trials or more",
+    ),
     "too_few_samples.requests": Template(
         "{n} requests are too few for p{percentile}, which needs {needed}", "raise --duration or --qps"
     ),
     "too_few_samples.queries": Template(
-        "{n} queries; an interval of p99 needs {needed}", "raise --iterations or --duration"
+        "{n} queries; an interval of p99 needs {needed}", "raise trtexec's --iterations or --duration"
     ),
     "uneven_processes": Template(
         "the same engine twice: even and odd trials differ by {difference:.1%}", "look for what disturbs the machine"
     ),
     "unread_boxes": Template(
         "output {output} looks like a detector's boxes; it was compared as numbers",
-        "give --task detection: then boxes are matched as a user sees them",
+        "give {options} detection: then boxes are matched as a user sees them",
+        ("--task",),
+        "compare it as detection: then boxes are matched as a user sees them",
     ),
     "unsteady": Template(
         "on average {in_system:.3g} requests were in the system, where Little's law expects {expected:.3g}: the queue "
@@ -420,7 +470,9 @@ TEMPLATES: dict[str, Template] = {
     "work_outside_run": Template(
         "run leaves {share:.0%} of its work to the fetch of the outputs, which is not timed",
         "the engine must return from run when its outputs are complete: enginebench.testing.check_backend shows it; "
-        "measure it with --scope io until then",
+        "measure it with {options} io until then",
+        ("--scope",),
+        "the engine must return from run when its outputs are complete: enginebench.testing.check_backend shows it",
     ),
 }
 
@@ -496,4 +548,7 @@ def _word_alike(alike: Sequence[Caveat]) -> tuple[str, str]:
 def _word(template: Template, figures: Mapping[str, object]) -> tuple[str, str]:
     """(what was seen, what to do), with the figures in their places."""
     of_processes = _OF_PROCESSES if "in_processes" in figures else ""
-    return (template.message + of_processes).format(**figures), template.advice.format(**figures)
+    own, advice = list_own_options(template.options), template.advice
+    if template.options and not own:
+        advice = template.otherwise
+    return (template.message + of_processes).format(**figures), advice.format(**figures, options=list_or(own))

@@ -15,39 +15,59 @@ COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
 VERB: ContextVar[str] = ContextVar("VERB", default="run")
 
 _MODEL_INPUTS = ("--inputs", "--input-shape", "--weights", "--ort-extension")
+_TRIALS = ("--warmup", "--time-limit", "--iters", "--processes")
 # Verb -> the options that outputs name for it. A test holds every verb and option against the parser.
 OPTIONS: dict[str, frozenset[str]] = {
-    "accuracy": frozenset({"--data", "--targets", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
+    "accuracy": frozenset({"--data", "--targets", "--task", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
     "baseline save": frozenset(),
-    "bench": frozenset({"--against", "--engine", "--dry-run", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
-    "bisect": frozenset(_MODEL_INPUTS),
-    "build": frozenset(
-        {"--engine", "--precision", "--weak-typing", "--calib", "--calib-cache", "--dry-run", "--no-wait"}
+    "bench": frozenset(
+        {
+            *("--against", "--batch", "--builds", "--engine", "--dry-run", "--scope", "--no-wait", "--allow-code"),
+            *_TRIALS,
+            *_MODEL_INPUTS,
+        }
     ),
-    "calibrate": frozenset({"--data", "--keep-batches", "--out", *_MODEL_INPUTS}),
+    "bisect": frozenset({"--batch", "--scope", *_TRIALS, *_MODEL_INPUTS}),
+    "build": frozenset(
+        {"--batch", "--engine", "--precision", "--weak-typing", "--calib", "--calib-cache", "--dry-run", "--no-wait"}
+    ),
+    "calibrate": frozenset({"--batch", "--data", "--keep-batches", "--out", *_MODEL_INPUTS}),
     "deliver": frozenset({"--row", "--out", "--allow-code", "--allow-native-code"}),
-    "diff": frozenset({"--data", "--inputs", "--targets"}),
-    "drift": frozenset({"--no-wait", "--allow-code", *_MODEL_INPUTS}),
+    "diff": frozenset({"--data", "--inputs", "--targets", "--task"}),
+    "drift": frozenset({"--task", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
     "env list": frozenset(),
     "env make": frozenset(),
-    "export": frozenset(_MODEL_INPUTS),
+    "export": frozenset({"--batch", *_MODEL_INPUTS}),
     "fpga synth": frozenset(),
     "fpga verilog": frozenset(),
     "infer": frozenset({"--no-wait", *_MODEL_INPUTS}),
-    "load": frozenset({"--find-capacity", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}),
-    "profile": frozenset({"--no-wait", *_MODEL_INPUTS}),
+    "load": frozenset(
+        {"--find-capacity", "--max-batch", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
+    ),
+    "profile": frozenset({"--batch", "--no-wait", *_MODEL_INPUTS}),
     "quantize": frozenset({"--to", "--calib", "--calib-cache", "--inputs", "--ort-extension"}),
     "report": frozenset({"--warnings"}),
     "roofline": frozenset({"--quick", "--no-wait"}),
     "run": frozenset(
-        {"--data", "--targets", "--metric", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
+        {
+            *("--batch", "--builds", "--data", "--targets", "--metric", "--scope", "--task", "--no-wait", "--resume"),
+            *("--out", "--allow-code"),
+            *_TRIALS,
+            *_MODEL_INPUTS,
+        }
     ),
-    "stages": frozenset({"--no-wait", *_MODEL_INPUTS}),
+    "stages": frozenset({"--batch", "--time-limit", "--no-wait", *_MODEL_INPUTS}),
     "sweep": frozenset({"--resume", "--out", "--no-wait"}),
     "tune": frozenset(
-        {"--data", "--targets", "--metric", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
+        {
+            *("--batch", "--data", "--targets", "--metric", "--processes", "--task", "--time-budget", "--no-wait"),
+            *("--resume", "--out", "--allow-code"),
+            *_MODEL_INPUTS,
+        }
     ),
 }
+# Verbs that show what another one measured: what they advise is for that one, `run` for the most part.
+READERS = frozenset({"baseline save", "deliver", "report"})
 # What gives the inputs that a warning misses, the most usual first.
 REAL_INPUTS: tuple[tuple[str, str], ...] = (("--inputs", "F.npz"), ("--data", "DIR"))
 _HOME = re.compile(r"~/(.+)", re.DOTALL)
@@ -85,11 +105,18 @@ def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -
     return " ".join(filter(None, (f"enginebench {verb}", join_words(arguments), shown)))
 
 
+def list_own_options(options: Sequence[str]) -> list[str]:
+    """Those of the options that the verb at work has; of one that shows what another measured, those of `run`."""
+    verb = VERB.get()
+    own = OPTIONS.get("run" if verb in READERS else verb, frozenset())
+    return [option for option in options if option in own]
+
+
 def advise_inputs(verb: str | None = None) -> str:
     """`give --inputs F.npz, or --data DIR`, of what this verb has, or the one that is at work."""
     verb = verb or VERB.get()
     known = [format_choices(verb, [choice]) for choice in REAL_INPUTS if choice[0] in OPTIONS.get(verb, ())]
-    return f"give {', or '.join(known)}"
+    return f"give {', or '.join(known)}" if known else "use real inputs"
 
 
 def name_flag(option: str, argument: str) -> str:

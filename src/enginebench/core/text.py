@@ -90,6 +90,12 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
+def list_or(names: Sequence[str]) -> str:
+    """`--time-limit, --iters or --processes`; "" of none."""
+    *first, last = names or ("",)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def list_some(names: Sequence[str], most: int = 8) -> str:
     """The names, and only how many more there are beyond the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

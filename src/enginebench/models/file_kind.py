@@ -43,12 +43,13 @@ _MOST_HEADER_BYTES = 100 << 20
 
 class Pickled(Struct, frozen=True, kw_only=True):
     """What a pickle would make: `root` is its outermost class, "dict" or "list"; `foreign` its first class that is not
-    that of a tensor, under the key `key` of a dictionary.
+    that of a tensor, under the key `key` of a dictionary; `classes` are those before it.
     """
 
     root: str
     foreign: str | None = None
     key: str | None = None
+    classes: frozenset[str] = frozenset()
 
 
 class FileContent(Struct, frozen=True, kw_only=True):
@@ -120,13 +121,15 @@ def _describe_pickle(file: IO[bytes], head: bytes, skipped: int) -> FileContent:
 
 def _read_pickle(file: IO[bytes]) -> Pickled:
     root = foreign = key = None
+    classes = set[str]()
     for name, text in _list_classes(file):
         if root is None:
             root = "dict" if name in ("dict", "collections.OrderedDict") else name
         if name not in ("dict", "list") and not _is_of_tensors(name):
             foreign, key = name, text if root == "dict" else None
             break
-    return Pickled(root=root or "list", foreign=foreign, key=key)
+        classes.add(name)
+    return Pickled(root=root or "list", foreign=foreign, key=key, classes=frozenset(classes))
 
 
 def _is_of_tensors(name: str) -> bool:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Machine, Result
-from enginebench.report.numbers import format_range, format_verdict
+from enginebench.report.numbers import format_latency, format_range, format_verdict
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
@@ -63,7 +63,7 @@ def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[
     texts = [format_conclusion(document.comparison)] if document.comparison else []
     for name, found in document.row.percentiles_ms.items():
         sure = "" if found.supported else f", too few samples ({found.n})"
-        texts.append(f"p{name}: {format_range(found, ' ms')}{sure}")
+        texts.append(f"p{name}: {format_latency(found)}{sure}")
     title = " · ".join([document.model, *list_facts(run)])
     warnings = list_warnings(run)
     return [

@@ -86,7 +86,8 @@ def name_series(row: HistoryRow) -> str:
     parts += [row.shapes] if row.shapes else []
     parts += [row.scope] if row.scope != "compute" else []
     parts += [row.device] if row.device != "cpu" else []
-    return clean_text(" ".join([*parts, f"{row.threads}t"]))
+    parts += [f"{row.threads}t"] if row.device == "cpu" else []  # those of the host are no setting of what a GPU runs
+    return clean_text(" ".join(parts))
 
 
 def _format_p50(row: HistoryRow) -> str:

@@ -91,6 +91,12 @@ def format_range(estimate: Estimate, unit: str = "", times: float = 1.0) -> str:
     return f"{value} ({format_significant(times * estimate.low)} to {format_significant(times * estimate.high)})"
 
 
+def format_latency(estimate: Estimate) -> str:
+    """A time in milliseconds with its interval, in the unit in which it is read: `2.02 ms (1.95 to 2.10)`."""
+    unit = choose_unit([estimate.value])
+    return format_range(estimate, f" {unit}", UNITS_PER_MS[unit])
+
+
 def format_ratio(estimate: Estimate) -> str:
     """The interval of a ratio, `6.7 - 7.7x`; of a single trial, which has none, `about 7.2x`.
 

@@ -374,7 +374,10 @@ def _reason_to_skip(
         return None
     if source.kind == "aoti":
         return f"the package was built for a batch of {static}, not {spec.batch}: build it again with --batch"
-    return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
+    return (
+        f"the graph has a fixed batch of {static}; batch {spec.batch} needs one of "
+        "`enginebench export MODEL --dynamic-batch`"
+    )
 
 
 def _with_batch(source: Artifact, batch: int) -> Artifact:

@@ -365,14 +365,17 @@ def _compare_references(base: Result, cand: Result, margin: float) -> str:
     """Why the reference kernel forbids a comparison, or ""."""
     medians = [[median(m.reference_ns) for m in r.measurements if m.reference_ns] for r in (base, cand)]
     if not all(medians):
-        return "made at different times without the reference kernel on both sides; measure them together (--against)"
+        return (
+            "made at different times without the reference kernel on both sides; measure them together with "
+            "`bench --against`"
+        )
     logs = [measure_spread(take_logs(side, "the reference kernel")).mean for side in medians]
     moved = logs[1] - logs[0]
     if abs(moved) <= math.log1p(margin):
         return ""
     sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
     first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
-    cure = "measure both together (--against)"
+    cure = "measure both together with `bench --against`"
     if first[1] and second[0] < first[1]:  # one began before the other had ended
         cure = "both were measured interleaved; measure again on a quiet machine"
     return (

@@ -357,7 +357,10 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     if out.suffix != ".pt2":
         raise UsageError(f"--out {out}: PyTorch opens packages whose names end in .pt2")
     if recipe is not None or precision in FEW_BITS:
-        raise UsageError(f"build makes packages in floats, not in {precision}; run --precisions {precision} keeps one")
+        raise UsageError(
+            f"build makes packages in floats, not in {precision}; `enginebench run MODEL --precisions {precision}` "
+            "keeps one"
+        )
     device, batch = read_device(asked["device"] or "cpu"), asked["batch"] or 1
     threads = default_threads()
     spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
@@ -429,7 +432,7 @@ def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
     if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
         raise UsageError(
             f"{graph.path} has a batch of {first[0]}, not {spec.batch}: leave out --batch, or export it with "
-            "--dynamic-batch"
+            "`enginebench export MODEL --dynamic-batch`"
         )
 
 

@@ -153,7 +153,7 @@ def list_machine_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     cores = f"{', '.join(counts)}, {len(machine.cpus_allowed)} allowed"
     quota = f", quota {machine.cpu_quota_cores:g}" if machine.cpu_quota_cores else ""
     yield "CPU", machine.cpu_model
-    yield "cores", f"{cores}{quota}; default: --threads {machine.default_threads}"
+    yield "cores", f"{cores}{quota}; default: {count_of(machine.default_threads, 'threads')}"
     yield "flags", " ".join(machine.cpu_flags) or "none that matters"
     now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
     top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""

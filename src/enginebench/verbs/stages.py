@@ -43,7 +43,7 @@ class StagesOptions(Shared, total=False):
     n: Annotated[int, Opt("Number of images.", 256, ge=1)]
     decoders: Annotated[int | None, Opt("Threads that decode and preprocess ahead. [physical cores]", ge=1, le=256)]
     save_images: Annotated[
-        PathLike | None, Opt("Keep the images in this folder, for calibrate --data.", path="new folder")
+        PathLike | None, Opt("Keep the images in this folder, for `calibrate --data`.", path="new folder")
     ]
     time_limit: Annotated[float, Opt("Seconds of each of the two measurements.", 3.0, gt=0, metavar="S")]
     input_size: InputSize

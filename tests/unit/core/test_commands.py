@@ -44,6 +44,7 @@ def test_an_option_that_the_verb_lacks_is_a_fault_of_ours() -> None:
 def test_inputs_are_advised_by_options_of_the_verb() -> None:
     assert advise_inputs("run") == "give --inputs F.npz, or --data DIR"
     assert advise_inputs("drift") == advise_inputs("bench") == "give --inputs F.npz"
+    assert advise_inputs("build") == advise_inputs("simulate") == "use real inputs"  # these take none
 
 
 def test_python_hears_of_an_argument_and_the_command_line_of_an_option() -> None:

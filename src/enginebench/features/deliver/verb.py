@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench import door
-from enginebench.core.caveats import format_caveat
-from enginebench.core.commands import join_words
+from enginebench.core.commands import format_command, join_words
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Artifact, Result, TensorSpec
@@ -164,7 +163,9 @@ def deliver_row(
         reporter.step(f"{result.id}: checking the bundle")
         reason = check_bundle(stage, bundle, force=force)
         writing.verify_copy(stage, bundle)
-    doubts = [format_caveat(caveat) for caveat in bundle.caveats]
+    doubts = [clean_text(caveat.message) for caveat in bundle.caveats]
+    if doubts:  # what they advise is for the run, and its options are none of this verb
+        doubts.append(f"what to do about them: {format_command('report', str(root), options=[('--warnings', None)])}")
     if bundle.figures.validity != "valid":
         doubts.insert(0, "its absolute times were disturbed")
     if described.ratio_validity == "not_given":
@@ -185,7 +186,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     short = shorten_ids(document.rows)
     wanted = document.recommended.id if row is None and document.recommended is not None else row
     if wanted is None and document.recommended_by == "search":
-        raise UsageError("the search named no winner, so there is nothing to deliver; continue it with --resume")
+        raise UsageError("the search named no winner, so there is nothing to deliver; continue it with `tune --resume`")
     if wanted is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "
@@ -197,7 +198,9 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
         if not short:
-            raise UsageError(f"the run has no configuration {wanted!r}: it holds none at all. Measure it with --resume")
+            raise UsageError(
+                f"the run has no configuration {wanted!r}: it holds none at all. Measure it with `run --resume`"
+            )
         near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=len(short)) or short.values())
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
     found = next(result for result in results if result.id == fits[0])

@@ -99,7 +99,7 @@ def explain_refusal(result: Result) -> str | None:
     text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
     if text and engine.backend != "ort":
         return f"{', '.join(text)} holds text, which only a bundle of ort takes and gives; deliver one of ort"
-    if result.status != "ok":
+    if result.status not in ("ok", "partial"):
         return f"it is {result.status}{f' ({result.reason})' if result.reason else ''}, not ok"
     if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
         return "it has non-finite outputs"
@@ -243,13 +243,16 @@ def write_weights(stage: Path, artifact: Artifact) -> Artifact:
     """A `torch` artifact with its state dict as plain arrays, which nothing needs to unpickle."""
     import torch  # only for the PyTorch, whose state dict it wrote
 
-    state: dict[str, Any] = torch.load(artifact.path, map_location="cpu", weights_only=True)
-    if any(tensor.dtype == torch.bfloat16 for tensor in state.values()):
-        odd = f"{artifact.model} has weights in {torch.bfloat16}, which NumPy lacks"
-        raise ArtifactError(f"{odd}. Keep them in FP32 and run bf16")
+    state = torch.load(artifact.path, map_location="cpu", weights_only=True)
+    arrays: dict[str, Any] = {}
+    for name, tensor in state.items():
+        try:
+            arrays[name] = tensor.numpy()
+        except TypeError as error:  # of a type that NumPy lacks
+            raise ArtifactError(f"{artifact.model} has weights in {tensor.dtype}, which NumPy lacks") from error
     path = stage / MODEL / WEIGHTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **{name: tensor.numpy() for name, tensor in state.items()})
+    np.savez(path, **arrays)
     sha256, files = hash_files([path], path.parent)
     return replace(artifact, path=f"{MODEL}/{WEIGHTS}", sha256=sha256, files=files, parent_sha256=artifact.sha256)
 

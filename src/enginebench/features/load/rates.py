@@ -117,7 +117,7 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
     if row.max_batch > 1 and not has_open_batch(artifact):
         raise UsageError(
             f"{row.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave --max-batch out, "
-            "or export the model with --dynamic-batch"
+            "or export the model with `enginebench export MODEL --dynamic-batch`"
         )
     given = find_samples(out_dir)
     job = ServeJob(

@@ -8,7 +8,14 @@ from enginebench.core.names import slug
 from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, format_row
 from enginebench.report.charts import GREY, ORANGE, Row, chart_rows, finish, import_altair
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_digits, format_time, format_verdict
+from enginebench.report.numbers import (
+    UNITS_PER_MS,
+    choose_unit,
+    format_digits,
+    format_in_unit,
+    format_time,
+    format_verdict,
+)
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
@@ -35,7 +42,8 @@ def _show_figure(point: LoadPoint, name: str) -> str:
     """A percentile that falls among requests that never ended is a dash; of too few requests it has a mark."""
     value = getattr(point, name)
     few = name in RANKS and value is not None and point.offered < strict_min_samples(RANKS[name], 0)
-    return format_digits(value, "-") + ("?" if few else "")
+    shown = format_in_unit(value, "ms") if name.endswith("_ms") and value is not None else format_digits(value, "-")
+    return shown + ("?" if few else "")
 
 
 COLUMNS = (
@@ -88,7 +96,10 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
         if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
             one = max(points, key=lambda point: _take_rate(point) or 0.0)
             rate = format_digits(_take_rate(one))
-            answers.append(f"{format_row(row)}: p99 {_show_figure(one, 'p99_ms')} ms at {rate} requests a second")
+            p99 = _show_figure(one, "p99_ms")
+            if " " not in p99:  # else it has a unit of its own
+                p99 += " ms"
+            answers.append(f"{format_row(row)}: p99 {p99} at {rate} requests a second")
     answers += (*_format_stages(document), *_format_seconds(document))
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
@@ -145,7 +156,7 @@ CHANGES = {
     "batcher": "Fewer and larger batches need less of it: raise --max-batch, or --max-wait-ms",
     "host": "Fewer bytes and launches need less of it: --input-dtype uint8, a larger --max-batch, a second GPU",
     "copy in": "Fewer bytes need less of it: --input-dtype uint8, a smaller --input-size",
-    "compute": "Try a larger --max-batch, a lower --precision, another engine or device, or tune --goal capacity",
+    "compute": "Try a larger --max-batch, a lower --precision, another engine or device, or `tune --goal capacity`",
     "copy out": "Let the model return less, for example its best classes alone",
 }
 

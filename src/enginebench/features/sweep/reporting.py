@@ -18,7 +18,7 @@ from enginebench.features.sweep.reading import holds_sweep, read_sweep
 from enginebench.features.sweep.sections import COLUMNS, group_cells, list_rest, list_sweep, rank_cell, summarize_sweep
 from enginebench.features.sweep.store import FolderStore, open_store
 from enginebench.report.csv_table import format_csv
-from enginebench.report.numbers import format_range, format_significant
+from enginebench.report.numbers import format_latency, format_range, format_significant
 from enginebench.report.page import format_page
 from enginebench.report.scores import format_score_range
 from enginebench.report.table import Column, Section, Table, make_notes, make_table
@@ -95,11 +95,11 @@ def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
         ("engine", f"{cell.engine} {row.engine_version or ''}"),
         ("precision", cell.precision),
         ("batch, scope", f"{cell.batch}, {cell.scope}"),
-        ("device, threads", f"{row.device}, {row.threads}"),
+        ("device", row.device + (f", {count_of(row.threads, 'threads')}" if row.device == "cpu" else "")),
         ("status", row.status + (f": {row.reason}" if row.reason else "")),
         ("times", row.validity),
-        ("p50", format_range(row.p50_ms, " ms") if row.p50_ms else ""),
-        ("p99", format_range(row.p99_ms, " ms") if row.p99_ms else ""),
+        ("p50", format_latency(row.p50_ms) if row.p50_ms else ""),
+        ("p99", format_latency(row.p99_ms) if row.p99_ms else ""),
         ("samples", f"{row.n} in {count_of(row.processes, 'trials')}"),
         ("throughput", f"{format_significant(row.throughput_per_s)} inferences/s" if row.throughput_per_s else ""),
         ("speed-up", f"{format_range(row.speedup, 'x')} {row.verdict or ''}" if row.speedup else ""),

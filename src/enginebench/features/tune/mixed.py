@@ -196,7 +196,7 @@ class MixedProposer:
 def _write_list(path: Path, label: str, excluded: Sequence[str]) -> Path:
     from enginebench.models.precision.exclusion import write_exclusion
 
-    write_exclusion(path, excluded, [f"nodes that stay in FP32, for {label}: quantize --exclude"])
+    write_exclusion(path, excluded, [f"nodes that stay in FP32, for {label}: `quantize --exclude`"])
     return path
 
 

@@ -67,11 +67,20 @@ def _format_role(candidate: Candidate) -> str:
 
 
 def _shorten_names(document: TuneDocument) -> TuneDocument:
-    """The document with names of settings as they are shown: without the number of threads if all have the same."""
-    told = {found[0] for one in document.candidates if (found := re.search(r" \d+ threads?\b", one.candidate))}
-    if len(told) != 1:
+    """The document with names of settings as they are shown: with a number of threads only where it is a setting.
+
+    It is none if all have the same, nor of what runs on a GPU.
+    """
+    threads = re.compile(r" \d+ threads?\b")
+    counts = {found[0] for one in document.candidates if (found := threads.search(one.candidate))}
+    shortened = {threads.sub("", one.candidate) for one in document.candidates}
+    all_differ = len(shortened) == len(document.candidates)
+    if len(counts) != 1 and (document.device == "cpu" or not all_differ):
         return document
-    return msgspec.json.decode(msgspec.json.encode(document).replace(told.pop().encode(), b""), type=TuneDocument)
+    text = msgspec.json.encode(document).decode()
+    for count in counts:
+        text = text.replace(count, "")
+    return msgspec.json.decode(text, type=TuneDocument)
 
 
 def _list_answer(document: TuneDocument) -> list[Section]:

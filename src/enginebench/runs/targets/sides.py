@@ -216,7 +216,10 @@ def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
     batches = [find_fixed_batch(side.artifact) for side in sides]
     fixed = sorted({batch for batch in batches if batch is not None})
     if len(fixed) > 1:
-        raise FeedError(f"the sides have fixed batches of {fixed[0]} and {fixed[1]}; export one with --dynamic-batch")
+        raise FeedError(
+            f"the sides have fixed batches of {fixed[0]} and {fixed[1]}; export one with "
+            "`enginebench export MODEL --dynamic-batch`"
+        )
     if fixed:
         return fixed[0]
     asked = {shape[0] for shape in (request.source.input_shapes or {}).values()}

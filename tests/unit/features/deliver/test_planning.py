@@ -1,7 +1,10 @@
 """What `deliver` says of a configuration before anything is opened: as it stands in the head of a report."""
 
+import shlex
+import zipfile
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -9,6 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, Result
 from enginebench.core.store import hash_files
+from enginebench.door import program
 from enginebench.features.deliver.planning import plan_delivery, refuse_delivery
 from enginebench.features.deliver.verb import deliver
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
@@ -78,8 +82,39 @@ def test_a_module_whose_source_cannot_ship_is_refused_without_being_imported(roo
     assert "the source of my_module is not found here" in str(plan(root, 0)[0])
 
 
+def test_what_was_not_finished_is_refused_with_the_command_that_goes_on(root: Path) -> None:
+    refusal = str(plan(root, 1, status="partial")[0])
+    reason, _, command = refusal.partition(". To finish it: ")
+    words = shlex.split(command)
+    assert reason == "the run is not finished" and words[:2] == ["enginebench", "run"]
+    verb = program.get_command(click.Context(program), "run")
+    assert verb is not None
+    parsed = verb.make_context("run", words[2:]).params
+    assert parsed["resume"] is True and parsed["out"] == str(root)
+    folder = RunFolder(root)
+    folder.write_record(replace(folder.read_record(), verb="bench"))
+    assert plan(root, 1, status="partial")[0] == "it has not all of its trials; measure it again"
+
+
 def test_a_refusal_by_the_record_alone_is_one_of_usage(root: Path) -> None:
     result = read_results(root)[1][1]
     fake = replace(result, engine=replace(result.engine, backend="fake"))
     assert isinstance(refuse_delivery(root, REQUEST, fake), UsageError)
     assert "there is no record of which onnxruntime" in str(plan(root, 1, machine=make_machine(versions={}))[0])
+
+
+def write_weights(root: Path, pickled: bytes) -> None:
+    """The weights of the module as torch.save lays them out."""
+    with zipfile.ZipFile(root / "artefacts" / "module.pt", "w") as archive:
+        archive.writestr("module/data.pkl", pickled)
+
+
+def test_weights_that_no_plain_array_holds_are_refused_by_their_class(root: Path) -> None:
+    write_weights(root, b"\x80\x02}X\x01\x00\x00\x00wctorch\nFloatStorage\ns.")
+    assert plan(root, 0)[0] is None
+    write_weights(root, b"\x80\x02}X\x01\x00\x00\x00wctorchao.quantization\nInt8Tensor\ns.")
+    assert "my_module:make has weights of torchao.quantization.Int8Tensor" in str(plan(root, 0)[0])
+    with pytest.raises(ArtifactError, match=r"of torchao\.quantization\.Int8Tensor, and a bundle"):
+        deliver(root, "ship", row="pytorch-fp32")
+    write_weights(root, b"\x80\x02}X\x01\x00\x00\x00wctorch\nBFloat16Storage\ns.")
+    assert "weights in torch.bfloat16, which NumPy lacks" in str(plan(root, 0)[0])

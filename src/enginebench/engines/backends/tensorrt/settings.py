@@ -162,7 +162,10 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     for profile in profiles:
         check_profile(profile, artifact)
     if profiles and artifact.inputs and not dynamic:
-        raise UsageError("the graph has no dynamic axis and takes no shapes; export it with --dynamic-batch")
+        raise UsageError(
+            "the graph has no dynamic axis and takes no shapes; export it with "
+            "`enginebench export MODEL --dynamic-batch`"
+        )
     return tuple(profiles)
 
 
