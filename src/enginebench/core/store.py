@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -31,8 +30,10 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 # A figure of more bits is none: counts, bytes and nanoseconds fit, and NumPy has no such integers.
 LARGEST = 2**64 - 1
-# As many digits as that has at least; the decimals of a float may be as many.
-LONG_NUMBER = re.compile(rb"[0-9]{20}")
+# As many digits as that has at least; the decimals of a float may be as many. All digits are looked for as zeros, which
+# takes a tenth of the time of a regular expression.
+LONG_NUMBER = b"0" * 20
+DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
 # Asks for the blocks of another file, to be shared until either is written. Source: linux/fs.h, _IOW(0x94, 9, int).
 FICLONE = 0x40049409
@@ -223,12 +224,15 @@ def parsing(path: Path, expected: str, *caught: type[Exception], where: str = ""
 
 def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgrade enginebench") -> R:
     """The record in a file; with `schema`, one of this alone."""
-    data = _read_bytes(path)
-    with parsing(path, kind.__name__):
-        record = msgspec.json.decode(data, type=kind)
+    record = _decode(path, _read_bytes(path), kind)
     if schema and (found := getattr(record, "schema", "")) != schema:
         raise ParseError(path, "$.schema", repr(found), repr(schema), advice)
     return record
+
+
+def _decode(path: Path, data: bytes, kind: type[R]) -> R:
+    with parsing(path, kind.__name__):
+        return msgspec.json.decode(data, type=kind)
 
 
 def is_bundle(path: Path) -> bool:
@@ -246,7 +250,7 @@ def read_result(path: Path) -> Result:
     data = _read_bytes(path)
     schema = _decode_schema(path, data)
     if schema == RESULT_SCHEMA:
-        return _check_trials(path, read_record(path, Result))
+        return _check_trials(path, _decode(path, data, Result))
     if schema not in UPGRADES:
         advice = "Was it written by a newer version? Upgrade enginebench"
         raise ParseError(path, "$.schema", repr(schema), f"{RESULT_SCHEMA!r} or older", advice)
@@ -287,7 +291,7 @@ def _read_bytes(path: Path) -> bytes:
         raise ParseError(path, "", f"no readable file ({error.strerror})", "a JSON file") from error
     if not data:
         raise ParseError(path, "", "an empty file", "a JSON document")
-    if LONG_NUMBER.search(data):
+    if LONG_NUMBER in data.translate(DIGITS_AS_ZEROS):
         with parsing(path, "whole numbers of at most 64 bits", ValueError, RecursionError):
             json.loads(data, parse_int=_check_integer)
     return data

@@ -43,6 +43,7 @@ from enginebench.runs.trust import (
     trust_artifact,
     trust_engine,
 )
+from enginebench.stats.condensed import condense_result
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE, TUNE_PAGE = "tune.json", "tune.html"  # the document of a search, in its folder, and its page
@@ -387,8 +388,11 @@ def holds_run(root: Path) -> bool:
     return (root / "run.json").exists()
 
 
-def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
-    """A stored run: its record, that of a search with its winner, and every row that was begun, in the run's order."""
+def read_results(root: Path, *, condensed: bool = False) -> tuple[RunRecord, list[Result]]:
+    """A stored run: its record, that of a search with its winner, and every row that was begun, in the run's order.
+
+    `condensed`: samples of one row at a time are held, and what rankings and tables need of them is kept.
+    """
     folder = RunFolder(root)
     record = folder.read_record()
     if record.verb == "tune":
@@ -396,9 +400,10 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
         check_inside(root, path)
         winner = read_record(path, Searched).winner if path.exists() else None
         record = replace(record, winner=winner.id if winner else None)
-    rows = [row for row in map(folder.read_result, record.rows) if row is not None]
-    for row in rows:
+    rows: list[Result] = []
+    for row in filter(None, map(folder.read_result, record.rows)):
         check_model(record, row, folder.row_path(row.id))
+        rows.append(condense_result(row) if condensed else row)
     return record, rows
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,13 +21,15 @@ from enginebench.report.run.charts import draw_run
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.deploy import Deployment
 from enginebench.report.run.head import format_versus
-from enginebench.report.run.rows import Row, RunDocument, describe_run, find_best_p99
+from enginebench.report.run.rows import Row, RunDocument, describe_run, find_best_p99, group_rows
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
 from enginebench.report.run.series import list_stage_medians as list_run_stages
+from enginebench.report.run.shown import shorten_document
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
-from enginebench.runs.folder import RunRecord, check_inside, hide_home
+from enginebench.runs.folder import RunFolder, RunRecord, check_inside, hide_home
+from enginebench.stats.condensed import CondensedResult
 from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
 
@@ -47,6 +50,7 @@ DRAWN = ("html", "png")
 class Written(Struct, frozen=True, kw_only=True):
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
+    deployment: Deployment | None = None  # of a run whose record was given
 
 
 def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument:
@@ -83,6 +87,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
 def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, str]:
     """Of each headline whose p99 another configuration beats: the stage and the layer in which they differ most."""
     rows, known = {row.id: row for row in document.rows}, {result.id: result for result in results}
+    groups = {row.id: group for group in group_rows(document.rows) for row in group}
     join, found = find("offers", "join_layers"), {}
 
     def time_stages(row: Row) -> dict[str, float]:
@@ -92,7 +97,7 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
         return stages | {name: time.value for name, time in apart.items() if time}
 
     for row in (rows[headline.id] for headline in document.headlines):
-        if best := find_best_p99(row, document.rows):
+        if best := find_best_p99(row, groups[row.id]):
             theirs, own = time_stages(best), time_stages(row)
             gap = row.p99_ms.value - best.p99_ms.value if row.p99_ms and best.p99_ms else 0.0
             stages = sorted(theirs.keys() & own, key=lambda name: (-abs(theirs[name] - own[name]), name))
@@ -132,12 +137,13 @@ def write_reports(
     for path in sorted(root.glob("stages*.json")):  # of `stages --out` in a run's folder
         check_inside(root, path)
         stages.append(read_record(path, StagesDocument))
+    shown = shorten_document(document)
     charts: list[Chart] = []
     notes: tuple[str, ...] = ()
     try:
         if set(formats) & set(DRAWN):
             load_vega()
-            charts = draw_run(document, results, stages)
+            charts = draw_run(shown, results, stages, partial(read_whole, root))
     except MissingDependency as error:
         notes = (f"no report.html and no charts: {error}",)
     pictures = write_pictures(root, charts) if "png" in formats else []
@@ -152,16 +158,22 @@ def write_reports(
         if name == "csv":
             return format_csv(list_fields(), document.rows).encode()
         command, started = (record.command, record.started_utc) if record else ((), "")
-        sections = list_report(document, charts=charts, command=command, started_utc=started, deployment=deployment)
+        sections = list_report(shown, charts=charts, command=command, started_utc=started, deployment=deployment)
         sections += list_stages(*stages)
         if name == "md":
             return format_sections(sections, pictures=[path.name for path in pictures]).encode()
-        title = f"{document.model}: engines compared"
-        return format_page(title, sections, bundle=load_vega(), labels=label_rows(document), footer=FOOTER).encode()
+        title = f"{shown.model}: engines compared"
+        return format_page(title, sections, bundle=load_vega(), labels=label_rows(shown), footer=FOOTER).encode()
 
     for name, path in zip(texts, paths, strict=True):
         write_atomic(path, render(name))
-    return Written(paths=(*paths, *pictures), notes=notes)
+    return Written(paths=(*paths, *pictures), notes=notes, deployment=deployment)
+
+
+def read_whole(root: Path, result: Result) -> Result:
+    """The row with its samples: read again, if it was condensed."""
+    whole = RunFolder(root).read_result(result.id) if isinstance(result, CondensedResult) else None
+    return whole or result
 
 
 def plan_deployment(root: Path, record: RunRecord, results: Sequence[Result]) -> Deployment | None:

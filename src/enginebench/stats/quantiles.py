@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 
 def median(values: Sequence[float] | Array) -> float:
     """The middle value; the mean of the two middles where their number is even. Keeps the unit of `values`."""
+    if len(values) == 1:
+        return float(values[0])
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise MeasurementError("no samples to take a median of; at least one is needed")
@@ -65,6 +67,8 @@ MIN_BLOCKS = 10
 MAX_BLOCKS = 500
 # Sokal's window: sum the correlations up to five autocorrelation times; later ones are noise.
 SOKAL_WINDOW = 5.0
+# Lags that are summed one by one, which settles most trials; only where it does not, all are taken by FFT.
+FEW_LAGS = 32
 
 
 def min_samples(q: float) -> int:
@@ -92,27 +96,34 @@ def autocorrelation_time(series: Sequence[Floats]) -> float:
     if not logs:
         raise MeasurementError("no samples to take an autocorrelation of; at least one is needed")
     mean = float(np.mean(np.concatenate(logs)))
-    rho = _correlations([log - mean for log in logs])
-    if rho is None:
-        return 1.0
-    times = 1 + 2 * np.cumsum(rho[1:])
-    lags = np.arange(1, len(rho))
-    settled = np.flatnonzero(lags >= SOKAL_WINDOW * times)
-    time = times[settled[0]] if settled.size else len(rho)
-    return float(min(max(time, 1.0), len(rho)))
+    centred = [log - mean for log in logs]
+    longest = max(map(len, centred))
+    for lags in (min(FEW_LAGS, longest), longest):
+        rho = _correlations(centred, lags)
+        if rho is None:
+            return 1.0
+        times = 1 + 2 * np.cumsum(rho[1:])
+        settled = np.flatnonzero(np.arange(1, lags) >= SOKAL_WINDOW * times)
+        if settled.size:
+            return float(min(max(times[settled[0]], 1.0), longest))
+    return float(longest)
 
 
-def _correlations(centred: list[Floats]) -> Floats | None:
-    """rho(0 ... longest - 1) over all processes together, by FFT; None for samples that are all equal."""
-    longest = max(len(c) for c in centred)
-    products, pairs = np.zeros(longest), np.zeros(longest)
+def _correlations(centred: list[Floats], lags: int) -> Floats | None:
+    """rho(0 ... lags - 1) over all processes together; None for samples that are all equal."""
+    longest = max(map(len, centred))
+    products, pairs = np.zeros(lags), np.zeros(lags)
     for part in centred:
-        n = len(part)
-        # At least 2 n, so that the end does not meet the beginning; twice a large prime takes five times as long.
-        length = 1 << (2 * n - 1).bit_length()
-        spectrum = np.fft.rfft(part, length)
-        products[:n] += np.fft.irfft(spectrum * np.conj(spectrum), length)[:n]
-        pairs[:n] += np.arange(n, 0, -1)
+        n = min(len(part), lags)
+        if lags < longest:
+            # Not by `@`, whose threads would wait for each other: each product is short.
+            products[:n] += [np.einsum("i,i->", part[lag:], part[: len(part) - lag]) for lag in range(n)]
+        else:  # by FFT
+            # At least 2 n, so that the end does not meet the beginning; twice a large prime takes five times as long.
+            length = 1 << (2 * n - 1).bit_length()
+            spectrum = np.fft.rfft(part, length)
+            products[:n] += np.fft.irfft(spectrum * np.conj(spectrum), length)[:n]
+        pairs[:n] += len(part) - np.arange(n)
     covariance = products / pairs
     # Equal times give 1e-32 here, not 0: a relative spread of 1e-12 is far below one nanosecond in a second.
     if longest < 2 or covariance[0] < 1e-24:
@@ -154,9 +165,10 @@ def estimate_tails(
         none = Estimate(value=0.0, low=None, high=None, level=level, n=n, method=method, supported=False)
         return [replace(none, value=value) for value in values]
     method += f"; exact binomial over {len(blocks)} blocks of about {n // len(blocks)} samples"
+    ordered, lengths = np.concatenate(blocks), [len(block) for block in blocks]
     estimates = []
     for q, value in zip(shares, values, strict=True):
-        first, last = bound_rank(n, q, count_effective(blocks, value, level), level)
+        first, last = bound_rank(n, q, count_effective(ordered, lengths, value, level), level)
         enough = n >= min_samples(q)
         estimates.append(
             Estimate(
@@ -172,24 +184,23 @@ def estimate_tails(
     return estimates
 
 
-def count_effective(blocks: Sequence[Floats], value: float, level: float) -> float:
+def count_effective(samples: Floats, lengths: Sequence[int], value: float, level: float) -> float:
     """How many independent samples would say as much about the fraction of times up to `value` as these do.
 
     The variance of that fraction between blocks, over what it would be of independent samples; never more than there
     are samples. Few blocks estimate a variance badly: the square of Student's t over the normal's allows for it.
 
     Args:
-        blocks: samples of the same process in each, at least two blocks.
+        samples: in the order in which they were measured.
+        lengths: of the blocks into which they are cut, at least two.
 
     Source: E. L. Korn, B. I. Graubard, "Confidence intervals for proportions with small expected number of positive
         counts estimated from survey data", Survey Methodology 24 (1998).
     """
-    lengths = np.array([len(block) for block in blocks])
-    starts = np.cumsum(lengths) - lengths
-    n, count = int(lengths.sum()), len(blocks)
-    within = np.add.reduceat(np.concatenate(list(blocks)) <= value, starts, dtype=np.int64)
+    sizes, n, count = np.asarray(lengths), len(samples), len(lengths)
+    within = np.add.reduceat(samples <= value, np.cumsum(sizes) - sizes, dtype=np.int64)
     fraction = within.sum() / n
-    between = float(np.sum((within - fraction * lengths) ** 2)) * count / (count - 1)
+    between = float(np.sum((within - fraction * sizes) ** 2)) * count / (count - 1)
     independent = n * fraction * (1 - fraction)
     design = max(1.0, between / independent) if independent > 0 else 1.0  # equal times say nothing of it
     p = (1 + level) / 2

@@ -11,6 +11,7 @@ from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
 from enginebench.stats.alike import check_comparisons, find_references, hold_to_limits, is_reduced, list_invented
+from enginebench.stats.condensed import condense_result
 from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
 from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
@@ -79,7 +80,7 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
     requested = (*rules.requested, *(result.requested_precision for result in results))
-    kept = hold_to_limits(check_comparisons(results), rules.limits, requested)
+    kept = hold_to_limits(check_comparisons([*map(condense_result, results)]), rules.limits, requested)
     settings: dict[tuple[object, ...], list[Result]] = {}
     for result in kept:
         settings.setdefault(find_setting(result), []).append(result)
@@ -91,7 +92,10 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
         for result, base in zip(kept, baselines, strict=True)
     ]
     rows = mark_pareto(weighed, rules.metric)
-    found = [_rank_group([row for row in rows if row.setting == setting], rules) for setting in settings]
+    groups: dict[tuple[object, ...], list[Standing]] = {}
+    for row in rows:
+        groups.setdefault(row.setting, []).append(row)
+    found = [_rank_group(group, rules) for group in groups.values()]
     answers = [answer for answer in found if answer is not None]
     fastest = {answer.fastest.setting: answer.fastest for answer in answers}
     standings = []

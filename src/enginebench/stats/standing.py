@@ -23,8 +23,9 @@ from enginebench.core.records import (
 from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
+from enginebench.stats.condensed import condense_result
 from enginebench.stats.intervals import is_correlated
-from enginebench.stats.summary import Summary, summarize
+from enginebench.stats.summary import Summary
 from enginebench.stats.validity import (
     CORRELATED,
     SPEED_RATIO,
@@ -39,8 +40,6 @@ from enginebench.stats.validity import (
 
 # Two sides of one speed are ordered the same way in as many pairs once in 2^7 runs.
 MIN_SIGNS = 8
-# Percentiles that every summary has; others are asked for.
-_USUAL = (50.0, 90.0, 95.0, 99.0)
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -247,10 +246,8 @@ def weigh(
         is_reference: whether others were compared with its outputs.
         requested: the precisions of all configurations of the run.
     """
-    measured, summary = _list_measured(result), None
-    if measured:
-        asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
-        summary = summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
+    result = condense_result(result)
+    measured = _list_measured(result)
     validity, doubts = judge(measured)
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
@@ -259,7 +256,7 @@ def weigh(
     outputs, outputs_reason = judge_outputs(result, is_reference=is_reference, requested=requested)
     return Standing(
         result=result,
-        summary=summary,
+        summary=result.summary,
         validity=validity,
         doubts=tuple(doubts) if measured else (),
         clock=clocks[0] if clocks else None,

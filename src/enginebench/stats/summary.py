@@ -11,6 +11,7 @@ from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
 from enginebench.stats.intervals import estimate_geometric, estimate_spread, join_builds, measure_spread, take_logs
 from enginebench.stats.quantiles import autocorrelation_time, convert_percent, estimate_tails, median
+from enginebench.stats.trials import count_timed, mark_samples
 
 MS_PER_NS = 1e-6
 
@@ -43,7 +44,8 @@ def summarize(
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
     # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
-    series = [np.asarray(m.latency_ns, dtype=np.float64) / 1e6 for m in kept]
+    times_ns = [np.asarray(m.latency_ns, dtype=np.float64) for m in kept]
+    series = [own / 1e6 for own in times_ns]
     time = autocorrelation_time(series)
     counted = mean_of_known([m.throughput_pipelined_per_s for m in kept])
     ran = None if kept[0].clock == "modelled" else counted  # what a board could overlap did not run
@@ -51,11 +53,11 @@ def summarize(
     # Together: they share one sorting, which costs more than all the rest.
     estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
     tails = dict(zip(asked, estimates, strict=True))
-    clean = [(np.asarray(m.latency_ns)[~_find_marked(m)], m.build) for m in kept]
+    clean = [(own[~_find_marked(m)], m.build) for own, m in zip(times_ns, kept, strict=True)]
     own = [(median(values), build) for values, build in clean if values.size]
     unmarked = _estimate_medians([ns for ns, _ in own], [b for _, b in own], "latency", level) if own else None
     return Summary(
-        p50=estimate_p50(kept, level=level),
+        p50=_estimate_medians([*map(median, times_ns)], [m.build for m in kept], "latency", level),
         p90=tails[90.0],
         p95=tails[95.0],
         p99=tails[99.0],
@@ -89,19 +91,15 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
 
 def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:
     """The share of samples in blocks that carry `mark`, or any mark at all; 0 to 1."""
-    total = sum(len(m.latency_ns) for m in measurements)
-    marked = sum(
-        int(np.count_nonzero(_find_marked(m, mark))) for m in measurements if any(block.marks for block in m.blocks)
-    )
+    total = sum(map(count_timed, measurements))
+    marked = sum(int(np.count_nonzero(_find_marked(m, mark))) for m in measurements if any(b.marks for b in m.blocks))
     return marked / total if total else 0.0
 
 
 def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[np.bool_]:
-    found = np.zeros(len(measurement.latency_ns), dtype=np.bool_)
-    for block in measurement.blocks:
-        if block.marks and (mark is None or mark in block.marks):
-            found[block.start : block.stop] = True
-    return found
+    """Which samples of a trial lie in blocks that carry `mark`, or any mark at all."""
+    marked = (block for block in measurement.blocks if block.marks and (mark is None or mark in block.marks))
+    return mark_samples(count_timed(measurement), marked)
 
 
 def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None], what: str, level: float) -> Estimate:

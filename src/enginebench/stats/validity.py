@@ -14,6 +14,7 @@ from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.intervals import is_correlated
 from enginebench.stats.quantiles import median, min_samples
 from enginebench.stats.summary import share_marked
+from enginebench.stats.trials import condense_trial, count_timed, take_figures
 
 # More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
 SUSPECT_SHARE = 0.2
@@ -77,7 +78,7 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     not settled in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one
     half of the processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
     """
-    kept = [m for m in measurements if m.latency_ns]
+    kept = [condense_trial(m) for m in measurements if m.latency_ns]
     if not kept:
         return "invalid", [make_caveat("too_few_samples.none")]
     drifting = list(_find_drift(kept))
@@ -231,15 +232,12 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[TrialMedian]:
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:
     """The median of the samples beside which nobody else ran, if these are more than a tenth."""
+    figures = take_figures(measurement)
     # On what its times depend on: of work that is the GPU's, not the CPU.
-    matters = {"foreign_gpu"} if _ignores_host(measurement) else {"foreign_cpu", "foreign_gpu"}
-    loud = [block for block in measurement.blocks if not matters.isdisjoint(block.marks)]
-    if not loud:
+    quiet = figures.beside_no_gpu_user if _ignores_host(measurement) else figures.beside_nobody
+    if quiet is None:
         return middle
-    alone = np.ones(len(measurement.latency_ns), dtype=bool)
-    for block in loud:
-        alone[block.start : block.stop] = False
-    return median(np.asarray(measurement.latency_ns)[alone]) if alone.mean() > QUIET_SHARE else None
+    return quiet.median_ns if quiet.fraction > QUIET_SHARE else None
 
 
 def estimate_slowdown(trials: Sequence[TrialMedian]) -> float | None:
@@ -267,7 +265,8 @@ def _bound_ratio(
 
 
 def _find_quickest(measurements: Sequence[Measurement]) -> float:
-    return float(np.percentile(np.concatenate([m.latency_ns for m in measurements if m.latency_ns]), 5))
+    """The 5th percentile of the times of trials, each of which counts as much as any other."""
+    return float(np.percentile(np.concatenate([take_figures(m).ladder_ns for m in measurements if m.latency_ns]), 5))
 
 
 def _share_unsettled(measurements: Sequence[Measurement]) -> float:
@@ -277,18 +276,17 @@ def _share_unsettled(measurements: Sequence[Measurement]) -> float:
 def _count_unsettled(measurements: Sequence[Measurement]) -> int:
     """Trials whose warm-up had not settled, or had at a speed that was not the last: the first half of the samples took
     far longer than the second, so that the median may be of either."""
-    return sum(m.warmup_settled is False or _gets_faster(m.latency_ns) for m in measurements)
+    return sum(m.warmup_settled is False or _gets_faster(m) for m in measurements)
 
 
-def _gets_faster(latency_ns: Sequence[int]) -> bool:
-    middle = len(latency_ns) // 2
-    first, second = latency_ns[:middle], latency_ns[middle:]
-    return bool(first) and median(first) > SPEED_RATIO * median(second)
+def _gets_faster(measurement: Measurement) -> bool:
+    halves = take_figures(measurement).halves_ns if measurement.latency_ns else None
+    return halves is not None and halves[0] > SPEED_RATIO * halves[1]
 
 
 def judge_marks(measurements: Sequence[Measurement]) -> Validity:
     """What the marks alone say: `invalid` where more samples than that are in blocks whose median itself is another."""
-    total = sum(len(m.latency_ns) for m in measurements)
+    total = sum(map(count_timed, measurements))
     if sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b)) > INVALID_SHARE * total:
         return "invalid"
     return "suspect" if share_marked(measurements) > SUSPECT_SHARE else "valid"
@@ -315,7 +313,7 @@ def doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
 
 def _doubt_trials(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     """Too few of them, our own call's share, warm-up, and what ended one that stands alone."""
-    processes, n = len(measurements), sum(len(m.latency_ns) for m in measurements)
+    processes, n = len(measurements), sum(map(count_timed, measurements))
     if processes == 1:
         yield make_caveat("single_process")
     elif processes < MIN_REPETITIONS:

@@ -14,7 +14,7 @@ from enginebench.core.features import find, find_each
 from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
-from enginebench.runs.reporting import Written, check_formats, describe_stored, plan_deployment, write_reports
+from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
 from enginebench.verbs.given import split_texts
 
 
@@ -61,9 +61,12 @@ def write_report(
 def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOptions]) -> None:
     written, document, list_parts = report_any(path, formats, options)
     if list_parts is list_sections:
-        deployment = plan_deployment(Path(path), *read_results(Path(path)))
         list_parts = partial(
-            list_sections, folder=Path(path), wide=shown["wide"], warnings=shown["warnings"], deployment=deployment
+            list_sections,
+            folder=Path(path),
+            wide=shown["wide"],
+            warnings=shown["warnings"],
+            deployment=written.deployment,
         )
     if shown["as_json"]:
         door.print_json(document)
@@ -80,7 +83,7 @@ def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Writt
         if options.get(name) is not None and not find("offers", f"holds_{option.feature}")(path):
             raise UsageError(f"--{name} belongs to reports on what {option.feature} wrote; {path} holds nothing of it")
     if holds_run(folder):
-        record, results = read_results(folder)
+        record, results = read_results(folder, condensed=True)
         run = describe_stored(record, results)
         return write_reports(folder, run, asked, record=record, results=results), run, list_sections
     for report in find_each("offers", "report"):

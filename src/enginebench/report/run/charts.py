@@ -6,8 +6,10 @@ Every chart hides the rows whose labels stand in its parameter `hidden`: the pag
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from enginebench.core.records import Result
 from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, alt, draw_layers, finish, style_chart
@@ -66,19 +68,49 @@ _PICTURES = {
 }
 
 
-def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
-    """Every chart that the stored rows can fill, in the order of the page."""
+class _Drawn(Struct):
+    """What the samples of configurations give to the charts, without them."""
+
+    histogram: tuple[list[Point], list[Point]]
+    percentiles: tuple[list[Point], list[Point]]
+    drift: list[Point] = []
+    referenced: bool = False
+    stages: list[Point] = []
+
+    def add(self, result: Result, labels: Mapping[str, str]) -> None:
+        for kept, found in zip(self.histogram, bin_rows([result], labels), strict=True):
+            kept += found
+        for kept, found in zip(self.percentiles, follow_rows([result], labels), strict=True):
+            kept += found
+        points, referenced = trace_rows([result], labels)
+        self.drift += points
+        self.referenced |= referenced
+        self.stages += list_stage_medians([result], labels)
+
+
+def draw_run(
+    document: RunDocument,
+    results: Sequence[Result],
+    stages: Sequence[StagesDocument] = (),
+    read: Callable[[Result], Result] = lambda result: result,
+) -> list[Chart]:
+    """Every chart that the stored rows can fill, in the order of the page.
+
+    `read`: gives the row with its samples, of which those of one row at a time are held.
+    """
     labels = label_rows(document)
     known = [result for result in results if result.id in labels]
-    measured = [result for result in known if any(m.latency_ns for m in result.measurements)]
+    points = _Drawn(histogram=([], []), percentiles=([], []))
+    for result in known:
+        points.add(read(result), labels)
     drawn: list[tuple[Callable[..., Chart], tuple[Any, ...]]] = [
         (_draw_speedups, (list_speedups(document, labels),)),
         (_draw_batches, (follow_batches(document, labels), name_items(document.rows))),
-        (draw_histogram, bin_rows(measured, labels)),
-        (draw_percentiles, follow_rows(measured, labels)),
-        (_draw_drift, trace_rows(measured, labels)),
+        (draw_histogram, points.histogram),
+        (draw_percentiles, points.percentiles),
+        (_draw_drift, (points.drift, points.referenced)),
         (_draw_quality, (*place_quality(document, labels), name_items(document.rows))),
-        (_draw_stages, ([*list_stage_medians(known, labels), *list_file_stages(stages)],)),
+        (_draw_stages, ([*points.stages, *list_file_stages(stages)],)),
     ]
     proofs = list_proofs(document, labels)
     return [

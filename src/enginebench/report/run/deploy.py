@@ -1,6 +1,6 @@
 """The commands that deploy configurations of a run, as far as `deliver` takes them, and why it does not take others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -44,7 +44,8 @@ def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes
         if not others:
             return
         chosen = others[0]
-    command = format_delivery_command(document.rows, chosen, deployment, deployment.out)
+    name = shorten_ids(document.rows)[chosen.id]
+    command = format_delivery_command(name, chosen, deployment, deployment.out)
     yield Notes(lines=(("Deploy it", command),), kind="command")
 
 
@@ -75,9 +76,9 @@ def _list_instead(document: RunDocument, wanted: Row) -> list[Row]:
     ]
 
 
-def format_delivery_command(rows: Sequence[Row], row: Row, deployment: Deployment, out: str) -> str:
-    """The command that delivers `row` to the folder `out`."""
-    options = [("--row", shorten_ids(rows)[row.id]), *deployment.deliveries[row.id].options, ("--out", out)]
+def format_delivery_command(name: str, row: Row, deployment: Deployment, out: str) -> str:
+    """The command that delivers `row`, which has this name among the others, to the folder `out`."""
+    options = [("--row", name), *deployment.deliveries[row.id].options, ("--out", out)]
     return format_command("deliver", deployment.folder, options=options)
 
 
@@ -91,7 +92,7 @@ def list_deliveries(document: RunDocument, deployment: Deployment) -> Section:
     lines = []
     for row in measured:
         refusal = deployment.deliveries[row.id].refusal
-        command = format_delivery_command(document.rows, row, deployment, short[row.id])
+        command = format_delivery_command(short[row.id], row, deployment, short[row.id])
         lines.append((names[row.id], f"cannot be delivered: {refusal}" if refusal else command))
     text = "Each configuration can be a folder that runs without EngineBench."
     columns = list_texts(("configuration", "command, where this page was written"))

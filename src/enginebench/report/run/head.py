@@ -31,7 +31,7 @@ TOLD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
 # What to do about a ratio that is not good, where it is not to repeat the run on a quiet machine.
 _ADVICE = {"1 trial each, no interval": "more trials give one", "few trials": "more trials make the interval narrower"}
 # Configurations that a tie names; of more their number is said.
-_NAMED = 3
+TIES_NAMED = 3
 
 
 class HeadLine(Struct, frozen=True):
@@ -173,8 +173,10 @@ def _name_baseline(document: RunDocument, headline: Headline) -> str:
 
 def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> str:
     """`openvino fp32 is as fast (no significant difference); ort fp32 is smaller`."""
-    tied = [names[one] for one in headline.tied_with]
-    others = tied[:_NAMED] + ([f"{len(tied) - _NAMED} more"] if len(tied) > _NAMED else [])
+    tied = headline.tied_with
+    others = [names[one] for one in tied[:TIES_NAMED]]
+    if len(tied) > TIES_NAMED:
+        others.append(f"{len(tied) - TIES_NAMED} more")
     *first, last = others
     listed = f"{', '.join(first)} and {last}" if first else last
     verb = "are" if len(tied) > 1 else "is"

@@ -279,8 +279,11 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
         asked = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
         bits = {i: 8 if one in FEW_BITS else 16 if one in ("fp16", "bf16") else 32 for i, one in asked.items()}
+        engines: dict[str, list[Row]] = {}
         for row in group:
-            alike = [one for one in group if one.engine == row.engine and bits[one.id] > bits[row.id]]
+            engines.setdefault(row.engine, []).append(row)
+        for row in group:
+            alike = [one for one in engines[row.engine] if bits[one.id] > bits[row.id]]
             if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more
                 ratio = compare_rows(known[wider.id], known[row.id], margin).ratio
                 held[row.id] = replace(held[row.id], wider=wider.id, ratio_to_wider=ratio)
@@ -337,11 +340,12 @@ def describe_run(
 ) -> RunDocument:
     """The document of a run: its rows in the order given, and the answers."""
     ranking = rank_results(results, rules)
+    condensed = [standing.result for standing in ranking.standings]
     return RunDocument(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=_hold_together([describe_row(standing) for standing in ranking.standings], results, rules.margin),
+        rows=_hold_together([describe_row(standing) for standing in ranking.standings], condensed, rules.margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,

@@ -24,6 +24,7 @@ from enginebench.report.run.head import format_head, format_name, name_rows
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_measured_rows
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
+from enginebench.report.run.shown import shorten_document
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.builds import BuildEffect
 from enginebench.stats.validity import UNUSABLE
@@ -55,6 +56,7 @@ def list_sections(
 
     `deployment`: what can be delivered; None where that was not asked, and then nothing is said of it.
     """
+    document = shorten_document(document)
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
     found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
     deploy = list(list_deploy(document, deployment)) if deployment else []

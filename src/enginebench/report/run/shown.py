@@ -1,0 +1,49 @@
+"""Which configurations of a large run a page, a markdown file and a terminal show."""
+
+from itertools import chain, zip_longest
+
+from msgspec.structs import replace
+
+from enginebench.report.run.head import TIES_NAMED
+from enginebench.report.run.rows import Row, RunDocument, group_rows
+from enginebench.stats.headline import Headline
+
+# Nobody reads more lines than this, and each has a panel in the charts. All configurations are in table.csv and
+# report.json.
+MOST_SHOWN = 100
+
+
+def shorten_document(document: RunDocument, most: int = MOST_SHOWN) -> RunDocument:
+    """The document with the configurations that its head names, then the fastest of each setting, `most` in all.
+
+    A note says what is left out. A document of no more than that stays as it is.
+    """
+    if len(document.rows) <= most:
+        return document
+    places = {row.id: place for place, row in enumerate(document.rows)}
+    kept: set[str] = set()
+    headlines: list[Headline] = []
+    for headline in document.headlines:
+        named = {name for name in _list_named(headline) if name in places}
+        if len(kept | named) > most:
+            break
+        kept |= named
+        headlines.append(headline)
+    fastest: chain[Row | None] = chain.from_iterable(zip_longest(*group_rows(document.rows)))
+    for row in filter(None, fastest):
+        if len(kept) == most:
+            break
+        kept.add(row.id)
+    rows = tuple(row for row in document.rows if row.id in kept)
+    text = f"Shown: {len(rows)} of {len(document.rows)} configurations"
+    if len(headlines) < len(document.headlines):
+        text += f", and what to use in {len(headlines)} of {len(document.headlines)} settings"
+    note = f"{text}. table.csv and report.json hold all of them"
+    return replace(document, rows=rows, headlines=tuple(headlines), notes=(*document.notes, note))
+
+
+def _list_named(headline: Headline) -> list[str]:
+    """The configurations that the head needs to speak of one setting."""
+    rejected = headline.rejected.id if headline.rejected else None
+    named = (headline.id, headline.baseline, headline.strict, rejected, *headline.tied_with[:TIES_NAMED])
+    return [name for name in named if name is not None]

@@ -1,0 +1,34 @@
+"""A configuration without its samples: what a ranking holds of each, so that it reads one after the other."""
+
+from msgspec.structs import asdict
+
+from enginebench.core.records import Result
+from enginebench.stats.compare import find_level
+from enginebench.stats.summary import Summary, summarize
+from enginebench.stats.trials import condense_trial
+
+# Percentiles that every summary has; others are asked for.
+_USUAL = (50.0, 90.0, 95.0, 99.0)
+
+
+class CondensedResult(Result, frozen=True, kw_only=True):
+    """A configuration whose trials are condensed, with the summary of the samples that they had."""
+
+    summary: Summary | None  # None: it had none
+
+
+def condense_result(result: Result) -> CondensedResult:
+    """The configuration with all that is derived from its samples in place of them."""
+    if isinstance(result, CondensedResult):
+        return result
+    trials = tuple(map(condense_trial, result.measurements))
+    return CondensedResult(**{**asdict(result), "measurements": trials}, summary=summarize_result(result))
+
+
+def summarize_result(result: Result) -> Summary | None:
+    """The figures of a configuration, with the percentiles that were asked for; None without samples."""
+    measured = [m for m in result.measurements if m.latency_ns]
+    asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
+    if not measured:
+        return None
+    return summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
