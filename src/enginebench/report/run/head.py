@@ -182,7 +182,7 @@ def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict
     verb = "are" if len(tied) > 1 else "is"
     choice = " and ".join(headline.choice)
     if headline.tie_reason:
-        return f"{names[row.id]} {choice}; whether {listed} {verb} as fast cannot be told: {headline.tie_reason}"
+        return f"{names[row.id]} {choice}. No verdict against {listed}: {headline.tie_reason}"
     n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
     if headline.equivalent:
         difference = f"equal within {document.margin:.0%}"

@@ -107,8 +107,8 @@ def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
 def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
     gpu = [replace(row, engine=replace(row.engine, device="cuda:0")) for row in (ort(19.99), ort(5))]
     base = make_result(median_ms=20, drift=AGREE)
-    why = "is as fast cannot be told: device: cuda:0 against cpu"
-    assert f"pytorch fp32 is what you have; whether ort fp32 {why}" in head(base, gpu[0])["USE"]
+    why = "No verdict against ort fp32: device: cuda:0 against cpu"
+    assert f"pytorch fp32 is what you have. {why}" in head(base, gpu[0])["USE"]
     assert head(base, gpu[1])["USE"].startswith("ort fp32   5.02 ms")
 
 
