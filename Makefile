@@ -5,7 +5,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 # The PyTorch build: cuda where NVIDIA's driver answers, else cpu. none: ONNX models alone, without PyTorch.
 TORCH  ?= $(shell $(PYTHON) tools/choose_torch.py)
-RUN     = $(VENV)/bin/python -m enginebench run $(MODEL) --precisions fp32,int8 $(ARGS)
+# With BF16 where the CPU has instructions for it.
+PRECISIONS ?= $(shell $(PYTHON) tools/choose_precisions.py)
+RUN     = $(VENV)/bin/python -m enginebench run $(MODEL) --precisions $(PRECISIONS) $(ARGS)
 # The tiers of `make test`, and those that `make test-all` adds: `make test-all ONLY=engines` runs one of them.
 QUICK   = unit smoke
 ONLY   ?= $(QUICK) golden engines e2e fpga

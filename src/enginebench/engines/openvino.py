@@ -25,11 +25,12 @@ from ..core.engine_api import (
     fits_shape,
     format_shape,
 )
-from .openvino_settings import CAPABILITIES, find_hint, list_settings
+from .openvino_settings import CAPABILITIES, HINTS, find_hint, list_settings
 
 NAME = "openvino"
 # Values of an input that share a scale in int8@dynamic, as those of the weights do.
 GROUP = 32
+BF16 = HINTS["bf16"]
 
 
 def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> OpenvinoEngine:
@@ -106,8 +107,20 @@ def make_settings(
 
 
 def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
-    """The compiled graph, with every setting read back."""
-    compiled = openvino.Core().compile_model(model, "CPU", dict(settings))
+    """The compiled graph, with every setting read back.
+
+    Its floats compute in FP32 where OpenVINO has no kernel for them in BF16: `has_lost_bf16` tells.
+    """
+    core = openvino.Core()
+    try:
+        compiled = core.compile_model(model, "CPU", dict(settings))
+    except Exception:
+        if settings["INFERENCE_PRECISION_HINT"] != BF16:
+            raise
+        # Seen with OpenVINO 2026.4 on AMX, "No suitable implementations": convolutions in INT8 whose activations have
+        # zero points. In FP32 the same graph compiles.
+        settings = {**settings, "INFERENCE_PRECISION_HINT": HINTS["fp32"]}
+        compiled = core.compile_model(model, "CPU", dict(settings))
     expected = {
         "INFERENCE_PRECISION_HINT": settings["INFERENCE_PRECISION_HINT"],
         "INFERENCE_NUM_THREADS": str(settings["INFERENCE_NUM_THREADS"]),
@@ -119,6 +132,12 @@ def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
             advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
             raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
     return compiled
+
+
+def has_lost_bf16(compiled: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether a graph that was asked for in BF16 was compiled in FP32, because in BF16 it does not compile."""
+    hint = "INFERENCE_PRECISION_HINT"
+    return settings[hint] == BF16 and format_property(compiled.get_property(hint)) != BF16
 
 
 def format_property(value: Any) -> str:

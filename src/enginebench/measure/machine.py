@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,6 +128,12 @@ def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None)
     has_proc = (root / "proc/cpuinfo").exists()
     machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)
     return replace(machine, caveats=tuple(_note_doubts(machine, root)))
+
+
+@cache
+def read_instructions() -> frozenset[str]:
+    """The instruction sets of this CPU that kernels are chosen by."""
+    return frozenset(describe_machine().cpu_flags)
 
 
 def peak_memory_bytes() -> int | None:

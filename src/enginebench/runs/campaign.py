@@ -146,12 +146,14 @@ class Campaign:
         rules: Rules = USUAL,
         checks_graph: bool = True,
         samples: int = CHECK_SAMPLES,
+        propose: Callable[[PlannedRow, Result], PlannedRow | None] | None = None,
     ) -> None:
         """Take the rows of a run; nothing is done yet.
 
         Args:
             checks_graph: the outputs of a graph are compared with those of the graph itself, not of the first row.
             samples: over which outputs are compared.
+            propose: one more row to measure beside a row that was built and checked, or None.
         """
         self._folder, self._rules = folder, rules
         self._judged = judged
@@ -162,7 +164,7 @@ class Campaign:
         self._reporter = reporter
         self._at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
-        self._checks_graph, self._samples = checks_graph, samples
+        self._checks_graph, self._samples, self._propose = checks_graph, samples, propose
         self._references: dict[Key, Reference] = {}  # with which the rows of each key are compared, once it is known
         self._graphs: dict[Key, Reference | str] = {}  # outputs of graphs as they stand; or why there are none
         self._unasked: set[str] = set()  # rows that nobody asked for; they do not count as progress
@@ -248,6 +250,7 @@ class Campaign:
         self.check()
         self._reopen_leaders()
         self._add_lower_levels()
+        self._add_proposed()
         turns = order_trials(list(self._rows.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
             self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
@@ -717,6 +720,24 @@ class Campaign:
                 doubt = make_caveat("outputs_differ.optimizer", kept=format_engine(lower.engine))
                 self._save_if_new(add_doubts(self.results[row.id], doubt))
                 return
+
+    def _add_proposed(self) -> None:
+        """Adds what is proposed beside each row, where its outputs are within the limits."""
+        propose = self._propose
+        if propose is None:
+            return
+        for rows in self._list_alike():
+            for row in rows:
+                result = self.results[row.id]
+                if result.status not in ("ok", "partial"):
+                    continue
+                try:
+                    proposed = propose(row, result)
+                except EngineBenchError as error:
+                    self._reporter.say(f"{label(row)}: no other recipe was tried: {error}")
+                    continue
+                if proposed is not None and proposed.id not in self.results:
+                    self._try_level(proposed, rows)
 
     def _try_level(self, row: PlannedRow, rows: Sequence[PlannedRow]) -> None:
         """Adds a row that nobody asked for, as it was stored by the run that this one continues, or if it agrees."""

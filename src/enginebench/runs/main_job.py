@@ -22,6 +22,7 @@ from enginebench.runs.folder import (
     trust_request,
 )
 from enginebench.runs.lock import lock_devices, lock_folder
+from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.ahead import check_ahead
@@ -79,6 +80,7 @@ def run_model(
         judged = judge_sources(judged, wanted, sources)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(judged)))))
         planned = plan_rows(wanted, sources, problems=record.problems)
+        recipes = NextRecipes(wanted, sources, folder, reporter)
         campaign = Campaign(
             folder,
             planned,
@@ -95,6 +97,7 @@ def run_model(
                 requested=wanted.list_requested(),
             ),
             samples=QUICK_SAMPLES if wanted.quick else CHECK_SAMPLES,
+            propose=recipes.propose,
         )
         if resume:
             campaign.restore()
@@ -104,7 +107,8 @@ def run_model(
                 finish(folder, record, campaign.results, reporter)
         finally:
             rows = tuple(dict.fromkeys((*record.rows, *campaign.results)))  # with those that nobody asked for
-            record = replace(record, rows=rows, took_s=round(time.monotonic() - start, 1))
+            notes = tuple(dict.fromkeys((*record.notes, *recipes.describe(campaign.results))))
+            record = replace(record, rows=rows, notes=notes, took_s=round(time.monotonic() - start, 1))
             folder.write_record(record)
             on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())

@@ -50,11 +50,20 @@ from enginebench.engines.registry import (
     list_unasked,
     takes,
 )
+from enginebench.measure.machine import read_instructions
 from enginebench.runs.child.places import OPTION, explain_absence, probe_elsewhere, require_available
+from enginebench.runs.families import is_attentive
 from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
+# Engine -> (instructions of the CPU, what int8 means there for transformers). Measured with one thread, batch 1, by
+# benchmarks/which_precision.py (docs/which-precision.md). OpenVINO on a Xeon with AMX: MiniLM's size 2.85 ms, by nncf
+# 3.21; ViT-tiny 11.1 ms beside BF16, by nncf 13.6. ONNX Runtime: MiniLM on an EPYC with VNNI 62 ms, by cpu 143.
+TRANSFORMER_RECIPES: dict[str, tuple[frozenset[str], Recipe]] = {
+    "openvino": (frozenset({"amx_int8"}), "tensorrt"),
+    "ort": (frozenset(), "dynamic"),
+}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph, for engines such as ort"
@@ -198,7 +207,7 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
             shapes=shapes,
             mix=mixes.get(precision, "") if takes(name) == "onnx" else "",
         )
-        recipe = _choose_recipe(spec, asked)
+        recipe = _choose_recipe(spec, asked, sources)
         by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
         if unasked and precision == "bf16" and spec.device == "cpu" and (name, precision) not in CASTS:
             continue
@@ -243,7 +252,7 @@ def _list_precisions(
     return [(given.precision, given.recipe)]
 
 
-def _choose_recipe(spec: EngineSpec, asked: Recipe | None) -> Recipe | None:
+def _choose_recipe(spec: EngineSpec, asked: Recipe | None, sources: Sequence[Artifact]) -> Recipe | None:
     if spec.options.get("weak_typing") == "1" and spec.precision not in ("fp32", "tf32"):
         return "weak"
     if spec.precision not in FEW_BITS:
@@ -251,12 +260,21 @@ def _choose_recipe(spec: EngineSpec, asked: Recipe | None) -> Recipe | None:
     if takes(spec.backend) == "torch":
         own = choose_module_recipe(spec.backend, spec.precision, spec.device)
         return own and (asked or own)
-    return asked or choose_graph_recipe(spec.backend, spec.precision)
+    return asked or choose_graph_recipe(spec.backend, spec.precision, sources)
 
 
-def choose_graph_recipe(backend: str, precision: Precision | None) -> Recipe:
-    """What a precision of few bits means to an engine of graphs where no recipe is named."""
-    return ONLY_RECIPES.get(precision) or find_entry(backend).recipe
+def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequence[Artifact] = ()) -> Recipe:
+    """What a precision of few bits means to an engine of graphs where no recipe is named.
+
+    Of transformers it depends on the processor, too: see `TRANSFORMER_RECIPES`.
+    """
+    if precision in ONLY_RECIPES:
+        return ONLY_RECIPES[precision]
+    needs, recipe = TRANSFORMER_RECIPES.get(backend, (frozenset(), None))
+    graph = next((a for a in sources if a.kind == "onnx" and a.precision == "fp32"), None)
+    if recipe is not None and graph is not None and is_attentive(graph) and needs <= read_instructions():
+        return recipe
+    return find_entry(backend).recipe
 
 
 def lacks_torchao(recipe: Recipe | None) -> bool:

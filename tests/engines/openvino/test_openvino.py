@@ -69,6 +69,31 @@ def test_setting_that_was_not_taken_is_an_error(key, value, message, onnx_artifa
         compile_model(model, make_settings(SPEC))
 
 
+def test_a_graph_that_does_not_compile_in_bf16_runs_in_fp32_with_a_warning(onnx_artifact, monkeypatch) -> None:
+    given = openvino.Core
+
+    class WithoutBf16:
+        """As the plugin refuses some convolutions in INT8 on a CPU with AMX."""
+
+        def compile_model(self, model: Any, device: str, settings: dict[str, Any]) -> Any:
+            if settings["INFERENCE_PRECISION_HINT"] == "bf16":
+                raise RuntimeError("No suitable implementations")
+            return given().compile_model(model, device, settings)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(given(), name)
+
+    monkeypatch.setattr(openvino, "Core", WithoutBf16)
+    spec, labelled = replace(SPEC, precision="int8", options={"force": "1"}), replace(onnx_artifact, precision="int8")
+    feeds = random_feeds(onnx_artifact.inputs, 1, seed=0)
+    for floats, codes in (("fp32", []), ("bf16", ["low_effective_precision"])):
+        with OpenvinoBackend().load(labelled, replace(spec, options={**spec.options, "floats": floats})) as engine:
+            engine.bind(feeds)
+            engine.run()
+            assert [warning.code for warning in engine.list_warnings()] == codes
+            assert "bf16" not in engine.effective_precision()
+
+
 def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(onnx_artifact, monkeypatch) -> None:
     spec = replace(SPEC, options={"floats": "bf16"})
     with pytest.raises(UsageError, match="ask for the precision bf16"):

@@ -2,9 +2,8 @@
 
 import itertools
 import math
-import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.entry import DeviceKind, Family
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import parse_engine
-from enginebench.core.records import Artifact, EngineSpec, Precision
+from enginebench.core.records import EngineSpec, Precision
 from enginebench.core.store import read_record
 from enginebench.core.text import list_some
 from enginebench.engines.registry import ENTRIES
@@ -192,31 +191,6 @@ def make_proposer(arms: Sequence[Arm], seed: int, gains: Gains = MappingProxyTyp
     from enginebench.features.tune.optimiser import OptunaProposer
 
     return OptunaProposer(arms, seed, gains)
-
-
-# What tells a kind of layer in a file, and how often it is there at least: names of weights, class names, or operators
-# of an ONNX graph with their tag and length, which stand before its weights.
-SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
-    "convolutions": ((b"running_mean", 2), (b"BatchNorm2d", 1), (b'"\x04Conv', 5)),
-    "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
-    "recurrent": ((b"weight_hh_l", 1), (b'"\x04LSTM', 1), (b'"\x03GRU', 1)),
-}
-
-
-def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
-    """The kinds of layers that a model has, as far as its files tell; a plain network counts as a transformer."""
-    heads = [_read_head(Path(a.path)) for a in artifacts if Path(a.path).is_file()]
-    return [
-        family for family, signs in SIGNS.items() if any(head.count(s) >= n for head in heads for s, n in signs)
-    ] or ["transformers"]
-
-
-def _read_head(path: Path) -> bytes:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as file:
-            return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
-    with path.open("rb") as file:
-        return file.read(16 << 20)
 
 
 def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind) -> list[Setting]:

@@ -24,7 +24,6 @@ from enginebench.features.tune.proposals import (
     LowerLevels,
     Proposer,
     Remaining,
-    find_families,
     list_known,
     make_proposer,
     read_gains,
@@ -54,6 +53,7 @@ from enginebench.report.charts import load_vega, render_png
 from enginebench.report.numbers import format_significant
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
+from enginebench.runs.families import find_families
 from enginebench.runs.folder import (
     TUNE_FILE,
     TUNE_PAGE,

@@ -12,18 +12,11 @@ from enginebench.core.entry import Entry
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.engines.registry import ENTRIES, read_engines
 from enginebench.features.tune import proposals
-from enginebench.features.tune.proposals import (
-    Proposer,
-    Tried,
-    Walk,
-    find_families,
-    list_known,
-    make_proposer,
-    order_first,
-)
+from enginebench.features.tune.proposals import Proposer, Tried, Walk, list_known, make_proposer, order_first
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.session import find_arms as find_arms_here
 from enginebench.features.tune.space import Arm, list_arms, list_stream_counts, list_thread_counts
+from enginebench.runs.families import find_families
 from enginebench.runs.folder import RunRequest
 from samples import make_machine
 from tracks import ARMS

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 import openvino
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, drop_filling, fill_batch, random_feeds, sum_entries
 from enginebench.core.protocols import Feeds
-from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile
+from enginebench.core.records import Artifact, ArtifactKind, Availability, Caveat, EngineSpec, LayerProfile
 from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
@@ -34,6 +35,7 @@ from enginebench.engines.openvino import (
     check_declared,
     compile_model,
     copy_outputs,
+    has_lost_bf16,
     list_fed,
     make_settings,
 )
@@ -176,6 +178,13 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
         self._watch()
         return prove_precision(self._proven)
+
+    def list_warnings(self) -> tuple[Caveat, ...]:
+        """That the graph does not compile in BF16, where that was asked for, and what ran."""
+        if self._compiled is None or not has_lost_bf16(self._compiled, self._settings):
+            return ()
+        record = "Requested floats in bf16; OpenVINO has no BF16 kernel for a node of this graph, and ran them in fp32."
+        return (make_caveat("low_effective_precision", record=record, asked="bf16"),)
 
     def profile_layers(self) -> LayerProfile:
         watched = self._watch()

@@ -1,0 +1,43 @@
+"""The kinds of layers that a model has, as far as its files tell: some recipes and settings suit one kind only."""
+
+import zipfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from enginebench.core.entry import Family
+from enginebench.core.records import Artifact
+
+# What tells a kind of layer in a file, and how often it is there at least: names of weights, class names, or operators
+# of an ONNX graph with their tag and length, which stand before its weights.
+SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
+    "convolutions": ((b"running_mean", 2), (b"BatchNorm2d", 1), (b'"\x04Conv', 5)),
+    "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
+    "recurrent": ((b"weight_hh_l", 1), (b'"\x04LSTM', 1), (b'"\x03GRU', 1)),
+}
+
+
+def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
+    """The kinds of layers that a model has; a plain network counts as a transformer."""
+    found = {family for a in artifacts if Path(a.path).is_file() for family in read_signs(a.path, a.sha256)}
+    return [family for family in SIGNS if family in found] or ["transformers"]
+
+
+def is_attentive(graph: Artifact) -> bool:
+    """Whether a graph shows signs of attention, and neither convolutions nor recurrent layers."""
+    return Path(graph.path).is_file() and read_signs(graph.path, graph.sha256) == ("transformers",)
+
+
+@cache
+def read_signs(path: str, sha256: str | None) -> tuple[Family, ...]:
+    """The kinds of layers that the file with this hash shows signs of."""
+    head = _read_head(Path(path))
+    return tuple(family for family, signs in SIGNS.items() if any(head.count(sign) >= n for sign, n in signs))
+
+
+def _read_head(path: Path) -> bytes:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
+    with path.open("rb") as file:
+        return file.read(16 << 20)

@@ -1,0 +1,99 @@
+"""A second recipe for INT8 of which little runs in INT8: chosen, made, and what came of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.core.names import row_id, show_engine
+from enginebench.core.recipes import BF16
+from enginebench.core.records import Artifact, Recipe, Result
+from enginebench.measure.machine import read_instructions
+from enginebench.runs.families import is_attentive
+from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.plan import PlannedRow
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.sources import describe_graph, make_graph
+from enginebench.stats.quantiles import median
+
+# Below this fraction of the time in INT8 another recipe is tried. Source: docs/which-precision.md. Networks that a
+# recipe suits spend 72% or more in INT8 on AMX (all but ViT in ONNX Runtime), those that it does not suit 59% or less.
+SUITED_SHARE = 0.6
+# What comes after a recipe of an engine. Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 3.78 by nncf; ViT
+# in ONNX Runtime, 18.7 ms by cpu instead of 20.3.
+NEXT: dict[tuple[str, Recipe | None], Recipe] = {
+    ("openvino", "nncf"): "tensorrt",
+    ("openvino", "tensorrt"): "nncf",
+    ("ort", "dynamic"): "cpu",
+}
+
+
+class NextRecipes:
+    """The configurations of a run that are measured beside those whose recipe turned out not to suit the model."""
+
+    def __init__(self, request: RunRequest, sources: Sequence[Artifact], folder: RunFolder, reporter: Reporter) -> None:
+        self._request, self._sources, self._folder, self._reporter = request, sources, folder, reporter
+        self._tried: dict[str, str] = {}  # id of a row -> that of the one that was tried beside it
+
+    def propose(self, row: PlannedRow, result: Result) -> PlannedRow | None:
+        """The row with the engine's next recipe; None where its own one suits, was asked for, or is the last.
+
+        Of transformers on a CPU with BF16 the same recipe comes next, with the rest of the network in BF16.
+        """
+        shares, spec = result.effective_precision, row.engine
+        graph = next((artifact for artifact in self._sources if artifact.kind == "onnx"), None)
+        named = (row.requested_precision, spec.recipe) in self._request.precisions
+        if row.requested_precision != "int8" or named or not shares or row.source is None or graph is None:
+            return None
+        if shares.get("int8", 0.0) >= SUITED_SHARE or graph.precision != "fp32" or spec.device != "cpu":
+            return None
+        if spec.backend == "openvino" and is_attentive(graph) and not BF16.isdisjoint(read_instructions()):
+            engine = replace(spec, options={**spec.options, "floats": "bf16"})
+        elif (spec.backend, spec.recipe) in NEXT:
+            engine = replace(spec, recipe=NEXT[spec.backend, spec.recipe])
+        else:
+            return None
+        found = replace(row, engine=engine, id=row_id(engine, row.requested_precision, row.measure))
+        self._tried[row.id] = found.id
+        if engine.recipe == spec.recipe:
+            return found
+        source = self._make_source(graph, found)
+        return replace(found, source=source, chain=(*row.chain[: row.chain.index(row.source)], source))
+
+    def _make_source(self, graph: Artifact, row: PlannedRow) -> Artifact:
+        """The graph in the recipe of a row: as it was stored by the run that this one continues, or made now."""
+        stored = self._folder.read_result(row.id)
+        for artifact in stored.artifacts if stored is not None else ():
+            if artifact.kind == "onnx" and artifact.recipe == row.engine.recipe:
+                return self._folder.open(artifact)
+        place = Path(self._folder.artifacts)
+        job = describe_graph(self._request, graph, "int8", row.engine.recipe, place)
+        return make_graph(self._request, job, self._reporter)
+
+    def describe(self, results: dict[str, Result]) -> list[str]:
+        """For each recipe that did not suit, the one that was tried beside it, which of them is kept, and why."""
+        notes = []
+        for row_id_, other_id in self._tried.items():
+            own, other = results.get(row_id_), results.get(other_id)
+            if own is None:
+                continue
+            share = (own.effective_precision or {}).get("int8", 0.0)
+            begin = f"{_show(own)}: {share:.0%} of the time in INT8"
+            if other is None:
+                notes.append(f"{begin}; the next recipe was tried, and its outputs are beyond the limits or it failed")
+            elif own.measurements and other.measurements:
+                ratio = _find_median(own) / _find_median(other)
+                kept = other if ratio > 1 else own
+                notes.append(f"{begin}; also tried {_show(other)}, {ratio:.2f}x as fast by medians: kept {_show(kept)}")
+        return notes
+
+
+def _show(result: Result) -> str:
+    engine, spec = result.engine.backend, result.engine
+    if spec.options:
+        engine += ":" + ",".join(f"{key}={value}" for key, value in sorted(spec.options.items()))
+    return show_engine(engine, result.requested_precision, spec.recipe)
+
+
+def _find_median(result: Result) -> float:
+    return median([median(trial.latency_ns) for trial in result.measurements if trial.latency_ns])
