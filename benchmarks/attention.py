@@ -1,5 +1,8 @@
 """Transformers with seeded random weights, for `tune` and `run`: MODEL is `benchmarks.attention:bert`, `:minilm` or
-`:vit`."""
+`:vit`.
+
+docs/gpu.md, docs/results.md, docs/tune.md and docs/which-precision.md hold figures of these models.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@
 
 On a GPU builds of pytorch-compile are made side by side, and nothing is timed meanwhile; but its compiler times a few
 settings of each kernel itself, and does so undisturbed with --alone only, which takes several times as long.
+
+The claims of docs/versions.md rest on this.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 It imports nothing of EngineBench, so that what `tune` finds has an independent figure beside it. Random weights from a
 seed; FP32 inputs and outputs, the casts are timed, too. One JSON line for each way: the median of 200 replays by CUDA
 events, the same by the host's clock, seconds to build, and the largest difference from FP32 over the largest output.
+
+The claims of docs/gpu.md and docs/tune.md rest on this.
 """
 
 from __future__ import annotations

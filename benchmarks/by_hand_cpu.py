@@ -5,6 +5,8 @@
 It imports nothing of EngineBench, so that what `tune` finds has an independent figure beside it. Ways take turns; one
 JSON line for each: the median of the medians of its turns in milliseconds, from NumPy inputs to NumPy outputs, and
 what OpenVINO's own `benchmark_app -hint latency` says where it is installed.
+
+The claims of docs/tune.md rest on this.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 
 On an NVIDIA GPU: --engines pytorch-cudagraph:channels_last=1,ort-cuda:cuda_graph=1 --precisions fp16
 `--keep DIR` leaves the run and its bundles there, and takes up a run that lies there. PyTorch has no INT8 rows.
+
+The claims of docs/deliver.md rest on this.
 """
 
 from __future__ import annotations

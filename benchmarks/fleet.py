@@ -7,6 +7,8 @@ python benchmarks/fleet.py gpus                  # a machine of several GPUs: ro
 
 Nodes of Ray are processes of this machine, each with a folder for temporary files of its own: the locks of devices lie
 there, so that they do not wait for each other as they would on one machine.
+
+The claims of docs/fleet.md rest on this.
 """
 
 from __future__ import annotations

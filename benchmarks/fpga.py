@@ -3,6 +3,8 @@
     python benchmarks/fpga.py [--quick] [--write] [--only PART/LANES/BITS ...] [--out DIR]
 
 --quick leaves place and route out. --write keeps the speeds found in the package, where `fpga-sim` reads them.
+
+The claims of src/enginebench/features/fpga/README.md rest on this.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 
 A reader that takes more than ten seconds, or a process that grows beyond 1 GB, ends the run like an exception does;
 target and seed are printed. Put them into FOUND in tests/unit/features/trtexec/test_fuzz.py.
+
+The claims of benchmarks/README.md rest on this.
 """
 
 from __future__ import annotations

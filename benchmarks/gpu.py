@@ -1,4 +1,7 @@
-"""The parts of benchmarks/gpu.sh: rows of the image models on a GPU, stored, packed, and shown as a short table."""
+"""The parts of benchmarks/gpu.sh: rows of the image models on a GPU, stored, packed, and shown as a short table.
+
+The claims of docs/gpu.md and docs/results.md rest on this.
+"""
 
 from __future__ import annotations
 

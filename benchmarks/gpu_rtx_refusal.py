@@ -6,6 +6,8 @@ Builds a plan of the digits' CNN for 8.9, and asks the engine to load it. On a G
 
 Needs a GPU, numpy, msgspec, nvidia-ml-py, cuda-bindings and the two wheels of the extra tensorrt-rtx. With PLAN, built
 elsewhere, nothing is built. Every check raises when it fails; the answer is JSON.
+
+The claims of docs/tensorrt-rtx.md rest on this.
 """
 
 from __future__ import annotations

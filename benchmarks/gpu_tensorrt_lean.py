@@ -7,6 +7,8 @@ Needs a GPU, cuda-bindings, numpy, msgspec, and the wheels tensorrt-lean-cu13-bi
     PYTHONPATH=src python3 benchmarks/gpu_tensorrt_lean.py
 
 Every check raises when it fails; the answer is JSON.
+
+The claims of docs/tensorrt.md rest on this.
 """
 
 from __future__ import annotations

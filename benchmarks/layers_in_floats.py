@@ -8,6 +8,8 @@ The harm of every group alone, then the least number of the worst groups that ke
 Graphs are `int8@nncf` in OpenVINO, the limit is that two thirds of what INT8 throughout loses are won back, and outputs
 are centred cosines of the data that the choice was made by. Time to answer is CPU time: on a machine with other work
 that stands; speeds are medians of ratios, interleaved.
+
+The claims of docs/tune.md rest on this.
 """
 
 from __future__ import annotations

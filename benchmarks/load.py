@@ -4,6 +4,8 @@ python benchmarks/load.py theory            # simulated engines against M/D/1 an
 python benchmarks/load.py alarms            # the same simulated engine twice, 20 times, and one that is faster
 python benchmarks/load.py generator         # 20,000 requests a second against `fake`
 python benchmarks/load.py configurations    # resnet18 on all cores: streams x threads x batch; half an hour
+
+The claims of docs/load.md rest on this.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@
 
 LoadGen's generator is a thread of the engine's own process; it knows no failures and turns nobody away. Half of the
 requests of `server` and all of the others meet no other, so that the medians (of `offline` the rates) have to agree.
+
+The claims of docs/load.md rest on this.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The limit is 500 ns a sample, all of the loop counted, not only what lies between its two clock readings.
 
     python benchmarks/loop_overhead.py [--json]
+
+The claims of benchmarks/README.md rest on this.
 """
 
 from __future__ import annotations

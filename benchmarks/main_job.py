@@ -1,6 +1,8 @@
 """How long the main job takes from a warm environment, and the ratios by which a wrong set-up would show.
 
 python benchmarks/main_job.py [--keep DIR] [--only TEXT]
+
+The claims of benchmarks/README.md rest on this.
 """
 
 from __future__ import annotations

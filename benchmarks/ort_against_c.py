@@ -10,6 +10,8 @@ each opens new sessions, in changing order, and gives one mean logarithm of the 
 intervals are Student's t over rounds.
 
     python benchmarks/ort_against_c.py [--rounds 40] [--pairs 3] [--onnx NAME=FILE.onnx ...] [--json]
+
+The claims of benchmarks/README.md rest on this.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 Asks the Python bindings of TensorRT (8.6 and later; they need a GPU) or of TensorRT for RTX (no GPU), and needs nothing
 else than Python. Every file is read in a child process: one that ends it is a verdict, too, and the next file gets
 another child. OUT.json is written anew after each file, so that a visit which is cut off loses nothing.
+
+The claims of docs/tensorrt.md rest on this.
 """
 
 from __future__ import annotations

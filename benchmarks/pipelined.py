@@ -6,6 +6,8 @@ It imports nothing of EngineBench, so that `run resnet50 --scope pipelined --inp
 figure beside it. FP16, channels last, batch norms folded, seeded random weights; bytes are normalized on the GPU. Each
 of `depth` slots has pinned buffers and a CUDA graph; copies in, computation and copies out are on a stream each. Every
 batch is copied from ordinary memory into its pinned buffer, and its scores from theirs. One JSON line.
+
+The claims of docs/gpu.md and docs/results.md rest on this.
 """
 
 import json
@@ -16,22 +18,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from torch.fx.experimental.optimization import fuse
-from torchvision.models import resnet50
-
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-
-
-class FromBytes(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = fuse(resnet50(weights=None).eval()).half().to(memory_format=torch.channels_last)
-        self.mean, self.std = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, STD))
-
-    def forward(self, image):
-        image = ((image.float() - self.mean) / self.std).half()
-        return self.net(image.contiguous(memory_format=torch.channels_last)).float()
+from floor import FromBytes
 
 
 class Slot:
@@ -97,4 +84,5 @@ def main():
     print(json.dumps(told | vars(asked) | {"gpu": torch.cuda.get_device_name()}))
 
 
-main()
+if __name__ == "__main__":
+    main()

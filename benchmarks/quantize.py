@@ -3,6 +3,8 @@
 Every case runs in a process of its own, so that its peak memory is its own.
 
     python benchmarks/quantize.py [--quick] [--only digits/resources] [--json]
+
+The claims of benchmarks/README.md rest on this.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 Each figure is that of a whole process; CPU seconds (user + system) are those that the kernel counts, the least of three
 runs, since what others do can only add. The results are synthetic, in the layout of real ones. Without playwright the
 lines about Chromium are left out.
+
+The claims of docs/reports.md rest on this.
 """
 
 from __future__ import annotations

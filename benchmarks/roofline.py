@@ -4,6 +4,8 @@ python benchmarks/roofline.py cpu    # resnet18 INT8 in OpenVINO, by layer, on o
 python benchmarks/roofline.py gpu    # resnet50 FP16, batch 32, by layer in every engine of the list that is installed
 
 Ceilings are measured first; --stored takes those that are there. It ends with 1 where something beats its bound.
+
+The claims of docs/roofline.md rest on this.
 """
 
 from __future__ import annotations

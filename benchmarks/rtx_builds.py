@@ -6,6 +6,8 @@ Each round is a process of its own that builds everything once, each plan into a
 precision, compute capability; seconds of the build, from the graph to the plan on the disk, and of the CPU in it, which
 others on the machine do not lengthen, both medians over the rounds; MB of the plan; products by precision; rounds whose
 plan has the bytes of the first.
+
+The claims of docs/tensorrt-rtx.md rest on this.
 """
 
 from __future__ import annotations

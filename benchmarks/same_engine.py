@@ -8,6 +8,8 @@ count, `memory` copies arrays larger than any cache. The quiet ratio is of the t
 disturbed, where there are such; of two that are the same it is 1. Exit code 1 when one of two that are the same is
 named, or when the slower one of two that differ is named, or a printed interval does not hold the quiet ratio, more
 than once in ten.
+
+The claims of benchmarks/README.md rest on this.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 Simulated runs of 2 to 8 configurations, of which some are equal and some exactly the margin apart; process medians
 scatter by 0.3 to 10 %. Then every stored run of ten trials again, as it was and with its trials in other orders: what
 would have been said, had it ended early. Exit code 1 when a figure misses its limit.
+
+The claims of docs/how-we-measure.md rest on this.
 """
 
 from __future__ import annotations
@@ -21,31 +23,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from figures import SAME, is_wrong
 from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
-from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, OutputDrift, Result
+from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, Result
 from enginebench.core.store import read_result
-from enginebench.stats.compare import Comparison, compare_apart, find_level, list_open, reduce_to_median
+from enginebench.stats.compare import compare_apart, find_level, list_open, reduce_to_median
 from enginebench.stats.intervals import measure_spread
 from enginebench.stats.ranking import list_asked
 from enginebench.stats.standing import compare_rows, find_setting
 
 M = math.log1p(MARGIN)
 STORED = Path(__file__).parents[1] / "results"
-SAME = OutputDrift(
-    name="y",
-    mean_abs_diff=0,
-    max_abs_diff=0,
-    mean_rel_diff=0,
-    cosine_mean=1,
-    cosine_min=1,
-    centred_cosine_mean=1,
-    snr_db=90,
-    top1_agreement=1,
-    top5_agreement=1,
-    nonfinite=0,
-)
 ORDERS = 40  # of the trials of each stored run, the first one as it was
 # Figure -> (limit, whether it is an upper one).
 LIMITS = {
@@ -119,13 +109,6 @@ def cut(row: Result, trials: int) -> Result:
     return replace(row, measurements=tuple(m for m in row.measurements if m.repetition < trials))
 
 
-def is_wrong(found: Comparison, log: float) -> bool:
-    """Whether a verdict is not that of the true log ratio."""
-    near = 1e-9
-    wrong = {"faster": log <= M + near, "slower": log >= -M - near, "equivalent": abs(log) >= M - near}
-    return wrong.get(found.verdict, False)
-
-
 def covers(found: Estimate | None, log: float) -> bool:
     """Whether an interval holds the true ratio."""
     return found is not None and (found.low or 0) <= math.exp(log) <= (found.high or math.inf)
@@ -149,8 +132,8 @@ def count_run(rng: np.random.Generator, rows: int, early: bool) -> Iterator[tupl
     any_wrong = False
     for i, row in enumerate(first[1:], 1):
         log, found = truth.logs[0] - truth.logs[i], compare_rows(first[0], row, MARGIN)
-        any_wrong |= is_wrong(found, log)
-        yield "wrong verdict against the baseline", is_wrong(found, log)
+        any_wrong |= is_wrong(found.verdict, log, M)
+        yield "wrong verdict against the baseline", is_wrong(found.verdict, log, M)
         yield "ratio covered", covers(found.ratio, log)
     yield "runs with any wrong verdict", any_wrong
     named = name_fastest(first)
@@ -159,7 +142,7 @@ def count_run(rng: np.random.Generator, rows: int, early: bool) -> Iterator[tupl
     for row, later in zip(first, again, strict=True):
         found = compare_apart(row.measurements, later.measurements, margin=MARGIN, level=find_level(row, later))
         yield "ratio covered, diff", covers(found.ratio, 0.0)
-        yield "wrong verdict, diff", is_wrong(found, 0.0)
+        yield "wrong verdict, diff", is_wrong(found.verdict, 0.0, M)
         yield "trials of a configuration", len(row.measurements)
         spread = measure_spread([math.log(m.latency_ns[0] / 1e6) for m in row.measurements]).interval(find_level(row))
         yield "p50 covered", spread is not None and spread[0] <= truth.logs[int(row.id[4:])] <= spread[1]
@@ -174,7 +157,7 @@ def count_gate(rng: np.random.Generator, early: bool) -> Iterator[tuple[str, boo
         if name == "equal":
             yield "gate fails an equal side", found.verdict == "slower"
         yield "ratio covered, bench --against", covers(found.ratio, log)
-        yield "wrong verdict, bench --against", is_wrong(found, log)
+        yield "wrong verdict, bench --against", is_wrong(found.verdict, log, M)
 
 
 def simulate(runs: int, *, early: bool, seed: int = 0) -> dict[str, float]:

@@ -10,6 +10,8 @@ when a figure misses its limit.
 With --cpu: models are tuned for real, each within its budget, and the table shows the winner of the race over the best
 default, as the final found it. A model whose folder is there already goes on where it was. Exit code 1 unless one of
 them is at least 1.15 times as fast, and none slower than its default by more than its interval.
+
+The claims of docs/tune.md rest on this.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from figures import Figure, at_least, at_most
 
 from enginebench.features.tune.race import Final, Race
 
@@ -41,15 +44,6 @@ class Found(NamedTuple):
     winner: str
     beaten: bool
     processes: int
-
-
-class Figure(NamedTuple):
-    """One figure, held against its limit."""
-
-    name: str
-    value: float
-    limit: str
-    passed: bool
 
 
 def search(rng: np.random.Generator, costs: dict[str, float], sd: float = PROCESS_SD) -> Found:
@@ -91,14 +85,6 @@ def judge_searches(searches: int) -> Iterator[Figure]:
 def _share(hits: Iterator[bool]) -> float:
     found = list(hits)
     return sum(found) / len(found)
-
-
-def at_least(name: str, value: float, limit: float) -> Figure:
-    return Figure(name, value, f">= {limit:g}", value >= limit)
-
-
-def at_most(name: str, value: float, limit: float) -> Figure:
-    return Figure(name, value, f"<= {limit:g}", value <= limit)
 
 
 class Tuned(NamedTuple):

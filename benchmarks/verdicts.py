@@ -5,6 +5,8 @@
 Ten repetitions, process medians with a deviation of 1 %, samples within a process with 2 %, margin 2 %. Then eight
 noises that are not normal, or not independent from one trial to the next, with deviations of 0.3 to 5 %. Exit code 1
 when a figure misses its limit.
+
+The claims of docs/how-we-measure.md rest on this.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from figures import Figure, at_least, at_most, is_wrong
 from numpy.typing import NDArray
 
 from enginebench.core.limits import LEVELS, MOST
@@ -38,15 +41,6 @@ MARGIN = 0.02
 Logs = NDArray[np.float64]
 # Of a generator and a deviation.
 Noise = Callable[[np.random.Generator, float], Logs]
-
-
-class Figure(NamedTuple):
-    """One share of runs, held against its limit."""
-
-    name: str
-    share: float
-    limit: str
-    passed: bool
 
 
 def make_side(
@@ -82,14 +76,6 @@ def judge_verdicts(runs: int, *, paired: bool = True) -> Iterator[Figure]:
     yield below("5 % faster: slower", much["slower"] / runs, 0.001)
     yield below("2 % faster: slower", edge["slower"] / runs, 0.001)
     yield below("the same: faster or slower", (none["faster"] + none["slower"]) / runs, 0.001)
-
-
-def at_least(name: str, share: float, limit: float) -> Figure:
-    return Figure(name, share, f">= {limit:g}", share >= limit)
-
-
-def at_most(name: str, share: float, limit: float) -> Figure:
-    return Figure(name, share, f"<= {limit:g}", share <= limit)
 
 
 def below(name: str, share: float, limit: float) -> Figure:
@@ -279,13 +265,6 @@ def compare_sides(logs: Logs, *, early: bool) -> tuple[Comparison, int]:
     return compare(*sides, margin=MARGIN, level=LEVELS[trials], trials=trials), trials
 
 
-def is_wrong(verdict: str, log: float, m: float) -> bool:
-    """Whether a verdict is not that of the true log ratio."""
-    near = 1e-9
-    wrong = {"faster": log <= m + near, "slower": log >= -m - near, "equivalent": abs(log) >= m - near}
-    return wrong.get(verdict, False)
-
-
 def tally_noises(runs: int) -> dict[str, tuple[Tally, Tally]]:
     """Noise -> (with early ends, with ten trials)."""
     noises = INDEPENDENT | SHARED | {name: draw for name, (draw, _) in OWN.items()}
@@ -320,7 +299,7 @@ def print_noises(runs: int, tallies: dict[str, tuple[Tally, Tally]]) -> None:
 def print_table(title: str, figures: Sequence[Figure]) -> None:
     print(f"{title}\n{'':50}{'share':>8}  limit")
     for figure in figures:
-        print(f"{figure.name:50}{figure.share:8.4f}  {figure.limit}{'' if figure.passed else '  MISSED'}")
+        print(f"{figure.name:50}{figure.value:8.4f}  {figure.limit}{'' if figure.passed else '  MISSED'}")
     print()
 
 

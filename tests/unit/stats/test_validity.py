@@ -1,8 +1,6 @@
 """What disturbed times and ratios are worth."""
 
-import runpy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from enginebench.stats.drift import default_limits
 from enginebench.stats.standing import compare_rows
 from enginebench.stats.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio, measure_trials
 from samples import make_drift, make_result
+from scripts import load_script
 
 
 def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: Any) -> Measurement:
@@ -120,7 +119,6 @@ def make_row(side: Sequence[Measurement]) -> Result:
     return replace(make_result(), measurements=tuple(side), drift=None)
 
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "disturbed.py"
 NAMES = ("pytorch fp32", "ort fp32")
 TRIALS, CALLS = 10, 200
 
@@ -331,11 +329,11 @@ def test_two_models_that_vary_are_not_held_against_each_other() -> None:
     assert judge_answers(replace(base, caveats=()), cand)[0] is False
 
 
-@pytest.mark.parametrize("others", [others.__name__ for others in runpy.run_path(str(SCRIPT))["OTHERS"]])
+@pytest.mark.parametrize("others", [others.__name__ for others in load_script("benchmarks/disturbed.py").OTHERS])
 def test_simulated_runs_name_the_right_one_and_hold_the_quiet_ratio(others: str) -> None:
     """A few runs of `benchmarks/disturbed.py`, which has the figures of 40 each."""
-    runs, script = 4, runpy.run_path(str(SCRIPT))
-    found = script["simulate"](script[others], runs, seed=2)
+    runs, script = 4, load_script("benchmarks/disturbed.py")
+    found = script.simulate(getattr(script, others), runs, seed=2)
     assert (found.false_winners, found.right, found.wrong) == (0, runs, 0)
     assert 4 * found.held >= 3 * found.given
     assert found.given == 2 * runs or others not in ("nobody", "speeds", "bursts", "turns")

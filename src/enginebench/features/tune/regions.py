@@ -32,7 +32,9 @@ from enginebench.stats.intervals import Spread, estimate_geometric, measure_spre
 MOST_REGIONS = 20
 # Turns of a comparison, at least and at most, and the seconds in which it takes more than the least: an interval of
 # eight has 1.2 times the width of one of twenty.
-LEAST_TURNS, MOST_TURNS, COMPARISON_S = 8, 24, 1.5
+LEAST_TURNS = 8
+MOST_TURNS = 24
+COMPARISON_S = 1.5
 # Of each turn: long against the clock, and against a wake-up of the engine's threads.
 TURN_S = 0.02
 LEVEL = 0.95
