@@ -127,35 +127,35 @@ def make_headline(
     today = baseline.result
     equal, equivalent, unknown = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
-    # Among equals what the user has, else the surest outputs; then the lowest median. None than which another is
-    # faster in every trial.
-    left = [one for one in equal if not any(_always_beats(other, one) for other in equal)] if not equivalent else equal
-    row = min(left, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
+    row = _choose_among_equals(equal, kept, equivalent=equivalent)
     tied = [one for one in equal if one.result.id != row.result.id]
     is_today = today is not None and today.id == row.result.id
     found = _compare_with(today, row, margin)
     if is_today:  # then it is the ratio of the next one that says so
         found = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
     place = [one.result.id for one in ranked].index(row.result.id)
-    rejected, faster = None, next((one for one in ranked[:place] if one.result.id in reasons), None)
+    faster = next((one for one in ranked[:place] if one.result.id in reasons), None)
+    rejected = None
     if faster is not None:
-        against, why = _compare_with(today, faster, margin), reasons[faster.result.id]
-        cure = _find_cure(faster.result) if faster.outputs == "changed" and not scored else ""
-        rejected = Rejected(id=faster.result.id, ratio=against.ratio if against else None, reason=why, limit=cure)
+        against = _compare_with(today, faster, margin)
+        rejected = Rejected(
+            id=faster.result.id,
+            ratio=against.ratio if against else None,
+            reason=reasons[faster.result.id],
+            limit=_find_cure(faster.result) if faster.outputs == "changed" and not scored else "",
+        )
     strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
     other = strict is not None and not plain and strict.result.id != row.result.id
     measured = [one for one in group if one.summary]
     outputs, outputs_reason = _judge_outputs(row, group, scored)
     alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1
-    state: State = ("none_agrees" if alone else "baseline") if is_today else "fastest"
-    state = "only" if len(measured) == 1 else "tie" if tied else state
     return Headline(
         batch=row.result.engine.batch,
         shapes=format_shapes(row.result.engine.shapes),
         scope=row.result.measure.scope,
         cache=row.result.measure.cache,
-        state=state,
+        state=_find_state(measured=len(measured), tied=bool(tied), is_today=is_today, alone=alone),
         id=row.result.id,
         baseline=today.id if today else None,
         is_today=baseline.owned,
@@ -176,6 +176,28 @@ def make_headline(
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
     )
+
+
+def _choose_among_equals(equal: Sequence[Standing], kept: Result | None, *, equivalent: bool) -> Standing:
+    """Among equals what the user has, else the surest outputs; then the lowest median.
+
+    None than which another is faster in every trial, unless they are equivalent.
+    """
+    left = list(equal)
+    if not equivalent:
+        left = [one for one in equal if not any(_always_beats(other, one) for other in equal)]
+    return min(left, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
+
+
+def _find_state(*, measured: int, tied: bool, is_today: bool, alone: bool) -> State:
+    """What kind of answer it is. `alone`: all that is faster than the one that may be taken changes the outputs."""
+    if measured == 1:
+        return "only"
+    if tied:
+        return "tie"
+    if not is_today:
+        return "fastest"
+    return "none_agrees" if alone else "baseline"
 
 
 def _find_cure(result: Result) -> str:
