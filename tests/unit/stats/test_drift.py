@@ -586,6 +586,51 @@ def test_noise_that_is_everywhere_alike_makes_no_slice_wrong(shape, place, where
     assert 55 < out.snr_min_db < 70
 
 
+def compute_network(dtype: type, n: int, *, scale: np.ndarray) -> np.ndarray:
+    """Outputs of a small network in this precision, each dimension times its scale."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(n, 64)).astype(dtype)
+    for _ in range(4):
+        x = np.tanh(x @ (rng.normal(size=(64, 64)) / 8).astype(dtype))
+    return x[:, : len(scale)] * scale.astype(dtype)
+
+
+def blur_sample(y: np.ndarray) -> None:
+    y[617] *= 1.01
+
+
+def blur_dimension(y: np.ndarray) -> None:
+    y[:, 5] *= 1.003
+
+
+def blur_quiet_dimension(y: np.ndarray) -> None:
+    y[:, 7] *= 1.05  # it has a fiftieth of the usual signal
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [(blur_sample, "sample 617"), (blur_dimension, "slice 5 of axis 1"), (blur_quiet_dimension, "slice 7 of axis 1")],
+)
+def test_little_that_is_wrong_by_itself_is_seen_beside_what_is_right(change, where) -> None:
+    scale = np.where(np.arange(32) == 7, 0.02, 1.0)
+    right, other = (compute_network(dtype, 1000, scale=scale) for dtype in (np.float64, np.float32))
+    sound = measure_drift({"y": right}, {"y": other.astype(np.float64)}, default_limits("fp32"))
+    assert sound.passed
+    assert sound.outputs[0].snr_min_db > 100
+    wrong = other.astype(np.float64)
+    change(wrong)
+    drift = measure_drift({"y": right}, {"y": wrong}, default_limits("fp32"))
+    assert (drift.passed, drift.outputs[0].snr_min_at) == (False, where)
+    assert where in find_exceeded(drift)[0]
+
+
+def test_an_option_that_allows_a_share_of_wrong_samples_is_not_held_to_each() -> None:
+    right = np.random.default_rng(0).normal(size=(1000, 16))
+    wrong = right.copy()
+    blur_sample(wrong)
+    assert measure_drift({"y": right}, {"y": wrong}, default_limits("fp32") | {"samples": 0.9}).passed
+
+
 def test_boxes_are_held_to_their_sizes_wherever_they_lie():
     """A tenth of a pixel at 1000 pixels is 80 dB of the coordinates, and a hundredth of a box of 10 pixels."""
     scene = make_scene()
