@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
-from enginebench.stats.intervals import estimate_geometric, estimate_spread, join_builds, measure_spread, take_logs
+from enginebench.stats.intervals import (
+    estimate_geometric,
+    estimate_spread,
+    join_builds,
+    measure_series,
+    measure_spread,
+    take_logs,
+)
 from enginebench.stats.quantiles import autocorrelation_time, convert_percent, estimate_tails, median
 from enginebench.stats.trials import count_timed, mark_samples
 
@@ -40,7 +47,7 @@ def summarize(
     measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
     """The figures of one row, from the raw samples of all its processes; `percentiles`: more of them, in percent."""
-    kept = [m for m in measurements if m.latency_ns]
+    kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.repetition)
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
     # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
@@ -82,10 +89,10 @@ def summarize(
 def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) -> Estimate:
     """The geometric mean of the process medians in ms, with Student's t interval over their logs.
 
-    One process gives a value without an interval, and `supported` is False. Of an engine that was built several times
-    each build is one value.
+    It is wider where processes resemble the ones before, as that of a ratio is. One process gives a value without an
+    interval, and `supported` is False. Of an engine that was built several times each build is one value.
     """
-    kept = [m for m in measurements if m.latency_ns]
+    kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.repetition)
     return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
 
 
@@ -103,8 +110,11 @@ def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[n
 
 
 def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None], what: str, level: float) -> Estimate:
-    spread = measure_spread(join_builds(take_logs(medians_ns, f"the median {what}"), builds))
-    of = "builds, each of its process medians" if any(b is not None for b in builds) else "process medians"
+    built = any(build is not None for build in builds)
+    # Trials may resemble the ones before; means of builds have no order.
+    logs = join_builds(take_logs(medians_ns, f"the median {what}"), builds)
+    spread = measure_spread(logs) if built else measure_series(logs)
+    of = "builds, each of its process medians" if built else "process medians"
     method = f"geometric mean of {spread.n} {of}, Student t over their logs"
     return estimate_geometric(spread, level, MS_PER_NS, method)
 
