@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", bound="Struct")
 INTERRUPTED = 130
-LONGEST_NAME = 200  # of a path in a message, in characters
+# Characters of a word in a message: beyond what a path may have on Linux (PATH_MAX) it is cut to the shorter length.
+LONGEST_WORD, LONGEST_NAME = 4096, 200
 # A full disk, a quota, or a device that fails under what is printed.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 # No file descriptor, process or memory is left to this process, or to the system.
@@ -164,7 +165,7 @@ def main(args: list[str] | None = None) -> None:
         code = INTERRUPTED
     except EngineBenchError as error:
         # Prints the message and the last output of a child, if any, without control characters.
-        click.echo(f"error: {clean_lines(str(error))}", err=True)
+        click.echo(f"error: {shorten_names(clean_lines(str(error)))}", err=True)
         if tail := getattr(error, "stderr_tail", ""):
             click.echo("its last output:", err=True)
             for line in clean_lines(tail).splitlines()[-20:]:
@@ -187,14 +188,26 @@ def main(args: list[str] | None = None) -> None:
             code = ArtifactError.exit_code
         elif not isinstance(error, BrokenPipeError):
             raise
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # as pathlib says it before Python 3.13
+            raise
+        click.echo(f"error: cannot access a path: {clean_text(str(error))}. Check the link", err=True)
+        code = ArtifactError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def format_inaccessible(error: OSError) -> str:
-    """What the system says of a path that was given, which may have a million characters."""
-    name = clean_text(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename))
-    shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
-    return f"cannot access {shown}: {error.strerror}. Check the path"
+    """What the system says of a path that was given."""
+    given = error.filename
+    name = clean_text(os.fsdecode(given) if isinstance(given, str | bytes) else str(given))
+    return f"cannot access {shorten_names(name)}: {error.strerror}. Check the path"
+
+
+def shorten_names(text: str) -> str:
+    """Cut words that are longer than any name of a file can be: a terminal need not show a million characters."""
+    return re.sub(
+        rf"\S{{{LONGEST_WORD},}}", lambda found: f"{found[0][:LONGEST_NAME]}... ({len(found[0])} characters)", text
+    )
 
 
 def format_unencodable(text: str) -> str:

@@ -378,6 +378,23 @@ def _run_often(engine: Engine, calls: int) -> list[int]:
     return times
 
 
+def check_outputs_are_made_by_run(case: Case) -> None:
+    """Not by `bind`, and not by `fetch`: until `run` is called there are those of the call before, or an error."""
+    first, second = _make_feeds(seed=1), _make_feeds(seed=2)
+    _infer(case.shared, first)
+    case.shared.bind(second)
+    try:
+        found = case.shared.fetch()[OUTPUT.name]
+    except EngineBenchError:
+        return
+    finally:
+        case.shared.run()
+    right = case.expect(second)[OUTPUT.name]
+    early = found.shape == right.shape and np.allclose(found, right, rtol=RTOL, atol=ATOL)
+    constant = np.allclose(case.expect(first)[OUTPUT.name], right, rtol=RTOL, atol=ATOL)
+    assert constant or not early, "the outputs for new inputs are there before run is called"
+
+
 def check_odd_arrays_are_taken(case: Case) -> None:
     """Read-only, strided and Fortran-ordered arrays are arrays, too."""
     feeds = _make_feeds(seed=5)

@@ -13,6 +13,8 @@ from processes import ROOT, environment, run_cli
 FOUND = {
     "bind": ("implausible_time.bound", "same"),
     "bind-waits": ("implausible_time.bind", "same"),
+    "fetch": ("implausible_time.before_run", "same"),
+    "first-500": ("implausible_time.outputs", "same"),
     "cached-in-run": ("implausible_time.repeated", "same"),
     "first-of-bind": ("implausible_time.repeated", "same"),
     "second-of-bind": ("implausible_time.bound", "same"),

@@ -196,6 +196,11 @@ TEMPLATES: dict[str, Template] = {
         "after the timed calls, other inputs gave outputs that are not theirs: off by {share:.2g} of the largest value",
         "the engine stops computing after some calls; enginebench.testing.check_backend looks for after how many",
     ),
+    "implausible_time.before_run": Template(
+        "the outputs for new inputs are there before run is called: the work is done where the inputs are bound, or "
+        "where the outputs are fetched",
+        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with --scope io",
+    ),
     "implausible_time.repeated": Template(
         "calls on new inputs take at least {first_ms:.2g} ms, repeated calls {again_ms:.2g} ms: work is skipped",
         "only the time on new inputs is that of the model: measure it with {options} io",

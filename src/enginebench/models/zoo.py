@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.core.store import explain_access
 from enginebench.models.file_kind import Pickled, find_file_content
 
 Task = Literal["digits", "imagenet"]
@@ -170,7 +171,9 @@ def resolve_model(text: str) -> ModelRef:
     if special := _find_special(path):
         raise ModelError(f"model {text!r} is {special}; expected a regular file. Copy the model into one")
     if suffix in FILE_SUFFIXES and ":" not in text:
-        if path.is_dir():
+        with explain_access(f"model {text!r} cannot be read", "Check the path", ModelError):
+            folder = path.is_dir()
+        if folder:
             raise ModelError(f"model {text!r} is a folder; expected a file")
         near = _find_near(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")])
         others = f" (in the same folder: {', '.join(near)})" if near else ""

@@ -223,6 +223,25 @@ class EarlyEngine(SoundEngine):
         self.answer = self.ready
 
 
+class HastyEngine(SoundEngine):
+    """Hands out its answer as soon as the inputs are bound."""
+
+    def bind(self, feeds: Any) -> None:
+        super().bind(feeds)
+        self.answer = self.infer()
+
+    def compute(self) -> None: ...
+
+
+class LazyEngine(SoundEngine):
+    """Computes whenever its outputs are fetched."""
+
+    def compute(self) -> None: ...
+
+    def copy_out(self, answer: Any) -> Any:
+        return self.infer()
+
+
 class TiredEngine(SoundEngine):
     """Computes the first two hundred times."""
 
@@ -363,6 +382,8 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "work in fetch": (backend_with(engine=LateEngine), "leaves no work to fetch", "the first fetch after a run does"),
     "a thread of its own": (backend_with(engine=ThreadedEngine), "leaves no work to fetch", "of the work"),
     "work in bind": (backend_with(engine=EarlyEngine), "takes longer on a larger graph", "done elsewhere"),
+    "outputs before run": (backend_with(engine=HastyEngine), "outputs are made by run", "before run is called"),
+    "outputs without run": (backend_with(engine=LazyEngine), "outputs are made by run", "before run is called"),
     "skips after 200 calls": (backend_with(engine=TiredEngine), "right after many calls", "scores is off by up to"),
     "one call a bind": (backend_with(engine=OnceABindEngine), "every call does the work", "repeated calls"),
     "swapped outputs": (backend_with(engine=SwappingEngine),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
-from enginebench.core.protocols import Feeds, Loadable, SelfTimed
+from enginebench.core.protocols import Engine, Feeds, Loadable, SelfTimed
 from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
 from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
@@ -29,12 +29,10 @@ LEFT_SHARE = 0.5
 def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
     """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
     from enginebench.measure.caches import rotate_feeds, rotating_count
-    from enginebench.measure.honesty import find_skipped_work
-    from enginebench.measure.loop import measure_left
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
-    from enginebench.runs.child.perform.recheck import load_expected, recheck_outputs, sample_rechecked
+    from enginebench.runs.child.perform.recheck import sample_rechecked
 
     started = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
@@ -78,17 +76,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
         note("timing")
         measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu, others=others)
         peak_memory = peak_memory_bytes()
-        warnings: list[Caveat] = []
-        if job.recheck_path:  # first: an engine that skips its work after some calls must not be woken
-            expected = load_expected(Path(job.recheck_path))
-            warnings += recheck_outputs(engine, samples, expected, job.engine.precision)
-        if job.measure.scope == "compute":  # scope io times binding new inputs, and the fetch, in each call
-            engine.bind(samples[0])
-            engine.run()
-            left = measure_left(engine)
-            warnings += [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
-            timed_ns = statistics.median(measured.latency_ns)
-            warnings += find_skipped_work(engine, samples[0], timed_ns, waits=job.engine.device != "cpu")
+        warnings = _find_missing_work(engine, samples, measured, job)
         measured = replace(
             measured,
             caveats=(*measured.caveats, *warnings),
@@ -104,6 +92,30 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
             note("verifying the precision")
             return replace(sure, proof=prove_timed_engine(engine))
     return complete(measured, shapes)
+
+
+def _find_missing_work(
+    engine: Engine, samples: Sequence[Feeds], measured: Measurement, job: MeasureJob
+) -> list[Caveat]:
+    """Return warnings on an engine that does not do the work of the model in the calls that were timed."""
+    from enginebench.measure.honesty import find_skipped_work
+    from enginebench.measure.loop import measure_left
+    from enginebench.runs.child.perform import recheck
+
+    precision, warnings = job.engine.precision, list[Caveat]()
+    expected = recheck.load_expected(Path(job.recheck_path)) if job.recheck_path else None
+    if expected is not None:  # first: an engine that skips its work after some calls must not be woken
+        warnings += recheck.recheck_outputs(engine, samples, expected, precision)
+    if job.measure.scope != "compute":
+        return warnings  # scope io times binding new inputs, and the fetch, in each call
+    if expected is not None and not warnings:
+        warnings += recheck.find_early_outputs(engine, samples, expected, precision)
+    engine.bind(samples[0])
+    engine.run()
+    left = measure_left(engine)
+    warnings += [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
+    timed_ns = statistics.median(measured.latency_ns)
+    return [*warnings, *find_skipped_work(engine, samples[0], timed_ns, waits=job.engine.device != "cpu")]
 
 
 def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:

@@ -72,6 +72,33 @@ def recheck_outputs(
     return [make_caveat("implausible_time.outputs", share=worst)] if worst else []
 
 
+def find_early_outputs(
+    engine: Engine, feeds: Sequence[Feeds], expected: Sequence[Mapping[str, Array]], precision: Precision | None
+) -> list[Caveat]:
+    """Return a warning if an engine that ran on the second inputs has the outputs of the first when these are bound.
+
+    An honest one has those of its last run, or refuses. Where an output holds nothing but values of an input, it may be
+    the input itself, without any work; and where both inputs give the same outputs, nothing can be seen.
+    """
+    computed = [name for name, array in expected[0].items() if not _holds_inputs(array, feeds[0])]
+    own, other = ({name: one[name] for name in computed if name in one} for one in expected)
+    if not own or not measure_strangeness(other, own, other, precision):
+        return []
+    ask_engine(engine, feeds[1])
+    try:
+        engine.bind(feeds[0])
+        found = engine.fetch()
+    except Exception:  # it refuses, in words of its own
+        return []
+    early = not measure_strangeness(found, own, other, precision)
+    return [make_caveat("implausible_time.before_run")] if early else []
+
+
+def _holds_inputs(array: Array, feeds: Feeds) -> bool:
+    given = [values for values in feeds.values() if values.dtype == array.dtype]
+    return array.size == 0 or any(bool(np.isin(array, values).all()) for values in given)
+
+
 def measure_strangeness(
     found: Mapping[str, Array], own: Mapping[str, Array], other: Mapping[str, Array], precision: Precision | None
 ) -> float:

@@ -1,12 +1,14 @@
 """Outputs after the timed calls: whose they are, by how far they lie from their own and from the inputs before."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
-from enginebench.runs.child.perform.recheck import load_expected, measure_strangeness, save_expected
+from enginebench.runs.child.perform.recheck import find_early_outputs, load_expected, measure_strangeness, save_expected
 
 OWN = {"y": np.array([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]], np.float32)}
 OTHER = {"y": np.array([[4.0, 1.0, 2.0, 3.0], [3.0, 4.0, 1.0, 2.0]], np.float32)}
@@ -52,3 +54,44 @@ def test_expected_outputs_are_kept_apart_by_sample(tmp_path: Path) -> None:
     save_expected(tmp_path / "a.npz", [OWN, OTHER])
     first, second = load_expected(tmp_path / "a.npz")
     assert np.array_equal(first["y"], OWN["y"]) and np.array_equal(second["y"], OTHER["y"])
+
+
+class Early:
+    """Has the outputs of its inputs as soon as these are bound, or as late as in fetch; or refuses before run."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.held, self.bound = kind, {}, {}
+
+    def bind(self, feeds: Any) -> None:
+        self.bound = feeds
+        self.ready = self.kind != "refuses"
+        self.held = self.double(feeds) if self.kind == "in bind" else self.held
+
+    def double(self, feeds: Any) -> Any:
+        return {"y": feeds["x"] * 2}
+
+    def run(self) -> None:
+        self.held, self.ready = self.double(self.bound), True
+
+    def fetch(self) -> Any:
+        if not self.ready:
+            raise UsageError("call run first")
+        return self.double(self.bound) if self.kind == "in fetch" else self.held
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"), [("in run", False), ("in bind", True), ("in fetch", True), ("refuses", False)]
+)
+def test_outputs_that_are_there_before_run(kind: str, found: bool) -> None:
+    feeds = [{"x": OWN["y"]}, {"x": OTHER["y"] + 0.5}]
+    expected = [Early("in run").double(one) for one in feeds]
+    warnings = find_early_outputs(cast(Any, Early(kind)), feeds, expected, "fp32")
+    assert [one.template for one in warnings] == ["implausible_time.before_run"] * found
+
+
+def test_an_engine_may_hand_out_its_inputs_without_a_run() -> None:
+    feeds = [{"x": OWN["y"]}, {"x": OTHER["y"]}]
+    moved = [{"y": one["x"].T} for one in feeds]
+    engine = Early("in bind")
+    engine.double = lambda feeds: {"y": feeds["x"].T}  # type: ignore[method-assign]
+    assert find_early_outputs(cast(Any, engine), feeds, moved, "fp32") == []
