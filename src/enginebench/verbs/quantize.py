@@ -14,6 +14,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.features import find
 from enginebench.core.names import escape_precision, format_precision, name_mix, parse_precision
 from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
@@ -89,6 +90,15 @@ class QuantizeOptions(Progress, total=False):
             metavar="FILE",
             path="file",
             more="See [which nodes](quantization.md#which-nodes-stay-in-fp32)",
+        ),
+    ]
+    by_time: Annotated[
+        str | None,
+        Opt(
+            "Leave regions in FP32 that 8 bits do not make faster on this engine.",
+            metavar="ENGINE",
+            feature="tune",
+            more="See [8 bits by region](tune.md#8-bits-by-region)",
         ),
     ]
     threads: Annotated[int | None, Opt("Threads of ONNX Runtime. [physical cores]", ge=1, le=4096)]
@@ -167,6 +177,11 @@ def quantize_file(
     if inputs is not None and (calib or calib_cache):
         raise UsageError("--inputs gives the ranges, as --calib and --calib-cache do; keep one")
     needs = find_needs(to, recipe)
+    if options["by_time"] is not None and (to != "int8" or needs == "nothing"):
+        label = format_precision(to, recipe)
+        raise UsageError(f"--by-time is for int8 with ranges (int8@cpu, int8@tensorrt, int8@nncf), not for {label}")
+    if options["by_time"] is not None:
+        find("offers", "check_region_engine")(options["by_time"])
     if needs == "nothing" and to != "fp16" and (calib or inputs or calib_cache):  # FP16 looks for what it cannot hold
         label = format_precision(to, recipe)
         raise UsageError(f"--to {label} takes no ranges: leave out --calib, --inputs and --calib-cache")
@@ -188,6 +203,16 @@ def quantize_file(
     made = convert(
         artifact, to, recipe, out, calibration=ranges, data=data, io_types=io_types, exclude=names, threads=threads
     )
+    if options["by_time"] is not None:
+        try:
+            excluded = find("offers", "exclude_slow_regions")(artifact, made, options["by_time"], reporter)
+        except BaseException:
+            out.unlink(missing_ok=True)  # 8 bits throughout were not asked for
+            raise
+        if excluded:
+            names = (*names, *excluded)
+            reporter.step(f"{path.name}: to {to}, by region")
+            made = convert(artifact, to, recipe, out, calibration=ranges, data=data, exclude=names, threads=threads)
     seconds, model = time.perf_counter() - start, load_whole_graph(out)
     quantizers, dequantizers = count_quantizers(model)
     in_eight_bits = made.precision in FEW_BITS

@@ -4,19 +4,20 @@ Asked once for an engine, of its fastest setting with Q/DQ pairs, where 8 bits t
 judges the graph like any other candidate.
 """
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import EngineBenchError
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_options, format_precision, known, name_mix
 from enginebench.core.recipes import find_needs
-from enginebench.core.records import Artifact, Estimate
+from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of, list_some
-from enginebench.engines.registry import takes
+from enginebench.engines.registry import find_device, read_engines, takes
 from enginebench.features.tune.jobs import RegionsAnswer, RegionsJob
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
@@ -35,6 +36,8 @@ SHARE = 0.2
 # Where 8 bits throughout are more than so many times as fast as floats in the same engine, regions are not compared: a
 # mix gained 2% where they are 2.2 times as fast, and 16 to 20% where they are 0.9 to 1.1 times (docs/tune.md).
 GAINS_ENOUGH = 1.5
+# Of the process that compares: to start, and to finish the comparison that it is in.
+MORE_TIME_S = 120.0
 
 
 class RegionGraph(Struct, frozen=True, kw_only=True):
@@ -144,6 +147,46 @@ class RegionProposer:
         return replace(found, name=name, artifact=self._folder.relative(made), excluded=excluded)
 
 
+def check_region_engine(engine: str) -> tuple[str, dict[str, str]]:
+    """(name, options) of the engine that --by-time names."""
+    engines = read_engines(engine)
+    if len(engines) != 1 or takes(engines[0][0]) != "onnx":
+        raise UsageError(f"--by-time {engine!r}: expected one engine that runs ONNX graphs, such as ort or openvino")
+    return engines[0]
+
+
+def exclude_slow_regions(artifact: Artifact, quantized: Artifact, engine: str, reporter: Reporter) -> tuple[str, ...]:
+    """Names of the nodes of the FP32 graph that stay in FP32, as 8 bits do not make them faster on ENGINE.
+
+    Raises:
+        UsageError: not one engine that runs ONNX graphs.
+        ArtifactError: no region is faster in 8 bits.
+    """
+    name, options = check_region_engine(engine)
+    batch = next((spec.shape[0] for spec in artifact.inputs if spec.shape), 1)
+    spec = EngineSpec(
+        backend=name,
+        options=options,
+        precision="int8",
+        recipe=quantized.recipe,
+        device=find_device(name, "cpu"),
+        batch=batch if isinstance(batch, int) else 1,
+    )
+    reporter.step(f"{Path(artifact.path).name}: one region at a time on {engine}")
+    with tempfile.TemporaryDirectory(prefix="enginebench-regions-") as folder:
+        job = RegionsJob(artifact=artifact, quantized=quantized, engine=spec, seed=0, out_dir=folder)
+        timeout_s = job.time_limit_s + MORE_TIME_S
+        answer = run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, engine))
+    label = f"{engine} int8" + (f"@{quantized.recipe}" if quantized.recipe else "")
+    if not answer.inside:
+        raise ArtifactError(
+            f"no region of {artifact.path} is faster in 8 bits on {engine}: 8 bits throughout are "
+            f"{format_gain(answer.throughout)} as fast. Use the FP32 graph, or leave out --by-time"
+        )
+    reporter.say(format_regions(RegionGraph(setting=Setting(engine=name), label=label, answer=answer, name="-")))
+    return list_excluded(answer)
+
+
 def list_excluded(answer: RegionsAnswer) -> tuple[str, ...]:
     """Names of the exported graph's nodes that stay in FP32."""
     outside = [region for i, region in enumerate(answer.regions) if i not in answer.inside]
@@ -158,6 +201,8 @@ def write_list(path: Path, label: str, excluded: Sequence[str]) -> None:
 
 def format_regions(found: RegionGraph) -> str:
     """Which regions stay in 8 bits, and what that gains."""
+    if found.name and found.answer is not None and found.answer.gain is None:
+        return f"{found.label}: 8 bits pay in every region: {format_gain(found.answer.throughout)} as fast as floats."
     if found.answer is None or found.answer.gain is None or not found.name:
         return f"{found.label}: no 8 bits by region: {found.reason}."
     answer, gain = found.answer, format_gain(found.answer.gain)

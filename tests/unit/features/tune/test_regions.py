@@ -12,6 +12,8 @@ import onnx
 import pytest
 from msgspec.structs import replace
 
+import enginebench
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import EngineSpec, Estimate
 from enginebench.features.tune import regions as timing
 from enginebench.features.tune.jobs import NodeGroup, RegionsAnswer, RegionsJob
@@ -175,3 +177,46 @@ def test_the_graph_of_the_regions_that_gain_is_a_candidate_and_is_made_once(open
 @pytest.mark.parametrize("cost", [None, 0.3])
 def test_regions_are_not_compared_where_8_bits_are_refused_or_gain_enough(opened, cost) -> None:
     assert opened.open().propose(12, try_arms(opened.arms, cost)) == [] == opened.asked
+
+
+@pytest.fixture
+def compared(job, monkeypatch) -> Any:
+    """`quantize --by-time` on scripted costs of the four regions, in this process."""
+
+    def prepare(costs: Sequence[float]) -> None:
+        script(monkeypatch, costs, 0.05)
+        monkeypatch.setattr(
+            "enginebench.features.tune.region_graphs.run_child", lambda job, **_: choose_regions(job, lambda text: None)
+        )
+
+    return prepare
+
+
+def test_quantize_by_time_leaves_in_fp32_what_8_bits_do_not_make_faster(job, compared, tmp_path) -> None:
+    compared([2.0, 2.0, 0.4, 0.4])
+    source, calib = Path(job.artifact.path), tmp_path / "x.npy"
+    np.save(calib, np.random.default_rng(0).standard_normal((8, 3, 8, 8), dtype=np.float32))
+    asked = {"calib": calib, "progress": False}
+    found = enginebench.quantize(source, to="int8@cpu", out=tmp_path / "q.onnx", by_time="ort", **asked)
+    whole = enginebench.quantize(source, to="int8@cpu", out=tmp_path / "whole.onnx", **asked)
+    assert found.coverage is not None and whole.coverage is not None and 0 < found.coverage < whole.coverage
+    assert found.artifact.excluded and not whole.artifact.excluded
+    compared([2.0, 2.0, 2.0, 2.0])
+    with pytest.raises(ArtifactError, match=r"no region of .* is faster in 8 bits on ort.*Use the FP32 graph"):
+        enginebench.quantize(source, to="int8@cpu", out=tmp_path / "none.onnx", by_time="ort", **asked)
+    assert not (tmp_path / "none.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("to", "engine", "message"),
+    [
+        ("fp16", "ort", "--by-time is for int8 with ranges"),
+        ("int8@dynamic", "ort", "not for int8@dynamic"),
+        ("int8@cpu", "pytorch", "expected one engine that runs ONNX graphs"),
+        ("int8@cpu", "ort,openvino", "expected one engine that runs ONNX graphs"),
+    ],
+)
+def test_by_time_is_refused_before_anything_is_converted(job, tmp_path, to, engine, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        enginebench.quantize(Path(job.artifact.path), to=to, out=tmp_path / "q.onnx", by_time=engine, progress=False)
+    assert not (tmp_path / "q.onnx").exists()
