@@ -33,12 +33,8 @@ MOST_REGIONS = 20
 # Turns of a comparison, at least and at most, and the seconds in which it takes more than the least: an interval of
 # eight has 1.2 times the width of one of twenty.
 LEAST_TURNS = 8
-<<<<<<< HEAD
 MOST_TURNS = 24
 COMPARISON_S = 1.5
-=======
-MOST_TURNS, COMPARISON_S = 24, 1.5
->>>>>>> 31ffe4b2 (docs/cli.md follows the help of --save-images; a threshold has its line)
 # Of each turn: long against the clock, and against a wake-up of the engine's threads.
 TURN_S = 0.02
 LEVEL = 0.95
