@@ -19,9 +19,10 @@ from enginebench.stats.quantiles import median
 # Below this fraction of the time in INT8 another recipe is tried. Source: docs/which-precision.md. Networks that a
 # recipe suits spend 72% or more in INT8 on AMX (all but ViT in ONNX Runtime), those that it does not suit 59% or less.
 SUITED_SHARE = 0.6
-# What comes after a recipe of an engine. Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 3.78 by nncf; ViT
+# What comes after a recipe of an engine. Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 4.54 by cpu; ViT
 # in ONNX Runtime, 18.7 ms by cpu instead of 20.3.
 NEXT: dict[tuple[str, Recipe | None], Recipe] = {
+    ("openvino", "cpu"): "tensorrt",
     ("openvino", "nncf"): "tensorrt",
     ("openvino", "tensorrt"): "nncf",
     ("ort", "dynamic"): "cpu",

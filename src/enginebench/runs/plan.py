@@ -57,12 +57,13 @@ from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
-# Engine -> (instructions of the CPU, what int8 means there for transformers). Measured with one thread, batch 1, by
-# benchmarks/which_precision.py (docs/which-precision.md). OpenVINO on a Xeon with AMX: MiniLM's size 2.85 ms, by nncf
-# 3.21; ViT-tiny 11.1 ms beside BF16, by nncf 13.6. ONNX Runtime: MiniLM on an EPYC with VNNI 62 ms, by cpu 143.
-TRANSFORMER_RECIPES: dict[str, tuple[frozenset[str], Recipe]] = {
-    "openvino": (frozenset({"amx_int8"}), "tensorrt"),
-    "ort": (frozenset(), "dynamic"),
+# Engine -> pairs of instructions of the CPU and what int8 means there for transformers, the first that fits. Measured
+# with one thread, batch 1, by benchmarks/which_precision.py (docs/which-precision.md). OpenVINO on a Xeon with AMX:
+# MiniLM's size 2.85 ms, by nncf 3.21; ViT-tiny 11.1 ms beside BF16, by nncf 13.6. ONNX Runtime: MiniLM on an EPYC with
+# VNNI 62 ms, by cpu 143.
+TRANSFORMER_RECIPES: dict[str, tuple[tuple[frozenset[str], Recipe], ...]] = {
+    "openvino": ((frozenset({"amx_int8"}), "tensorrt"), (frozenset(), "nncf")),
+    "ort": ((frozenset(), "dynamic"),),
 }
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
@@ -270,10 +271,10 @@ def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequ
     """
     if precision in ONLY_RECIPES:
         return ONLY_RECIPES[precision]
-    needs, recipe = TRANSFORMER_RECIPES.get(backend, (frozenset(), None))
     graph = next((a for a in sources if a.kind == "onnx" and a.precision == "fp32"), None)
-    if recipe is not None and graph is not None and is_attentive(graph) and needs <= read_instructions():
-        return recipe
+    if backend in TRANSFORMER_RECIPES and graph is not None and is_attentive(graph):
+        present = read_instructions()
+        return next(recipe for needs, recipe in TRANSFORMER_RECIPES[backend] if needs <= present)
     return find_entry(backend).recipe
 
 

@@ -12,7 +12,7 @@ from reporters import Silent
 # What each runs on some CPU: floats as they are, and whatever else its file has lines for.
 PRECISIONS = {
     "ort": ("fp32", "int8.cpu"),
-    "openvino": ("fp32", "bf16", "int8.nncf"),
+    "openvino": ("fp32", "bf16", "int8.cpu"),
     "pytorch": ("bf16",),
     "pytorch-compile": ("fp32",),
 }

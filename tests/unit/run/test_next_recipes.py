@@ -28,7 +28,7 @@ def keep(folder: Path, nodes: str) -> Artifact:
     [
         ("openvino", SOFTMAX, {"amx_int8"}, "tensorrt"),
         ("openvino", SOFTMAX, {"avx512_vnni"}, "nncf"),
-        ("openvino", PLAIN, {"amx_int8"}, "nncf"),
+        ("openvino", PLAIN, {"amx_int8"}, "cpu"),
         ("ort", SOFTMAX, {"avx2"}, "dynamic"),
         ("ort", PLAIN, {"amx_int8"}, "cpu"),
     ],
