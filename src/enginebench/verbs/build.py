@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Annotated, Literal, TypeAlias, TypedDict, Unpack
 
 import click
 from msgspec import Struct
@@ -417,10 +417,10 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
         spec = store_calibration(spec, artifact, folder)
         job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))
         answer = run_child(job, timeout_s=options["timeout"], on_note=tell_steps(reporter, onnx.name))
-    kept: dict[str, Any] = {name: getattr(artifact, name) for name in ("normalize", "preprocess_sha256")}
+    built = replace(answer.artifact, normalize=artifact.normalize, preprocess_sha256=artifact.preprocess_sha256)
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
-        kept["made_with"] = answer.artifact.made_with | {"calibration": ranges.name}
-    answer = replace(answer, artifact=replace(answer.artifact, **kept))
+        built = replace(built, made_with=built.made_with | {"calibration": ranges.name})
+    answer = replace(answer, artifact=built)
     document = place_build(answer, out, known(spec.precision), spec.device, doubts)
     write_note(out, answer.artifact, spec.precision)
     return document

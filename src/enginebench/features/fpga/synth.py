@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
-from enginebench.core.store import parsing, write_atomic
+from enginebench.core.store import JsonObject, parsing, write_atomic
 from enginebench.features.fpga.toolchain import run_tool
 
 
@@ -90,7 +90,7 @@ def synthesize(
     write_atomic(out_dir / "yosys.log", log.encode())
     luts, ffs, cells = count_cells(out_dir / "netlist.json")
     placements, reports = zip(*(place(part, out_dir, seed) for seed in seeds), strict=True)
-    report: dict[str, Any] = next(filter(None, reports), {})
+    report: JsonObject = next(filter(None, reports), {})
     speeds = [p.fmax_mhz for p in placements if p.fmax_mhz is not None]
     used, available = read_utilization(report, part.logic)
     return Synthesis(
@@ -113,7 +113,7 @@ def synthesize(
     )
 
 
-def place(part: Part, folder: Path, seed: int) -> tuple[Placement, dict[str, Any]]:
+def place(part: Part, folder: Path, seed: int) -> tuple[Placement, JsonObject]:
     """One run of place and route on `netlist.json`, and the tool's report."""
     report, log_name = f"report-{seed}.json", f"nextpnr-{seed}.log"
     args = [*part.args.split(), "--json", "netlist.json", "--seed", str(seed), "--freq", str(part.target_mhz)]
@@ -167,6 +167,6 @@ def read_utilization(report: Mapping[str, Any], cell: str) -> tuple[int | None, 
     return (int(found["used"]), int(found["available"])) if found else (None, None)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> JsonObject:
     with parsing(path, "a JSON object", OSError, msgspec.DecodeError):
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(path.read_bytes(), type=JsonObject)

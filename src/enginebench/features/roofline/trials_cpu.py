@@ -24,7 +24,7 @@ INSTRUCTIONS: dict[Precision, frozenset[str]] = {
     "fp16": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
     "int8": frozenset({"avx2", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}),
 }
-_DTYPES: dict[str, Any] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Small enough to end within a quiet moment of a busy machine, large enough to fill every core.
 PRODUCTS = (256, 512, 1024)
 # (channels in, channels out, height and width, kernel, batch): the middle of ResNets, where libraries are at their

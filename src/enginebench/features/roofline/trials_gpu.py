@@ -14,7 +14,12 @@ with importing("{}", 'pip install "enginebench[torch]"'):
     import torch
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-_DTYPES: dict[str, Any] = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 PRODUCTS = (2048, 4096, 8192)
 # (channels, height and width, kernel, batch): those of ResNets at the batches where GPUs are at their best.
 CONVOLUTIONS = ((64, 56, 3, 64), (128, 28, 3, 128), (256, 14, 3, 256), (512, 7, 3, 256), (256, 56, 1, 64))

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError, explaining
-from enginebench.core.store import explain_access
+from enginebench.core.store import JsonObject, explain_access
 from enginebench.features.trtexec.lines import read_banner
 
 Version: TypeAlias = tuple[int, int, int]
@@ -24,7 +24,7 @@ NEWEST: Version = (11, 1, 0)  # the newest whose options were read; later ones a
 
 # Source: the option names that the parser looks up in samples/common/sampleOptions.cpp of NVIDIA/TensorRT at tags
 # v8.6.1, v9.3.0, v10.0.0, v10.12.0, v10.16, v11.0 and v11.1, each tried on builds of 8.6.1, 10.0.1, 10.16, 11.0, 11.1.
-_TABLE: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "data" / "flags.json").read_bytes())
+_TABLE: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / "flags.json").read_bytes())
 # Further options that the help of 8.6.1, 10.0.1, 10.16, 11.0 or 11.1 lists; none is ever composed here.
 OTHERS: frozenset[str] = frozenset(_TABLE["others"])
 # What took the place of an option that is gone, and does its work where it is not known yet.

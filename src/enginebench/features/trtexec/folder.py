@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import explain_access, parsing
+from enginebench.core.store import JsonObject, explain_access, parsing
 from enginebench.engines.abilities import PROCESS
 from enginebench.features.trtexec.log import read_log, read_trtexec_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
@@ -79,7 +79,7 @@ class TrtexecCase:
     timed: TimedQueries | None = None
     profile: ProfileDocument | None = None
     layers: LayersDocument | None = None
-    drift: dict[str, Any] | None = None
+    drift: JsonObject | None = None
     contradictions: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
@@ -297,7 +297,7 @@ def find_profile(layers: Path) -> Path | None:
 def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     path = case.files["drift"]
     with parsing(path, "a JSON object, as `enginebench drift` writes it"):
-        drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
+        drift = msgspec.json.decode(read_text(path), type=JsonObject)
     outputs = drift.get("outputs")
     each = [output for output in outputs if isinstance(output, dict)] if isinstance(outputs, list) else None
     if each is None or (each and not any(set(DRIFT_FIELDS[1:]) & set(output) for output in each)):

@@ -189,7 +189,7 @@ def read_run(run: RunLines) -> LogRun:
         "device": device.get("Selected Device") or None,
         "device_info": device,
     }
-    fields |= read_batch(said, options, command)
+    fields["batch"] = read_batch(said, options, command)
     printed = next((match[1] for line in said if (match := _VERSION.match(line.text))), None)
     version = (banner and banner.version) or (decode_version(printed) if printed and "." not in printed else printed)
     fields |= read_switches(run, version, warnings, options)
@@ -286,8 +286,8 @@ def read_argument(command: str | None, name: str) -> str | None:
     return match[1].strip() or None if match else None
 
 
-def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: str | None) -> dict[str, Any]:
-    """The batch, where the log settles it.
+def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: str | None) -> int | None:
+    """Return the batch, where the log settles it.
 
     An implicit batch is printed as a number. `Explicit` says that it is the leading dimension of the inputs; trtexec
     8 also prints 1 for an explicit engine that it loads, so 1 is believed only if the inputs do not contradict it.
@@ -296,10 +296,10 @@ def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: s
     leading = {int(match[1].split("x")[0]) for line in lines if (match := _INPUT_SHAPE.match(line.text))}
     if text.isascii() and text.isdigit() and len(text) < 10:
         implicit = int(text)
-        return {"batch": implicit if implicit > 1 or leading <= {1} else None}
+        return implicit if implicit > 1 or leading <= {1} else None
     if text == "Explicit" and len(leading) == 1:
-        return {"batch": leading.pop()}
-    return {"batch": None}
+        return leading.pop()
+    return None
 
 
 def read_switches(

@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -23,6 +22,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ShapeRange, TensorSpec
+from enginebench.core.store import JsonObject
 from enginebench.engines.backends.tensorrt.plan_store import require_plan
 from enginebench.engines.backends.tensorrt.settings import OTHER_RANGES
 from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
@@ -268,7 +268,7 @@ def read_outputs(path: Path, expected: tuple[TensorSpec, ...]) -> dict[str, Arra
     dtypes = {s.name: s.dtype for s in expected}
     try:
         text = _NAN.sub("NaN", path.read_text(encoding="utf-8", errors="replace"))
-        entries: list[dict[str, Any]] = json.loads(_INFINITE.sub("Infinity", text), strict=False)  # raw texts in names
+        entries: list[JsonObject] = json.loads(_INFINITE.sub("Infinity", text), strict=False)  # raw texts in names
         shapes = [[int(d) for d in e["dimensions"].split("x") if d] for e in entries]
         return {
             e["name"]: np.array(e["values"], dtypes.get(e["name"], "float32")).reshape(shape)

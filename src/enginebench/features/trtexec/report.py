@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import format_caveat
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import Estimate, LayerTime
+from enginebench.core.store import JsonObject
 from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
 from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
@@ -71,7 +72,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     by_precision: dict[str, LayerGroup] = {}
     by_type: dict[str, LayerGroup] = {}
     overhead: LayerGroup | None = None
-    drift: dict[str, Any] | None = None
+    drift: JsonObject | None = None
     contradictions: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -259,7 +260,7 @@ def describe_shares(case: Metrics) -> list[str]:
     return texts
 
 
-def list_drift_cells(drift: dict[str, Any] | None) -> list[list[str]]:
+def list_drift_cells(drift: JsonObject | None) -> list[list[str]]:
     """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
 
     def format_value(value: object) -> str:  # of foreign JSON

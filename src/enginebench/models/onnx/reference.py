@@ -62,7 +62,7 @@ class GraphReference:
     def tool(self) -> str:
         return UNOPTIMIZED if self._evaluator is None else EVALUATOR
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name.
 
         Raises:
@@ -82,7 +82,7 @@ class GraphReference:
         self._session = None
         return outputs
 
-    def _evaluate(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+    def _evaluate(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         from onnx.reference import ReferenceEvaluator
 
         evaluator = self._evaluator or ReferenceEvaluator(str(self._path))

@@ -55,7 +55,7 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
 
     source: str  # as the user wrote it
     n: int
-    read: Callable[[int, int], dict[str, Any]]  # input name -> array [stop - start, ...]
+    read: Callable[[int, int], dict[str, Array]]  # input name -> array [stop - start, ...]
     preprocess_sha256: str | None
     seed: int = 0
     caveats: tuple[Caveat, ...] = ()
@@ -142,7 +142,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
     whole = _lie_apart(inputs)
     singles = [replace(spec, shape=("batch", *spec.shape[1:])) for spec in inputs]
 
-    def read(start: int, stop: int) -> dict[str, Any]:
+    def read(start: int, stop: int) -> dict[str, Array]:
         if whole:
             return random_feeds(inputs, 1, seed + start)
         entries = [random_feeds(singles, 1, seed + i) for i in range(start, stop)]
@@ -211,7 +211,7 @@ def open_images(
     order = np.random.default_rng(seed).permutation(len(found))[:n]
     files = [found[i] for i in order]
 
-    def read(start: int, stop: int) -> dict[str, Any]:
+    def read(start: int, stop: int) -> dict[str, Array]:
         return {inputs[0].name: np.stack([_read_image(path, preprocess, inputs[0]) for path in files[start:stop]])}
 
     return CalibrationData(
@@ -316,7 +316,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
     else:
         arrays = _name_arrays(path, inputs, read_array_file(path, EXPECTED, entries=n))
 
-    def read(start: int, stop: int) -> dict[str, Any]:
+    def read(start: int, stop: int) -> dict[str, Array]:
         feeds = {name: np.ascontiguousarray(array[start:stop]) for name, array in arrays.items()}
         for name, array in feeds.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -433,7 +433,7 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
             f"{path}: arrays are kept along their first axis, and not every input of this model has its entries there. "
             "Leave --keep-batches out; --inputs takes them as they are"
         )
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Array] = {}
     for i, feeds in enumerate(data.batches(1)):
         for name, array in feeds.items():
             if name not in arrays:
@@ -442,7 +442,7 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
     origin = _Origin(source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, caveats=data.caveats)
     arrays[ORIGIN_KEY] = np.array(msgspec.json.encode(origin).decode())
     with replace_atomic(path) as file:  # the arrays are too large to be in memory a second time
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # NumPy types names as its own options
 
 
 def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable[[], str]]:
@@ -452,7 +452,7 @@ def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable
     """
     digest = hashlib.sha256()
 
-    def read(start: int, stop: int) -> dict[str, Any]:
+    def read(start: int, stop: int) -> dict[str, Array]:
         feeds = data.read(start, stop)
         for entry in range(stop - start):
             for name in sorted(feeds):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from enginebench.core.blame import explain
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
@@ -162,11 +163,11 @@ class Collector:
             kept[list(places)] = counts
             self._counts[name] = kept
 
-    def collect(self) -> dict[str, Any]:
+    def collect(self) -> dict[str, Array]:
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
         places = np.array(sorted(self._answered), np.int64)
-        kept: dict[str, Any] = {COUNTS + name: table[places] for name, table in self._counts.items()}
+        kept: dict[str, Array] = {COUNTS + name: table[places] for name, table in self._counts.items()}
         kept |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
         whole = len(places) == self._n
         kept |= {} if whole else {PLACES: places}
@@ -175,7 +176,7 @@ class Collector:
         return kept | _pack_targets(self._targets if whole else self._targets.pick(places)) if self._rows else kept
 
 
-def _pack(name: str, rows: list[Any]) -> dict[str, Any]:
+def _pack(name: str, rows: list[Any]) -> dict[str, Array]:
     """The samples' answers: one array, or one each where their shapes differ."""
     if isinstance(rows[0], str):
         return {name: np.array(rows)}
@@ -187,7 +188,7 @@ def _pack(name: str, rows: list[Any]) -> dict[str, Any]:
 
 def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of a file of collected answers, as `_pack` was given them."""
-    outputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}  # an array, or a list of them where their shapes differ
     for key in sorted(kept):
         if key.startswith(OUTPUTS):
             name, _, place = key.removeprefix(OUTPUTS).rpartition("/")
@@ -237,7 +238,7 @@ def score_answers(job: ScoreJob) -> Score:
     return replace(score, delta=paired.delta)
 
 
-def _pack_targets(targets: Targets) -> dict[str, Any]:
+def _pack_targets(targets: Targets) -> dict[str, Array]:
     values = targets.values
     if isinstance(values, dict):
         return {f"{TARGETS}/{name}": array for name, array in values.items()}

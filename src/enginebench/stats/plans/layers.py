@@ -12,7 +12,7 @@ import msgspec
 from enginebench.core.errors import ParseError
 from enginebench.core.precisions import REORDER, UNKNOWN, classify_kernel
 from enginebench.core.records import AheadOfTime, LayerProfile, LayerTime, PlannedLayer
-from enginebench.core.store import DECODE_ERRORS
+from enginebench.core.store import DECODE_ERRORS, JsonObject
 from enginebench.stats.layer_records import (
     EngineLayer,
     EngineTensor,
@@ -76,7 +76,7 @@ def read_layer_info(path: Path, *, profile: ProfileDocument | None = None) -> La
     return summarize_inspection(read_engine_document(read_text(path), path), path, profile)
 
 
-def read_engine_document(text: str, path: Path) -> dict[str, Any]:
+def read_engine_document(text: str, path: Path) -> JsonObject:
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:
@@ -94,9 +94,7 @@ def read_engine_document(text: str, path: Path) -> dict[str, Any]:
     return document
 
 
-def summarize_inspection(
-    document: dict[str, Any], path: Path, profile: ProfileDocument | None = None
-) -> LayersDocument:
+def summarize_inspection(document: JsonObject, path: Path, profile: ProfileDocument | None = None) -> LayersDocument:
     """As `read_layer_info`, from an inspector's document that was read before."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
     require_keys(document["Layers"], path)
@@ -155,7 +153,7 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
     )
 
 
-def list_detailed(items: list[Any]) -> list[dict[str, Any]]:
+def list_detailed(items: list[Any]) -> list[JsonObject]:
     """The layers as an inspector describes them in detail: with five keys or more; fewer are someone's excerpt."""
     return [item for item in items if isinstance(item, dict) and len(item) > _EXCERPT]
 
@@ -182,7 +180,7 @@ def first_text(*values: Any) -> str | None:
     return next((value for value in values if isinstance(value, str) and value), None)
 
 
-def read_tensor(item: dict[str, Any]) -> LayerTensor:
+def read_tensor(item: JsonObject) -> LayerTensor:
     """One tensor; TensorRT 8 to 11 put layout and type into one text."""
     text = first_text(*map(item.get, _DTYPE_KEYS))
     name, given, shape = first_text(item.get("Name")) or "", item.get("Dimensions"), None
@@ -197,7 +195,7 @@ def read_dtype(text: str | None) -> str | None:
 
 
 def choose_precision(
-    item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...], nodes: tuple[str, ...] = ()
+    item: JsonObject, inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...], nodes: tuple[str, ...] = ()
 ) -> str | None:
     """The precision in which a layer computes, as far as its types and the name of its kernel say it; else None.
 
@@ -227,7 +225,7 @@ def is_region(name: str, kind: str | None) -> bool:
     return bool(_REGION.search(kind or "") or name.startswith("{ForeignNode"))
 
 
-def may_multiply(item: dict[str, Any], nodes: tuple[str, ...]) -> bool:
+def may_multiply(item: JsonObject, nodes: tuple[str, ...]) -> bool:
     """Whether a layer is a product, or stands for operators that hold one or may hold one."""
     kinds = " ".join(filter(None, (first_text(item.get(key)) for key in _TYPE_KEYS)))
     if _PRODUCTS.search(kinds) or _OPAQUE.search(kinds):
@@ -256,7 +254,7 @@ def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bo
     return LayerGroup(layers=len(group), share=average / total if total > 0 else None, average_ms=average)
 
 
-def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[EngineTensor, ...]:
+def read_io(document: JsonObject, layers: list[EngineLayer]) -> tuple[EngineTensor, ...]:
     """The engine's inputs and outputs: `Bindings` up to 10, `I/O Tensors` in 11; type and shape from the layers."""
     produced = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
     consumed = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
@@ -281,7 +279,7 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def note_layers(document: dict[str, Any], layers: list[EngineLayer]) -> list[str]:
+def note_layers(document: JsonObject, layers: list[EngineLayer]) -> list[str]:
     """What limits the reading, with the keys that are there instead of those that may lack; and what became of FP32
     values in products: shortened, or nobody can say."""
     notes = [] if layers else ["the file lists no layers"]

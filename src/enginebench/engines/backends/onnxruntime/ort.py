@@ -22,7 +22,7 @@ from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile
-from enginebench.core.store import derive
+from enginebench.core.store import JsonObject, derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
@@ -209,7 +209,7 @@ class OrtAsyncStreams:
         self._session = None
 
 
-def record_events(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
+def record_events(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[JsonObject]:
     """The events that ONNX Runtime's profiler wrote about one run, and a few more, of a session of its own."""
     settings.enable_profiling = True
     with TemporaryDirectory(prefix="enginebench-") as folder:
@@ -219,11 +219,11 @@ def record_events(open_watched: Callable[[Any], Any], settings: Any, feeds: Feed
         session.run(None, dict(feeds))
         for _ in range(count_watched_runs(time.perf_counter() - start)):
             session.run(None, dict(feeds))
-        events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
+        events: list[JsonObject] = json.loads(Path(session.end_profiling()).read_bytes())
     return events
 
 
-def read_kernel_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
+def read_kernel_times(events: list[JsonObject]) -> list[list[Operator]]:
     """Every kernel, for each run but the first.
 
     Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`, and
@@ -241,7 +241,7 @@ def read_kernel_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
     return [relabel_moves(run) for run in runs[1:]]
 
 
-def subtract_nested(kernels: list[dict[str, Any]]) -> list[float]:
+def subtract_nested(kernels: list[JsonObject]) -> list[float]:
     """The microseconds of each kernel without those of the kernels of its own graph, which are listed themselves."""
     own = [float(kernel["dur"]) for kernel in kernels]
     around: list[int] = []  # containers that are running, the innermost last
@@ -256,7 +256,7 @@ def subtract_nested(kernels: list[dict[str, Any]]) -> list[float]:
     return own
 
 
-def find_kernel_dtype(args: dict[str, Any]) -> str:
+def find_kernel_dtype(args: JsonObject) -> str:
     """The element type in which a kernel computes: that of its first input, unless it converts from one to another."""
     if args["op_name"] in CONVERSIONS:
         return REORDER

@@ -13,6 +13,7 @@ import onnxruntime
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.core.store import JsonObject
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
 from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_events
 from enginebench.engines.backends.onnxruntime.providers import (
@@ -124,7 +125,7 @@ class OrtOpenvinoEngine(ProviderEngine):
         return split_node_times(record_events(opened, settings, self._feeds))
 
 
-def split_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
+def split_node_times(events: list[JsonObject]) -> list[list[Operator]]:
     """The nodes of OpenVINO's graph over the calm runs, and the kernels that ONNX Runtime ran itself.
 
     Source: the Chrome trace of ONNX Runtime 1.31 with onnxruntime-ep-openvino 1.8: an event for each node of OpenVINO's

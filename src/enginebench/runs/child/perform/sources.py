@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -196,20 +197,27 @@ def _export_graph(
         raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
     batch = own or (find_built_batch(made) if job.any_batch else job.batch)
     out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
-    wishes = dict[str, Any](
-        batch=batch, dynamic_axes=job.dynamic_axes, opset=job.opset, seed=job.source.seed, own_inputs=own_inputs
+    export = partial(
+        export_onnx,
+        made,
+        out,
+        batch=batch,
+        dynamic_axes=job.dynamic_axes,
+        opset=job.opset,
+        seed=job.source.seed,
+        own_inputs=own_inputs,
     )
     if not job.dynamic_batch:
-        return export_onnx(made, out, dynamic_batch=False, **wishes)
+        return export(dynamic_batch=False)
     try:
-        return export_onnx(made, out, dynamic_batch=True, **wishes)
+        return export(dynamic_batch=True)
     except ModelError as error:
         if job.onnx_out and isinstance(error, FixesBatch):
             raise ModelError(f"{error}. Export it with --batch {batch}, without --dynamic-batch") from error
         if job.onnx_out or UNTRANSLATED in str(error):  # at any batch
             raise
         note(f"no graph with a dynamic batch, so one of batch {batch}: {error}")
-        return export_onnx(made, out, dynamic_batch=False, **wishes)
+        return export(dynamic_batch=False)
 
 
 def _take_onnx(
