@@ -105,6 +105,8 @@ def test_a_trial_without_samples_is_measured_again(stored: Path, tmp_path: Path)
 READS_FILES = {
     "run": ("run", "FILE", "--engines", "ort", "--quick", "--out", "o"),
     "run --inputs": ("run", GRAPH, "--engines", "ort", "--quick", "--inputs", "FILE", "--out", "o"),
+    "quantize": ("quantize", "FILE", "--to", "fp16", "--out", "q.onnx"),
+    "calibrate": ("calibrate", "FILE", "--data", "digits", "--out", "c.json"),
     "quantize --calib": ("quantize", GRAPH, "--to", "int8", "--calib", "FILE", "--out", "q.onnx"),
     "quantize --exclude": ("quantize", GRAPH, "--to", "fp16", "--exclude", "FILE", "--out", "q.onnx"),
     "accuracy --targets": ("accuracy", f"ort@{GRAPH}", "--data", "digits", "--targets", "FILE"),
@@ -145,6 +147,7 @@ def test_names_of_any_length_are_cut_in_the_message(verb: str, tmp_path: Path) -
     done = run_here(tmp_path, *("x" * 9000 if word == "FILE" else word for word in READS_FILES[verb]))
     assert done.returncode in (2, 5)
     assert "x" * 50 in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.partition("error: ")[2]) < 2000, "a terminal need not show all of it"
 
 
 def test_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
