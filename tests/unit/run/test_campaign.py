@@ -14,7 +14,7 @@ from asked import make_row
 from enginebench.core.errors import ArtifactError, ChildFailed, GateFailed, MeasurementError, TimedOut, UsageError
 from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import row_id
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.engines import fake
 from enginebench.measure.machine import describe_machine
@@ -134,6 +134,34 @@ def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed
         of_build = [turn for turn in turns if turn.repetition % builds == number]
         means = {fmean(turn.order for turn in of_build if turn.row is row) for row in rows}
         assert len(means) == 1, f"over the trials of build {number} no row comes earlier than another"
+
+
+def test_a_proposed_row_is_measured_beside_the_others_once(bed: Bed) -> None:
+    rows, more, asked = [bed.plan("1"), bed.plan("2")], bed.plan("3"), []
+
+    def propose(row: PlannedRow, result: Result) -> PlannedRow | None:
+        asked.append((row.id, len(result.measurements)))
+        if row is rows[0]:
+            raise ArtifactError("its graph cannot be quantized so")
+        return more
+
+    reporter = Counting()
+    results = bed.start(*rows, reporter=reporter, propose=propose).run()
+    assert asked == [(row.id, 0) for row in rows], "once it is built, before it is timed"
+    assert [(r.id, r.status, len(r.measurements)) for r in results] == [(row.id, "ok", 2) for row in (*rows, more)]
+    assert [text for text in reporter.said if "no other recipe was tried: its graph" in text]
+    assert reporter.total == reporter.advanced, "nobody asked for it, so that it is no progress"
+    resumed = bed.resume(*rows)
+    resumed._propose = propose
+    assert resumed.run() == results and not bed.children.jobs, "nothing is built or timed again"
+
+
+def test_a_proposed_row_whose_outputs_are_beyond_the_limits_is_not_kept(bed: Bed) -> None:
+    rows, wrong = [bed.plan("1"), bed.plan("2")], bed.plan("3", bias="9")
+    results = bed.start(*rows, propose=lambda row, result: wrong).run()
+    assert [r.id for r in results] == [row.id for row in rows] and not (
+        bed.path / "r" / "rows" / f"{wrong.id}.json"
+    ).exists()
 
 
 def test_rows_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
