@@ -195,7 +195,7 @@ def list_excluded(answer: RegionsAnswer) -> tuple[str, ...]:
 
 def write_list(path: Path, label: str, excluded: Sequence[str]) -> None:
     write_exclusion(
-        path, excluded, [f"nodes that stay in FP32, as they are faster so, for {label}: quantize --exclude"]
+        path, excluded, [f"nodes that stay in FP32, as they are faster so, for {label}: `quantize --exclude`"]
     )
 
 
