@@ -235,7 +235,7 @@ def list_verbs_of(path: Path) -> list[str]:
 # Sources that write the command lines of other programs, and hints of verbs that ask a feature.
 OF_OTHERS = ("env.py", "synth.py", "servers.py", "command.py", "ray_fleet.py", "log.py")
 # Names of options that such a source reads, or hands to a verb that has them: they are no advice.
-HANDED_ON = {"--cache", "--trtexec", "--prices", "--between", "--metric", "--find-capacity", "--engines"}
+HANDED_ON = {"--by-time", "--cache", "--trtexec", "--prices", "--between", "--metric", "--find-capacity", "--engines"}
 
 
 def test_the_sources_of_a_verb_advise_options_that_it_has() -> None:
