@@ -199,7 +199,7 @@ TEMPLATES: dict[str, Template] = {
     "implausible_time.before_run": Template(
         "the outputs for new inputs are there before run is called: the work is done where the inputs are bound, or "
         "where the outputs are fetched",
-        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with --scope io",
+        "the engine must compute in run: enginebench.testing.check_backend shows it",
     ),
     "implausible_time.repeated": Template(
         "calls on new inputs take at least {first_ms:.2g} ms, repeated calls {again_ms:.2g} ms: work is skipped",

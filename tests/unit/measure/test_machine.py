@@ -123,7 +123,7 @@ def test_this_machine_can_be_stored_and_names_nobody() -> None:
 
 def test_versions_are_read_without_importing() -> None:
     code = (
-        "import sys; from enginebench.measure.machine import read_versions; v = read_versions()\n"
+        "import sys; from enginebench.measure.machine import read_package_versions; v = read_package_versions()\n"
         "print(v['numpy'], *sorted({'torch', 'onnx', 'onnxruntime', 'openvino', 'scipy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
