@@ -140,6 +140,13 @@ class Packing(nn.Module):
         return self.layer(packed)[1][0]
 
 def packing(): return Packing(), (torch.zeros(2, 5, 3), torch.tensor([5, 3]))
+class Deciding(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x * 2
+        return x - 1
+
+def deciding(): return Deciding(), torch.zeros(4, 8)
 def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
 """
 
@@ -166,7 +173,13 @@ def test_what_has_no_translation_or_branches_on_values_is_explained(user_model: 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("packing", r"it packs sequences \(pack_padded_sequence\), whose .*user_exports.py:\d+.*Give the layer")],
+    [
+        ("packing", r"it packs sequences \(pack_padded_sequence\), whose .*user_exports.py:\d+.*Give the layer"),
+        (
+            "deciding",
+            r"a shape or a branch depends on the values of a tensor \(user_exports.py:\d+.*torch.where",
+        ),
+    ],
 )
 def test_what_cannot_be_exported_is_named_with_what_still_runs(
     user_model: UserModel, tmp_path: Path, name: str, said: str
