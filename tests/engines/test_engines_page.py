@@ -2,7 +2,7 @@
 
 import re
 import zipfile
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -71,8 +71,12 @@ def test_an_engine_accepts_and_refuses_as_the_matrix_says(name, precision, tmp_p
     forced = {"force": "1"} if "force" in ENTRIES[name].options else {}  # also on an older CPU
     spec = EngineSpec(backend=name, precision=precision, options=forced)
     if name == "pytorch-aoti":  # it builds by compiling
-        made = lambda *given: zipfile.ZipFile(given[-1], "w").writestr("m/x", "")  # noqa: E731
-        monkeypatch.setattr(type(backend), "_compile", made)
+
+        def compile_nothing(*given: Any) -> tuple[()]:
+            zipfile.ZipFile(given[-1], "w").writestr("m/x", "")
+            return ()
+
+        monkeypatch.setattr(type(backend), "_compile", compile_nothing)
     if matrix()[name][precision] == "runs":
         backend.build(make_artifact(name, precision), spec, tmp_path)
     else:

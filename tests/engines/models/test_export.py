@@ -175,10 +175,7 @@ def test_what_has_no_translation_or_branches_on_values_is_explained(user_model: 
     ("name", "said"),
     [
         ("packing", r"it packs sequences \(pack_padded_sequence\), whose .*user_exports.py:\d+.*Give the layer"),
-        (
-            "deciding",
-            r"a shape or a branch depends on the values of a tensor \(user_exports.py:\d+.*torch.where",
-        ),
+        ("deciding", r"a shape or a branch depends on the values of a tensor \(user_exports.py:\d+.*torch.where"),
     ],
 )
 def test_what_cannot_be_exported_is_named_with_what_still_runs(

@@ -316,7 +316,11 @@ def test_operators_of_one_name_are_one_layer() -> None:
     assert (conv.mean_ns, conv.kernels) == (10.0, ("nchwToNhwcKernel", "fprop"))
 
 
-@pytest.mark.parametrize("name", ["pytorch", "ort", "openvino"])
+# What makes the record of each engine.
+RECORDS = {"pytorch": "record_profile", "ort": "record_events", "openvino": "record_counters"}
+
+
+@pytest.mark.parametrize("name", RECORDS)
 def test_fp32_is_proved_by_the_record_that_the_layers_are_of(name, load_engine, monkeypatch) -> None:
     with load_engine(name, batch=BATCH) as engine:
         assert isinstance(engine, LayerProfiler) and isinstance(engine, PrecisionProof)
@@ -325,7 +329,7 @@ def test_fp32_is_proved_by_the_record_that_the_layers_are_of(name, load_engine, 
         before = run_on(engine, random_feeds(engine.inputs, BATCH, 0))["scores"]
         profile, proof = engine.profile_layers(), engine.effective_precision()
         np.testing.assert_array_equal(engine.fetch()["scores"], before)
-        monkeypatch.setattr(f"{type(engine).__module__}.record_profile", None)
+        monkeypatch.setattr(f"{type(engine).__module__}.{RECORDS[name]}", None)
         assert engine.profile_layers() == profile  # the record is kept
         engine.bind(random_feeds(engine.inputs, BATCH, 1))
         with pytest.raises(TypeError):

@@ -227,7 +227,7 @@ BUILD_FAULTS = {
     "empty_plan": (ArtifactError, r"no plan at .*, or an empty one.*exit code 0 and PASSED"),
     "no_passed": (ArtifactError, r"exit code 0, but no PASSED banner"),
     "no_driver": (BackendUnavailable, r"CUDA driver version is insufficient.*driver"),
-    "no_device": (BackendUnavailable, r"Cannot find device ID 0!.*--device"),
+    "no_device": (BackendUnavailable, r"Cannot find device ID 0!.*another device"),
     "no_library": (BackendUnavailable, r"libnvinfer_plugin.*lib folder to LD_LIBRARY_PATH"),
     "weights": (ArtifactError, r"Failed to open file: net\.data; \[8\] Failed to import initializer: w .*beside it"),
 }
@@ -342,8 +342,8 @@ MEMORY = "Cuda failure at /src/common.h:101: an illegal memory access was encoun
             "LD_LIBRARY",
             BackendUnavailable,
         ),
-        ("Cuda failure: invalid device ordinal", "--device", BackendUnavailable),
-        ("Cuda failure: 101", "--device", BackendUnavailable),
+        ("Cuda failure: invalid device ordinal", "another device", BackendUnavailable),
+        ("Cuda failure: 101", "another device", BackendUnavailable),
         # A fault on the GPU is not a missing GPU.
         ("Cuda failure: CUDA driver version is insufficient for CUDA runtime version", "driver", BackendUnavailable),
         ("Cuda failure: 35", "driver", BackendUnavailable),

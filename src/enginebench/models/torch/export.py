@@ -349,8 +349,8 @@ def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -
     if "data-dependent" in text:
         if re.search(r"\b[uz]\d+\b", text):  # PyTorch's names of lengths that only values tell
             return (
-                f"{model} cannot be exported: a shape or a branch depends on the values of a tensor{where}. Avoid it, with "
-                f"torch.where or a mask, or do that part outside of the model. {STILL_RUNS}"
+                f"{model} cannot be exported: a shape or a branch depends on the values of a tensor{where}. Avoid it, "
+                f"with torch.where or a mask, or do that part outside of the model. {STILL_RUNS}"
             )
         return (
             f"{model} cannot be exported: it branches on the values of a tensor{where}. Use torch.where or torch.cond "

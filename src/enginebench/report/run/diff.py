@@ -44,7 +44,8 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     first = []
     if models := _find_other_models(whys):
         first = [Section(title=models, parts=())]
-        if document.verdict == "not_comparable" and not gate and not any(row.ratio for row in document.rows):
+        shows = gate or any(row.ratio or row.metric for row in document.rows)
+        if document.verdict == "not_comparable" and not shows:
             return first
         whys = {name: [text for text in why if text != models] for name, why in whys.items()}
     shared = [text for text in (whys[rows[0].id] if rows else ()) if text and all(text in why for why in whys.values())]
