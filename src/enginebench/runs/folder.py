@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -246,6 +247,15 @@ class RunFolder:
         self.artifacts = root / ARTIFACTS
         self.rows = root / "rows"
 
+    @cached_property
+    def _whole(self) -> Path:
+        return self.root.absolute()
+
+    @cached_property
+    def _resolved(self) -> Path:
+        """The folder with all links followed: asked for once, since a run may have thousands of configurations."""
+        return self.root.resolve()
+
     def row_path(self, row_id: str) -> Path:
         return self.rows / f"{row_id}.json"
 
@@ -353,8 +363,8 @@ class RunFolder:
     def absolute(self, artifact: Artifact) -> Artifact:
         if not artifact.path:
             return artifact
-        path = self.root.absolute() / artifact.path
-        if not path.resolve().is_relative_to(self.root.resolve()):
+        path = self._whole / artifact.path
+        if not path.resolve().is_relative_to(self._resolved):
             raise ArtifactError(f"{self.root}: the stored path {artifact.path!r} leads out of the folder")
         return replace(artifact, path=str(path))
 

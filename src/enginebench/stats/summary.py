@@ -60,11 +60,14 @@ def summarize(
     # Together: they share one sorting, which costs more than all the rest.
     estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
     tails = dict(zip(asked, estimates, strict=True))
-    clean = [(own[~_find_marked(m)], m.build) for own, m in zip(times_ns, kept, strict=True)]
-    own = [(median(values), build) for values, build in clean if values.size]
-    unmarked = _estimate_medians([ns for ns, _ in own], [b for _, b in own], "latency", level) if own else None
+    p50 = _estimate_medians([*map(median, times_ns)], [m.build for m in kept], "latency", level)
+    unmarked: Estimate | None = p50
+    if any(block.marks for m in kept for block in m.blocks):
+        clean = [(own[~_find_marked(m)], m.build) for own, m in zip(times_ns, kept, strict=True)]
+        own = [(median(values), build) for values, build in clean if values.size]
+        unmarked = _estimate_medians([ns for ns, _ in own], [b for _, b in own], "latency", level) if own else None
     return Summary(
-        p50=_estimate_medians([*map(median, times_ns)], [m.build for m in kept], "latency", level),
+        p50=p50,
         p90=tails[90.0],
         p95=tails[95.0],
         p99=tails[99.0],

@@ -62,10 +62,11 @@ def take_figures(measurement: Measurement) -> TrialFigures:
 def measure_figures(measurement: Measurement) -> TrialFigures:
     values = np.asarray(measurement.latency_ns, dtype=np.float64)
     n, half = len(values), len(values) // 2
-    steps = np.interp(np.linspace(0, n - 1, LADDER), np.arange(n), np.sort(values))
+    ordered = np.sort(values)
+    steps = np.interp(np.linspace(0, n - 1, LADDER), np.arange(n), ordered)
     return TrialFigures(
         n=n,
-        median_ns=median(values),
+        median_ns=float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2,
         halves_ns=(median(values[:half]), median(values[half:])) if half else None,
         ladder_ns=array("d", steps.tolist()),
         beside_nobody=_measure_quiet(values, measurement.blocks, {"foreign_cpu", "foreign_gpu"}),

@@ -44,7 +44,7 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     first = []
     if models := _find_other_models(whys):
         first = [Section(title=models, parts=())]
-        shows = gate or any(row.ratio or row.metric for row in document.rows)
+        shows = gate or any(row.ratio or row.metric_change for row in document.rows)
         if document.verdict == "not_comparable" and not shows:
             return first
         whys = {name: [text for text in why if text != models] for name, why in whys.items()}
