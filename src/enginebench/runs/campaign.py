@@ -277,7 +277,10 @@ class Campaign:
             self._take_turns([Turn(row, FIRST_LOOK, order - len(ready)) for order, row in enumerate(group, start)])
 
     def _reopen_leaders(self) -> None:
-        """Has the leader and the baseline of the first look measured once more, beside what was built after them.
+        """Has those that the first look names measured once more, beside what was built after them.
+
+        Named are the leader, the baseline, and the fastest of those that tie with the leader: one trial each tells only
+        twofold differences apart.
 
         Only where a row has a single trial: with several, all are measured anew, and the first look does not count.
         """
@@ -286,7 +289,7 @@ class Campaign:
         if not late or not looked:
             return
         headlines = rank_results(looked, self._rules).headlines
-        named = {name for headline in headlines for name in (headline.id, headline.baseline)}
+        named = {name for one in headlines for name in (one.id, one.baseline, *one.tied_with[:1])}
         for result in looked:
             if result.id in named:
                 self._save(replace(result, status="partial"))

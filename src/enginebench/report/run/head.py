@@ -183,7 +183,8 @@ def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict
     choice = " and ".join(headline.choice)
     if headline.tie_reason:
         return f"{names[row.id]} {choice}. No verdict against {listed}: {headline.tie_reason}"
-    n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
+    alike = [one for one in document.rows if one.id in (row.id, *headline.tied_with)]
+    n, noun = (row.builds.builds, "builds") if row.builds else (min(one.processes for one in alike), "trials")
     if headline.equivalent:
         difference = f"equal within {document.margin:.0%}"
     elif n < MIN_REPETITIONS:
