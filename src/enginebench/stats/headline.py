@@ -230,12 +230,21 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
     """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
-    # Of unlike ones (devices, clocks) nobody knows by how much, but who is faster in every trial is.
+    # Of unlike ones (devices, clocks), and of one trial each, nobody knows by how much, but who is faster in every
+    # trial is.
     tied = [
-        (row, one) for row, one in found if not one.clear and (one.ratio_validity or not _always_beats(chosen[0], row))
+        (row, one)
+        for row, one in found
+        if not one.clear and not (_lacks_interval(one) and _always_beats(chosen[0], row))
     ]
     unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
+
+
+def _lacks_interval(comparison: Comparison) -> bool:
+    """Whether the two cannot be compared, or have one trial each."""
+    ratio = comparison.ratio
+    return comparison.ratio_validity is None or (ratio is not None and ratio.low is None)
 
 
 def _always_beats(row: Standing, other: Standing) -> bool:
