@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
-from enginebench.stats.compare import Comparison, Times, choose_clock
+from enginebench.stats.compare import MIN_REPETITIONS, Comparison, Times, choose_clock
 from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
@@ -230,28 +230,31 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
     """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
-    # Of unlike ones (devices, clocks), and of one trial each, nobody knows by how much, but who is faster in every
-    # trial is.
-    tied = [
-        (row, one)
-        for row, one in found
-        if not one.clear and not (_lacks_interval(one) and _always_beats(chosen[0], row))
-    ]
+    tied = [(row, one) for row, one in found if not one.clear and not _is_ahead(chosen[0], row, one)]
     unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
 
 
-def _lacks_interval(comparison: Comparison) -> bool:
-    """Whether the two cannot be compared, or have one trial each."""
-    ratio = comparison.ratio
-    return comparison.ratio_validity is None or (ratio is not None and ratio.low is None)
+def _is_ahead(row: Standing, other: Standing, comparison: Comparison) -> bool:
+    """Whether it is the faster one though no verdict says so.
+
+    Of unlike ones (devices, clocks) nobody knows by how much, but who is faster in every trial is. Of a few trials an
+    interval is so wide that thirteen times as slow would be a tie: there each trial has to be twofold ahead.
+    """
+    if comparison.ratio_validity is None:
+        return _always_beats(row, other)
+    few = comparison.ratio is not None and comparison.ratio.n < MIN_REPETITIONS
+    return few and _always_beats(row, other, WIDE_RATIO)
 
 
-def _always_beats(row: Standing, other: Standing) -> bool:
-    """Whether its slowest trial is faster than the fastest one of the other; of one each, neighbours may lie apart."""
+def _always_beats(row: Standing, other: Standing, step: float = 1.0) -> bool:
+    """Whether its slowest trial is faster than the fastest one of the other, by more than `step`.
+
+    Of one trial each, which neighbours alone may set apart, by at least a factor of two.
+    """
     times = choose_clock(row.result.measurements, other.result.measurements)[1]
     sides = [[_find_median(m, times) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
-    return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else 1) < min(sides[1])
+    return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else step) < min(sides[1])
 
 
 def _format_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:

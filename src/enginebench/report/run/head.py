@@ -188,7 +188,7 @@ def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict
     if headline.equivalent:
         difference = f"equal within {document.margin:.0%}"
     elif n < MIN_REPETITIONS:
-        difference = f"too close to call after {count_of(n, noun)} each"
+        verb, difference = "may be", f"too few {noun} to tell"
     else:
         difference = "no significant difference"
     return f"{listed} {verb} as fast ({difference}); {names[row.id]} {choice}"

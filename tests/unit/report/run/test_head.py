@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Block, Caveat, Drift, MeasureSpec, Result
-from enginebench.core.text import count_of
 from enginebench.report.markdown import escape
 from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head
@@ -65,10 +64,7 @@ def test_among_equals_the_outputs_decide_and_what_the_user_has_comes_first() -> 
     # The first row is not preferred where the user has none of them.
     rows = [make_result(name, median_ms=ms, processes=1) for name, ms in (("openvino", 10.05), ("tensorrt", 9.9))]
     found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["USE"]
-    assert (
-        found.startswith("tensorrt fp32   9.")
-        and "openvino fp32 is as fast (too close to call after 1 trial each)" in found
-    )
+    assert found.startswith("tensorrt fp32   9.") and "openvino fp32 may be as fast (too few trials to tell)" in found
 
 
 def test_what_changes_the_outputs_is_not_recommended() -> None:
@@ -99,9 +95,20 @@ def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
         near = make_result("openvino", median_ms=10.02, processes=processes, drift=AGREE, seed=2)
         base = make_result(median_ms=25, processes=processes, drift=AGREE)
         found = head(base, near, ort(processes=processes))["USE"]
-        trials = count_of(processes, "trials")
-        close = f"openvino fp32 is as fast (too close to call after {trials} each)"
+        close = "openvino fp32 may be as fast (too few trials to tell)"
         assert found.startswith("ort fp32") and close in found and "what you have" not in found
+
+
+def test_few_trials_call_nothing_as_fast_that_is_far_behind_in_each() -> None:
+    slow = make_result(median_ms=20, processes=2, drift=AGREE)
+    first, second = slow.measurements
+    apart = replace(second, latency_ns=[2 * ns for ns in second.latency_ns])  # so that the interval reaches below 1
+    found = head(replace(slow, measurements=(first, apart)), ort(2, processes=2))["USE"]
+    assert found.startswith("ort fp32   2.") and "as fast" not in found
+    found = head(PYTORCH, make_result("openvino", median_ms=2.1, processes=1, drift=AGREE), ort(1, processes=1))["USE"]
+    assert found.startswith("ort fp32   1.") and "as fast" not in found
+    found = head(PYTORCH, make_result("openvino", median_ms=1.9, processes=1, drift=AGREE), ort(1, processes=1))["USE"]
+    assert "may be as fast (too few trials to tell)" in found
 
 
 def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
