@@ -16,8 +16,9 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import describe_graph, make_graph
 from enginebench.stats.quantiles import median
 
-# Below this fraction of the time in INT8 another recipe is tried. Source: docs/which-precision.md. Networks that a
-# recipe suits spend 72% or more in INT8 on AMX (all but ViT in ONNX Runtime), those that it does not suit 59% or less.
+# Below this fraction of the time in INT8 another recipe is tried. Source: docs/which-precision.md. Networks that `nncf`
+# or `tensorrt` suits spend 72% or more in INT8 on AMX (all but ViT in ONNX Runtime), the others 59% or less. `cpu` was
+# not among these: MobileNetV3 has 67% there, and is not tried again though `tensorrt` would be faster.
 SUITED_SHARE = 0.6
 # What comes after a recipe of an engine. Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 4.54 by cpu; ViT
 # in ONNX Runtime, 18.7 ms by cpu instead of 20.3.

@@ -217,17 +217,18 @@ def test_what_builds_in_seconds_is_measured_before_the_first_long_build(bed: Bed
 
 
 @pytest.mark.usefixtures("slow_builds")
-def test_with_one_trial_leader_and_baseline_are_measured_again_beside_a_late_one(bed: Bed) -> None:
+def test_with_one_trial_the_leader_its_nearest_and_the_baseline_are_measured_again_beside_a_late_one(bed: Bed) -> None:
     one = replace(IDEAL, processes=1)
     rows = [
         bed.plan(seed, measure=one, latency_us=latency)
-        for seed, latency in (("1", "900"), ("3", "100"), ("5", "500"), ("2", "50"))
+        for seed, latency in (("1", "900"), ("3", "100"), ("5", "500"), ("7", "130"), ("2", "50"))
     ]
     results = bed.start(*rows, rules=Rules(baseline_engine="fake:latency_us=900,seed=1")).run()
     trials = [[m.repetition for m in result.measurements] for result in results]
     assert trials[0] == trials[1] == [module.FIRST_LOOK, 0], "the baseline, and who led before"
-    assert trials[2] == [module.FIRST_LOOK] and trials[3] == [0]
-    assert [result.status for result in results] == ["ok"] * 4
+    assert trials[3] == [module.FIRST_LOOK, 0], "one trial each does not tell it from who led"
+    assert trials[2] == [module.FIRST_LOOK] and trials[4] == [0]
+    assert [result.status for result in results] == ["ok"] * 5
 
 
 @pytest.mark.usefixtures("slow_builds")
