@@ -17,7 +17,7 @@ from enginebench.core.recipes import find_needs
 from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of, list_some
-from enginebench.engines.registry import find_device, read_engines, takes
+from enginebench.engines.registry import find_device, find_entry, read_engines, takes
 from enginebench.features.tune.jobs import RegionsAnswer, RegionsJob
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
@@ -152,6 +152,11 @@ def check_region_engine(engine: str) -> tuple[str, dict[str, str]]:
     engines = read_engines(engine)
     if len(engines) != 1 or takes(engines[0][0]) != "onnx":
         raise UsageError(f"--by-time {engine!r}: expected one engine that runs ONNX graphs, such as ort or openvino")
+    if find_entry(engines[0][0]).find_program is not None:
+        raise UsageError(
+            f"--by-time {engine!r}: it is a program that times itself, so that regions cannot be compared in one "
+            "process. Name an engine that is loaded, such as ort, openvino or tensorrt"
+        )
     return engines[0]
 
 

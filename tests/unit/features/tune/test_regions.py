@@ -211,6 +211,7 @@ def test_quantize_by_time_leaves_in_fp32_what_8_bits_do_not_make_faster(job, com
     ("to", "engine", "message"),
     [
         ("fp16", "ort", "--by-time is for int8 with ranges"),
+        ("int8@cpu", "trtexec", "a program that times itself.*Name an engine that is loaded"),
         ("int8@dynamic", "ort", "not for int8@dynamic"),
         ("int8@cpu", "pytorch", "expected one engine that runs ONNX graphs"),
         ("int8@cpu", "ort,openvino", "expected one engine that runs ONNX graphs"),
