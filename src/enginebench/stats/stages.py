@@ -93,11 +93,11 @@ def describe_stages(
     serial_per_s = batch * 1000 / total_ms
     bounds = bound_rates(means_ms, batch, decoders)
     medians_ms = {f"{name}_ms": median([t / NS_PER_MS for t in times]) for name, times in device_ns.items()}
-    doubts, n, of_bound = [], len(totals_ms), overlapped_per_s / min(bounds.values())
+    own, n, of_bound = [], len(totals_ms), overlapped_per_s / min(bounds.values())
     if n < (needed := min_samples(0.99)):
-        doubts.append(make_caveat("too_few_samples.batches", n=n, needed=needed))
+        own.append(make_caveat("too_few_samples.batches", n=n, needed=needed))
     if of_bound > 1 + MARGIN:
-        doubts.append(make_caveat("beats_bound.pipeline", ratio=of_bound))
+        own.append(make_caveat("beats_bound.pipeline", ratio=of_bound))
     return StagesDocument(
         model=model,
         engine=format_engine(engine),
@@ -121,7 +121,7 @@ def describe_stages(
         device_times=DeviceMedians(**medians_ms) if device_ns else None,
         top_classes=tuple(top_classes),
         engine_version=engine_version,
-        caveats=(*caveats, *doubts),
+        caveats=(*caveats, *own),
     )
 
 

@@ -107,11 +107,11 @@ def check_onnx(path: Path) -> Artifact:
 
 def _describe_graph(model: ModelProto, path: Path) -> Artifact:
     precision, recipe = read_precision(model)
-    doubts = () if recipe else _read_floats(model)[1]
+    of_floats = () if recipe else _read_floats(model)[1]
     origin = read_metadata(model)
     calibration, preprocess = origin.get(CALIBRATION_KEY), origin.get(PREPROCESS_KEY, "")
     with parsing(path, "warnings as JSON", where=CAVEATS_KEY, advice="Quantize or export it again"):
-        caveats = msgspec.json.decode(origin.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
+        stored = msgspec.json.decode(origin.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
     return Artifact(
         kind="onnx",
         model=str(path),
@@ -125,7 +125,7 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
         preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
         excluded=tuple(origin.get(EXCLUDED_KEY, "").splitlines()),
         made_with={"calibration": calibration} if calibration else {},
-        caveats=tuple(dict.fromkeys((*caveats, *doubts))),
+        caveats=tuple(dict.fromkeys((*stored, *of_floats))),
         opset=read_opset(model),
     )
 

@@ -300,7 +300,7 @@ def _finish(
             caveats.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
         if names := change.excluded:
             caveats.append(make_caveat("kept_fp32.excluded", count=len(names), names=list_some(names)))
-    doubts = tuple(dict.fromkeys(caveats))
+    distinct = tuple(dict.fromkeys(caveats))
     seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
     preprocess = seen if seen is not None else artifact.preprocess_sha256
     origin = artifact.made_with.get("calibration", "")
@@ -313,7 +313,7 @@ def _finish(
         recipe,
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
-        caveats=doubts,
+        caveats=distinct,
         kept_fp32=change.kept_fp32,
         excluded=change.excluded,
         calibration=origin,
@@ -335,5 +335,5 @@ def _finish(
         made_by=read_versions(change.tools),
         operator_libraries=artifact.operator_libraries,
         excluded=change.excluded,
-        caveats=doubts,
+        caveats=distinct,
     )

@@ -29,8 +29,8 @@ def prove_timed_engine(engine: Engine) -> Proof:
         return Proof(effective_precision=shares, layers=layers, caveats=doubts)
 
     proof = attempt_proof(prove)
-    warnings = engine.list_warnings() if isinstance(engine, WarnsOnLoad) else ()
-    return replace(proof, caveats=(*proof.caveats, *warnings))
+    on_load = engine.list_warnings() if isinstance(engine, WarnsOnLoad) else ()
+    return replace(proof, caveats=(*proof.caveats, *on_load))
 
 
 def doubt_record(requested: Precision | None, failure: str) -> Caveat:
