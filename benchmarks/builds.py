@@ -68,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def show(bench: enginebench.Bench, seconds: float) -> None:
-    """The figures of the builds, each build on its own, and the doubts."""
+    """The figures of the builds, each build on its own, and the warnings."""
     row, (result,) = bench.row, bench.results
     print(format_sections([Section(parts=tuple(make_builds([row])))], level=2))
     medians = row.builds.medians_ms if row.builds else ()
@@ -78,8 +78,8 @@ def show(bench: enginebench.Bench, seconds: float) -> None:
     print(
         f"built beside: {row.built_beside}; validity: {row.validity}; {result.engine_version}; {seconds:.0f} s in all"
     )
-    for caveat in row.caveats:
-        print(f"- {caveat.message}")
+    for warning in row.warnings:
+        print(f"- {warning.message}")
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ def print_table(record: RunRecord, results: Sequence[Result]) -> None:
         times = [row.p50_ms, row.p99_ms, row.p50_device_ms, row.enqueue_ms]
         shown = " ".join(f"{t.value:8.4f}" if t else "       -" for t in times)
         speedup = f"{row.speedup.value:6.2f}" if row.speedup else "     -"
-        codes = ",".join(dict.fromkeys(c.code for c in row.caveats))
+        codes = ",".join(dict.fromkeys(c.code for c in row.warnings))
         shares = " ".join(f"{k}={v:.2f}" for k, v in (row.effective_precision or {}).items())
         print(
             f"{row.engine:52} {row.precision:5} b{row.batch:<3} {row.scope:7} {row.cache:4} | {shown} | {speedup} | "

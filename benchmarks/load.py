@@ -243,12 +243,12 @@ def show_rows(document: LoadDocument) -> None:
         if found is None or row.offline_per_s is None:
             print(f"{format_row(row)}: {row.reason}", flush=True)
             continue
-        doubts = {c.code for point in document.points if point.row == row.id for c in point.caveats}
-        doubt = f", suspect: {', '.join(sorted(doubts))}" if found.suspect else ""
+        warnings = {c.code for point in document.points if point.row == row.id for c in point.warnings}
+        warning = f", suspect: {', '.join(sorted(warnings))}" if found.suspect else ""
         share = f"{found.passes_qps / row.offline_per_s:.0%} of it" if found.passes_qps else "none of it"
         print(
             f"{format_row(row)}: p{found.percentile:g} <= {found.limit_ms:g} ms passes at {show(found.passes_qps)}, "
-            f"fails at {show(found.fails_qps)} ({found.ended}{doubt}, {len(found.probes)} probes); at once "
+            f"fails at {show(found.fails_qps)} ({found.ended}{warning}, {len(found.probes)} probes); at once "
             f"{row.offline_per_s:.1f}/s, {share}",
             flush=True,
         )

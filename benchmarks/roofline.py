@@ -74,7 +74,7 @@ def _share(value: float | None) -> str:
 
 
 def list_beaten(document: EngineProfileDocument) -> list[EngineLayerTime]:
-    """The layers that took less than their bound, as the profile itself doubts them."""
+    """The layers that took less than their bound, as the profile itself warnings them."""
     return [layer for layer in document.layers if layer.of_limit and layer.of_limit > 1]
 
 

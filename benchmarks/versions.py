@@ -97,8 +97,8 @@ def describe(row: DiffRow, engine: str) -> str:
     """One line of the table."""
     change, ratio = row.change, format_range(row.ratio) if row.ratio else "-"
     model, _, precision, _ = row.id.split(" ")
-    doubt = f": {row.reasons[0]}" if row.verdict == "not_comparable" and row.reasons else ""
-    cells = [engine, model, precision, ratio, row.verdict.replace("_", " ") + doubt]
+    warning = f": {row.reasons[0]}" if row.verdict == "not_comparable" and row.reasons else ""
+    cells = [engine, model, precision, ratio, row.verdict.replace("_", " ") + warning]
     if change is None:
         return f"| {' | '.join([*cells, '-', '-', '-'])} |"
     cells.append("-" if change.max_abs_diff is None else format_small(change.max_abs_diff))

@@ -186,8 +186,8 @@ def is_crash(reason: str | None) -> bool:
 
 
 def list_silent(row: dict[str, Any], open_axes: dict[str, list[int]]) -> Iterator[str]:
-    """Inputs of a row with a dynamic axis, the first apart, that became 1 without a caveat that says so."""
-    told = {caveat["code"] for caveat in row["caveats"]}
+    """Inputs of a row with a dynamic axis, the first apart, that became 1 without a warning that says so."""
+    told = {warning["code"] for warning in row["caveats"]}
     if row["status"] != "ok" or "chosen_shapes" in told:
         return
     shapes = row.get("shapes")

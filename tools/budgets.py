@@ -82,11 +82,11 @@ def count_fields(trees: dict[Path, ast.Module], path: str, name: str) -> int:
 
 def count_templates(trees: dict[Path, ast.Module]) -> int:
     """Count the sentences that a warning can be told in."""
-    for node in ast.walk(trees[SRC / "enginebench" / "core" / "caveats.py"]):
+    for node in ast.walk(trees[SRC / "enginebench" / "core" / "warnings.py"]):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "TEMPLATES":
             assert isinstance(node.value, ast.Dict)
             return len(node.value.keys)
-    raise SystemExit("tools/budgets.py: core/caveats.py defines no TEMPLATES; correct count_templates")
+    raise SystemExit("tools/budgets.py: core/warnings.py defines no TEMPLATES; correct count_templates")
 
 
 def list_shared_names(trees: dict[Path, ast.Module]) -> list[str]:

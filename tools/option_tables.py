@@ -123,10 +123,11 @@ def list_fields() -> str:
 
 def collect_parts(owner: str, record: type[msgspec.Struct], found: dict[type[msgspec.Struct], list[str]]) -> None:
     """Adds the records that the fields of a record name, each with `owner.field`, and those that their fields name."""
-    for name, hint in get_type_hints(record).items():
-        for part in list_records(hint):
+    hints = get_type_hints(record)
+    for field in msgspec.structs.fields(record):
+        for part in list_records(hints[field.name]):
             new = part not in found
-            found.setdefault(part, []).append(f"`{owner}.{name}`")
+            found.setdefault(part, []).append(f"`{owner}.{field.encode_name}`")
             if new:
                 collect_parts(part.__name__, part, found)
 
@@ -139,7 +140,7 @@ def list_records(hint: Any) -> list[type[msgspec.Struct]]:
 
 
 def _name_fields(kind: type[msgspec.Struct]) -> str:
-    return " ".join(f"`{name}`" for name in kind.__struct_fields__)
+    return " ".join(f"`{name}`" for name in kind.__struct_encode_fields__)
 
 
 def write_fields(page: str) -> str:

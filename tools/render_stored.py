@@ -76,11 +76,11 @@ def render_markdown(document: RunDocument, deployment: Deployment | None) -> lis
 
 
 def hash_row(row: Row) -> str:
-    """A hash of a row's fields, and of code, message and advice of its caveats."""
+    """A hash of a row's fields, and of code, message and advice of its warnings."""
     fields = msgspec.to_builtins(row)
-    for caveat in fields["caveats"]:
-        for name in set(caveat) - {"code", "message", "advice"}:
-            del caveat[name]
+    for warning in fields["caveats"]:
+        for name in set(warning) - {"code", "message", "advice"}:
+            del warning[name]
     return hashlib.sha256(json.dumps(round_all(fields), sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -41,7 +41,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     for row in document["rows"]:
         kind = row["engine"].partition("kind=")[2] or row["engine"]
         stored = json.loads((folder / "r" / "rows" / f"{row['id']}.json").read_text())
-        templates = {caveat["template"] for trial in stored["measurements"] for caveat in trial["caveats"]}
+        templates = {warning["template"] for trial in stored["measurements"] for warning in trial["caveats"]}
         found[kind] = row | {"templates": templates}
     return found
 

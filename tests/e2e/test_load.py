@@ -149,13 +149,13 @@ def test_an_engine_that_dies_or_fails_leaves_what_was_measured(tmp_path: Path) -
     (point,) = document.points
     assert 0 < point.completed <= 40
     assert point.validity != "valid" and point.p50_ms is not None
-    told = next(caveat.message for caveat in point.caveats if caveat.code == "cut_short")
+    told = next(warning.message for warning in point.warnings if warning.code == "cut_short")
     assert "SIGSEGV" in told and "of 100 requests" in told
     with pytest.raises(ChildFailed, match="SIGSEGV"):  # at once
         load(tmp_path / "other", "fake:fault=segfault,at=load", qps=100)
     (point,) = load(tmp_path / "failing", "fake:fault=raise,after=43", qps=100).points
     assert (point.completed, point.failed) == (40, 10)
-    assert "raised an error, as requested" in next(c.message for c in point.caveats if c.code == "failed_requests")
+    assert "raised an error, as requested" in next(c.message for c in point.warnings if c.code == "failed_requests")
 
 
 def watch_children(monkeypatch: pytest.MonkeyPatch, see: Any) -> None:
@@ -219,7 +219,7 @@ def test_a_generator_that_dies_later_leaves_what_was_measured(tmp_path: Path, mo
     kill_generators(monkeypatch, after=9)
     (point,) = load(tmp_path, "fake", qps=100, duration_s=600.0).points
     assert 0 < point.completed < 60_000
-    (told,) = [caveat.message for caveat in point.caveats if caveat.code == "cut_short"]
+    (told,) = [warning.message for warning in point.warnings if warning.code == "cut_short"]
     assert "of 60000 requests: the generator of requests: the process was killed by SIGKILL" in told
 
 
@@ -235,7 +235,7 @@ class Busy(BlockWatch):
 def test_a_neighbour_makes_a_point_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
     monkeypatch.setattr(probe, "BlockWatch", Busy)
     (point,) = load(tmp_path, "fake", scenario=scenario, qps=100 if scenario == "server" else None).points
-    assert point.validity == "invalid" and "foreign_cpu" in {caveat.code for caveat in point.caveats}
+    assert point.validity == "invalid" and "foreign_cpu" in {warning.code for warning in point.warnings}
 
 
 @pytest.mark.parametrize("engine", ["ort", "openvino"])
@@ -269,7 +269,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     assert not document.finished
     (point,) = document.points
     assert 0 < point.completed < 6000
-    assert [caveat.code for caveat in point.caveats if caveat.code == "cut_short"]
+    assert [warning.code for warning in point.warnings if warning.code == "cut_short"]
 
 
 def test_a_load_that_is_killed_goes_on_and_leaves_no_memory_behind(cli: Cli, tmp_path: Path) -> None:

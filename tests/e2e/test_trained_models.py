@@ -47,14 +47,14 @@ def check_rows(run: enginebench.Run, count: int) -> None:
     """Every row ran, in its own precision, on the inputs that were given."""
     assert [(row.id, row.status, row.reason) for row in run.rows if row.status != "ok"] == []
     assert len(run.rows) == count
-    codes = {caveat.code for row in run.rows for caveat in row.caveats}
+    codes = {warning.code for row in run.rows for warning in row.warnings}
     assert not codes & {"random_inputs", "random_calibration", "chosen_shapes"}
     # On a CPU ONNX Runtime has no kernels for FP16, nor has OpenVINO where there are no instructions: the row says so.
     others = {"ort"} if "avx512_fp16" in Path("/proc/cpuinfo").read_text() else {"ort", "openvino"}
     for row in run.rows:
         if row.precision != row.requested_precision:
             assert row.requested_precision == "fp16" and row.engine in others, row.id
-            assert row.precision == "fp32" and "relabelled" in {c.code for c in row.caveats}, row.id
+            assert row.precision == "fp32" and "relabelled" in {c.code for c in row.warnings}, row.id
     assert all((row.cosine or 0) > 0.999 for row in run.rows if row.requested_precision in ("fp32", "fp16"))
 
 
@@ -91,7 +91,7 @@ def test_a_sampling_rate_chooses_the_branch_in_openvino_too(tmp_path: Path) -> N
     run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32")
     check_rows(run, 2)
     (row,) = [row for row in run.rows if row.engine == "openvino"]
-    assert "rewritten_graph" in {caveat.code for caveat in row.caveats}
+    assert "rewritten_graph" in {warning.code for warning in row.warnings}
     with pytest.raises(enginebench.EngineBenchError, match="only rewritten"):
         run.deliver(tmp_path / "bundle", row=row.id)
 

@@ -29,7 +29,7 @@ class Judge:
         self._process: subprocess.Popen[str] | None = None
 
     def build(self, graph: Path, precision: str = "fp32", /, **options: str) -> dict[str, Any]:
-        """{products, layers, doubts} of the plan, or {refused} in the library's words, or {crashed}."""
+        """{products, layers, warnings} of the plan, or {refused} in the library's words, or {crashed}."""
         if self._process is None:
             command = [sys.executable, str(Path(__file__)), str(self._folder)]
             path = ":".join(str(ROOT / place) for place in ("src", "tests", "tests/helpers"))
@@ -68,7 +68,7 @@ def answer(folder: str, path: str, precision: Any, options: dict[str, str]) -> d
     return {
         "products": built.ahead_of_time.products,
         "layers": [[layer.kind, layer.precision, layer.onnx_nodes] for layer in built.ahead_of_time.layers],
-        "doubts": [caveat.message for caveat in built.caveats if caveat.template.startswith("low_effective")],
+        "warnings": [warning.message for warning in built.warnings if warning.template.startswith("low_effective")],
         "sha256": built.sha256,
     }
 

@@ -6,8 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core import records
-from enginebench.core.caveats import make_caveat
 from enginebench.core.names import parse_engine, parse_precision
+from enginebench.core.warnings import make_warning
 from enginebench.report.run.rows import RunDocument, describe_run
 
 ENGINES = {
@@ -71,8 +71,8 @@ def make_scores(value: float | None, n: int = 450, **more: object) -> tuple[reco
 
 def make_implausible(result: records.Result) -> records.Result:
     """The row as if its engine had skipped its work in every trial."""
-    warning = make_caveat("implausible_time.repeated", first_ms=9.0, again_ms=0.1)
-    return replace(result, measurements=tuple(replace(m, caveats=(warning,)) for m in result.measurements))
+    warning = make_warning("implausible_time.repeated", first_ms=9.0, again_ms=0.1)
+    return replace(result, measurements=tuple(replace(m, warnings=(warning,)) for m in result.measurements))
 
 
 def make_result(
@@ -86,7 +86,7 @@ def make_result(
     reason: str | None = None,
     drift: records.Drift | None = None,
     accuracy: float | None = None,
-    caveats: tuple[records.Caveat, ...] = (),
+    warnings: tuple[records.ResultWarning, ...] = (),
     sd: float = 0.01,
     seed: int = 0,
     identity: str = "",
@@ -108,7 +108,7 @@ def make_result(
         measurements=make_measurements(median_ms, processes=processes, sd=sd, seed=seed) if measured else (),
         drift=drift,
         scores=make_scores(accuracy),
-        caveats=caveats,
+        warnings=warnings,
         build_s=1.2,
         size_bytes=46_800_000,
     )
@@ -144,7 +144,7 @@ def make_machine(**changes: object) -> records.Machine:
 
 def make_run(*, processes: int = 10, accuracy: bool = False) -> RunDocument:
     """Eight measured rows, one skipped, one failed; the INT8 rows drift."""
-    random = records.Caveat(
+    random = records.ResultWarning(
         code="random_weights",
         message="the weights are random (no download possible)",
         advice="pass --weights FILE; speeds hold, accuracy and drift say little",
@@ -152,7 +152,7 @@ def make_run(*, processes: int = 10, accuracy: bool = False) -> RunDocument:
     results = []
     for seed, (engine, (precision, median_ms)) in enumerate(ENGINES.items()):
         drift = None if engine == "pytorch" else make_drift(0.12 if "int8" in engine else 1.8e-6)
-        told = {"caveats": (random,), "accuracy": 0.9911 if accuracy else None}
+        told = {"warnings": (random,), "accuracy": 0.9911 if accuracy else None}
         results.append(make_result(engine, precision, median_ms, processes=processes, drift=drift, seed=seed, **told))
     results.append(make_result("ort-cuda", status="skipped", reason="no CUDA device; onnxruntime-gpu is not installed"))
     results.append(

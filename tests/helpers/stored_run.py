@@ -14,7 +14,7 @@ from msgspec.structs import replace
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
 
-from enginebench.core.records import Block, Caveat, LayerTime, Measurement, Result, StageTime
+from enginebench.core.records import Block, LayerTime, Measurement, Result, ResultWarning, StageTime
 from enginebench.core.store import encode
 from enginebench.runs.folder import TUNE_FILE, Named, RunFolder, RunRecord, RunRequest, Searched
 from samples import make_drift, make_machine, make_measurements, make_result
@@ -26,13 +26,13 @@ COMMAND = ("enginebench", "run", "resnet18", "--engines", "pytorch,ort,openvino"
 
 def make_results(*, processes: int = 6, n: int = 40, evil: bool = False) -> list[Result]:
     """Six rows: FP32 and INT8 with proof and accuracy, a profile, stages, marked blocks, a skipped, a failed one."""
-    noise = Caveat(code="foreign_cpu", message="other processes used the CPU", advice="stop them")
-    random = Caveat(code="random_weights", message="the weights are random", advice="pass --weights FILE")
+    noise = ResultWarning(code="foreign_cpu", message="other processes used the CPU", advice="stop them")
+    random = ResultWarning(code="random_weights", message="the weights are random", advice="pass --weights FILE")
     rows = [
-        _measure("pytorch", "fp32", 61.0, 0, processes, n, {"fp32": 1.0}, 0.99, caveats=(random,)),
-        _measure("ort", "fp32", 33.0, 1, processes, n, {"fp32": 1.0}, 0.99, caveats=(random, noise)),
-        _measure("ort", "int8@cpu", 12.0, 2, processes, n, {"int8": 0.83, "fp32": 0.17}, 0.985, caveats=(random,)),
-        _measure("openvino", "int8@nncf", 9.0, 3, processes, n, {"int8": 0.9, "fp32": 0.1}, 0.97, caveats=(random,)),
+        _measure("pytorch", "fp32", 61.0, 0, processes, n, {"fp32": 1.0}, 0.99, warnings=(random,)),
+        _measure("ort", "fp32", 33.0, 1, processes, n, {"fp32": 1.0}, 0.99, warnings=(random, noise)),
+        _measure("ort", "int8@cpu", 12.0, 2, processes, n, {"int8": 0.83, "fp32": 0.17}, 0.985, warnings=(random,)),
+        _measure("openvino", "int8@nncf", 9.0, 3, processes, n, {"int8": 0.9, "fp32": 0.1}, 0.97, warnings=(random,)),
         make_result("ort-cuda", status="skipped", reason="no CUDA device"),
         make_result("openvino", "bf16", status="failed", reason="the child died with signal 11"),
     ]
@@ -43,8 +43,11 @@ def make_results(*, processes: int = 6, n: int = 40, evil: bool = False) -> list
     rows[2] = replace(rows[2], layers=layers, stages=staged)
     rows[1] = replace(rows[1], measurements=_disturb(rows[1]))
     if evil:
-        doubt, engine = Caveat(code="fallback", message=EVIL, advice=EVIL), replace(rows[1].engine, options={"x": EVIL})
-        rows[1] = replace(rows[1], engine=engine, caveats=(doubt,))
+        warning, engine = (
+            ResultWarning(code="fallback", message=EVIL, advice=EVIL),
+            replace(rows[1].engine, options={"x": EVIL}),
+        )
+        rows[1] = replace(rows[1], engine=engine, warnings=(warning,))
         rows[5] = replace(rows[5], reason=EVIL)
         rows = [replace(row, model=EVIL) for row in rows]
     return rows
@@ -59,10 +62,10 @@ def _measure(
     n: int,
     proof: dict[str, float],
     accuracy: float,
-    caveats: tuple[Caveat, ...],
+    warnings: tuple[ResultWarning, ...],
 ) -> Result:
     drift = None if engine == "pytorch" else make_drift(0.12 if "int8" in precision else 1.8e-6)
-    row = make_result(engine, precision, median_ms, drift=drift, accuracy=accuracy, caveats=caveats, seed=seed)
+    row = make_result(engine, precision, median_ms, drift=drift, accuracy=accuracy, warnings=warnings, seed=seed)
     measured = make_measurements(median_ms, processes=processes, n=n, seed=seed)
     dated = tuple(replace(m, started_utc=f"2026-11-01T10:{m.repetition:02d}:00+00:00") for m in measured)
     return replace(row, measurements=dated, effective_precision=proof, machine=make_machine())
@@ -79,7 +82,7 @@ def _disturb(row: Result) -> tuple:  # type: ignore[type-arg]
     return (row.measurements[0], replace(second, blocks=blocks), *row.measurements[2:])
 
 
-def make_doubtful_results(n: int = 200) -> list[Result]:
+def make_results_with_warnings(n: int = 200) -> list[Result]:
     """The same six rows: `ort fp32` and `openvino int8@nncf` are suspect, `ort int8@cpu` is invalid."""
     rows = make_results(n=n)
     for place, processes in ((1, 3), (2, 6), (3, 2)):

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from enginebench.core import records
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
-from enginebench.core.records import Caveat, Drift, EngineSpec, Measurement, OutputDrift, Precision, Result, Score
+from enginebench.core.records import (
+    Drift,
+    EngineSpec,
+    Measurement,
+    OutputDrift,
+    Precision,
+    Result,
+    ResultWarning,
+    Score,
+)
 from enginebench.stats.drift import default_limits
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.metrics.scores import estimate_share
@@ -17,7 +26,7 @@ SAMPLES = 32
 # A child that died before the last process leaves the samples of those before it.
 STATUSES: tuple[records.Status, ...] = ("ok", "ok", "ok", "ok", "partial", "failed", "skipped")
 MISSING = "a-row-that-is-not-there"
-FAILED = Caveat(code="failed_proof", message="the record that would prove it failed", advice="take it as asked")
+FAILED = ResultWarning(code="failed_proof", message="the record that would prove it failed", advice="take it as asked")
 
 
 @lru_cache(maxsize=None, typed=True)
@@ -37,8 +46,8 @@ def runs(draw: st.DrawFn, most: int = 5) -> list[Result]:
 def results(draw: st.DrawFn, place: int, ids: list[str]) -> Result:
     """One row. Its option `i` makes its name in sentences its own."""
     asked = draw(one_of("fp32", "fp32", "tf32", "fp16", "int8"))
-    shares, doubts = draw(proofs())
-    ran, judged = (asked, doubts) if doubts else judge_precision(asked, shares)
+    shares, warnings = draw(proofs())
+    ran, judged = (asked, warnings) if warnings else judge_precision(asked, shares)
     backend = draw(one_of(*BACKENDS))
     status = draw(one_of(*STATUSES))
     return Result(
@@ -53,14 +62,14 @@ def results(draw: st.DrawFn, place: int, ids: list[str]) -> Result:
         drift=draw(st.none() | drifts(asked, [*ids, ids[0], MISSING])),
         scores=draw(_scores()),
         effective_precision=shares,
-        caveats=judged,
+        warnings=judged,
     )
 
 
 @cache
 @st.composite
-def proofs(draw: st.DrawFn) -> tuple[dict[str, float] | None, tuple[Caveat, ...]]:
-    """(what the runtime's record says, the doubt that there is none because it failed)."""
+def proofs(draw: st.DrawFn) -> tuple[dict[str, float] | None, tuple[ResultWarning, ...]]:
+    """(what the runtime's record says, the warning that there is none because it failed)."""
     kind = draw(one_of("none", "failed", "shares", "shares"))
     if kind != "shares":
         return None, (FAILED,) if kind == "failed" else ()

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Caveat, Result, Validity
+from enginebench.core.records import Result, ResultWarning, Validity
+from enginebench.core.warnings import make_warning
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Trial
 from enginebench.stats.compare import Comparison
@@ -22,7 +22,7 @@ ARMS = [
     Arm(engine="y", fixed={"kept": "1"}, precision="fp32", knobs={"threads": ("2", "1")}),
 ]
 
-DISTURBED = make_caveat("foreign_cpu", share=1.0)
+DISTURBED = make_warning("foreign_cpu", share=1.0)
 
 
 class Clock:
@@ -95,7 +95,7 @@ class Scripted:
     def count_laps(self, setting: Setting) -> int:
         return sum(name == setting.name and not final for name, _, final in self.trials)
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         """Who is called `shaky` was disturbed."""
         return ("invalid", (DISTURBED,)) if setting.name in self.shaky else ("valid", ())
 

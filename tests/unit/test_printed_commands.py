@@ -10,8 +10,8 @@ import click
 import pytest
 
 from enginebench import options as opts
-from enginebench.core.caveats import TEMPLATES
 from enginebench.core.commands import READERS, VERB, list_own_options
+from enginebench.core.warnings import TEMPLATES
 from enginebench.door import VERBS, program
 from processes import ROOT
 

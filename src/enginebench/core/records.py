@@ -6,7 +6,7 @@ Raw samples are kept; summaries (`Estimate`, and what `stats` makes of them) are
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.engine_api import TEXT as TEXT
 
@@ -41,7 +41,7 @@ Weights = Literal["trained", "pretrained", "random", "file", "in-graph"]
 # What sets the least time that work can take.
 BoundBy = Literal["compute", "bandwidth", "launch", "call"]
 
-CaveatCode = Literal[
+WarningCode = Literal[
     "builds_differ",  # the engine's builds have times of their own: one of them is a draw
     "beats_bound",  # faster than the peaks of the machine allow: one of the two is wrong
     "call_overhead",  # Python's own call is a visible part of the median
@@ -150,13 +150,13 @@ class TensorSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 Figure = int | float | str
 
 
-class Caveat(Struct, frozen=True, kw_only=True):
-    """A doubt about a number: what was seen, and what to do about it. `core/caveats.py: make_caveat` words it.
+class ResultWarning(Struct, frozen=True, kw_only=True):
+    """A warning about a number: what was seen, and what to do about it. `core/warnings.py: make_warning` words it.
 
-    A doubt of an older version, or of a plug-in, has its words alone.
+    A warning of an older version, or of a plug-in, has its words alone.
     """
 
-    code: CaveatCode
+    code: WarningCode
     message: str
     advice: str = ""
     template: str = ""  # name of the sentence that `figures` fill
@@ -250,7 +250,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
     # Of a plan: its open inputs, in the chosen profile. Of a PyTorch model that takes one batch: those that have it.
     allowed: dict[str, ShapeRange] = {}
     ahead_of_time: AheadOfTime | None = None  # of a plan whose builder asks no GPU
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
@@ -348,7 +348,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     pinned_cpus: tuple[int, ...] | None = None
     machine: str = ""  # in a sweep, which of the machines of its kind: a salted hash, no name
     gpu: Gpu | None = None  # that a tool which times itself named
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 Decisions = Literal["labels", "boxes", "sequences"]
@@ -471,7 +471,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     gpus: tuple[Gpu, ...] = ()
     jetson: dict[str, str] | None = None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class Availability(Struct, frozen=True, kw_only=True):
@@ -599,7 +599,7 @@ class Result(Struct, frozen=True, kw_only=True):
     build_s: float | None = None
     built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
     size_bytes: int | None = None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     layers: tuple[LayerTime, ...] = ()
     stages: tuple[StageTime, ...] = ()  # in the order in which they happen
     capacity: Capacity | None = None  # requests a second, where the run looked for it

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, LayerProfile, MeasureSpec
+from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, MeasureSpec, ResultWarning
 
 
 @runtime_checkable
@@ -36,7 +36,7 @@ class CountsWork(Protocol):
 class WarnsOnLoad(Protocol):
     """An engine that runs a model otherwise than it was asked to, and says how."""
 
-    def list_warnings(self) -> tuple[Caveat, ...]: ...
+    def list_warnings(self) -> tuple[ResultWarning, ...]: ...
 
 
 class Reader(NamedTuple):
@@ -100,7 +100,7 @@ class Composed(NamedTuple):
 
     argv: tuple[str, ...]
     version: str
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @runtime_checkable

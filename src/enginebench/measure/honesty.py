@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.protocols import Array, Engine, Feeds
-from enginebench.core.records import Caveat
+from enginebench.core.records import ResultWarning
+from enginebench.core.warnings import make_warning
 
 Clock = Callable[[], int]
 
@@ -42,7 +42,7 @@ BIND_NS = 50_000
 
 def find_skipped_work(
     engine: Engine, feeds: Feeds, timed_ns: float, *, waits: bool = False, clock: Clock = time.perf_counter_ns
-) -> list[Caveat]:
+) -> list[ResultWarning]:
     """Return a warning for work that is done elsewhere than in the timed calls; none where all is as it should be.
 
     Args:
@@ -55,7 +55,7 @@ def find_skipped_work(
     found = []
     allowed_ns = BIND_NS + BIND_COPIES * _time_copies(feeds, clock)
     if bind_ns - allowed_ns > HALF * (bind_ns + timed_ns):
-        found.append(make_caveat("implausible_time.bind", bind_ms=bind_ns / 1e6, run_ms=timed_ns / 1e6))
+        found.append(make_warning("implausible_time.bind", bind_ms=bind_ns / 1e6, run_ms=timed_ns / 1e6))
     if timed_ns < HALF * (first_ns - TICK_NS):
         found += _look_again(engine, unseen, feeds, waits, clock)
     engine.bind(feeds)
@@ -107,7 +107,9 @@ def _copy(feeds: Feeds) -> list[Array]:
     return [array.copy() for array in feeds.values()]
 
 
-def _look_again(engine: Engine, unseen: Iterator[Feeds], feeds: Feeds, waits: bool, clock: Clock) -> Sequence[Caveat]:
+def _look_again(
+    engine: Engine, unseen: Iterator[Feeds], feeds: Feeds, waits: bool, clock: Clock
+) -> Sequence[ResultWarning]:
     """Compare calls on new inputs with calls on the same inputs, once these are as short as they become.
 
     Both are made after a copy of as many bytes as `bind` takes, and a fetch: what a `bind` does to the caches, and to
@@ -130,4 +132,4 @@ def _look_again(engine: Engine, unseen: Iterator[Feeds], feeds: Feeds, waits: bo
     if agreeing < AGREEING:
         return ()
     first_ms, again_ms = min(firsts) / 1e6, sorted(repeats)[len(repeats) // 2] / 1e6
-    return (make_caveat("implausible_time.repeated", first_ms=first_ms, again_ms=again_ms),)
+    return (make_warning("implausible_time.repeated", first_ms=first_ms, again_ms=again_ms),)

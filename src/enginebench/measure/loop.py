@@ -21,7 +21,7 @@ from enginebench.core.records import Block, BlockReading, Measurement, MeasureSp
 from enginebench.core.streams import Overlapping
 from enginebench.core.text import stamp_utc
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
-from enginebench.measure.watch import Watch, make_block, note_doubts
+from enginebench.measure.watch import Watch, list_block_warnings, make_block
 
 Clock = Callable[[], int]
 Reader = tuple[Callable[[], int], "array[int]"]
@@ -106,7 +106,7 @@ def measure_engine(
         warmup_settled=warmup.settled,
         untimed_calls=caller.untimed_calls,
         call_overhead_ns=overhead_ns,
-        caveats=tuple(note_doubts(blocks)),
+        warnings=tuple(list_block_warnings(blocks)),
     )
     return replace(measured, **{name: values.tolist() for name, values in samples.readings.items()})
 

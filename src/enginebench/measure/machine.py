@@ -15,9 +15,9 @@ import psutil
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import make_caveat
 from enginebench.core.cuda_devices import find_gpu_name
-from enginebench.core.records import Caveat, Gpu, Machine
+from enginebench.core.records import Gpu, Machine, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.measure.caches import read_caches
 from enginebench.measure.pin import default_threads
 from enginebench.measure.topology import (
@@ -127,7 +127,7 @@ def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None)
     cpus = read_allowed_cpus() if allowed is None else tuple(allowed)
     has_proc = (root / "proc/cpuinfo").exists()
     machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)
-    return replace(machine, caveats=tuple(_note_doubts(machine, root)))
+    return replace(machine, warnings=tuple(_list_machine_warnings(machine, root)))
 
 
 @cache
@@ -241,16 +241,16 @@ def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
+def _list_machine_warnings(machine: Machine, root: Path) -> Iterator[ResultWarning]:
     if machine.governor and "powersave" in machine.governor:
-        yield make_caveat("environment.powersave")
+        yield make_warning("environment.powersave")
     if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
-        yield make_caveat("environment.quota", cores=machine.cpu_quota_cores)
+        yield make_warning("environment.quota", cores=machine.cpu_quota_cores)
     source = read_system_file(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies"):
-        yield make_caveat("environment.clock_source", source=source)
+        yield make_warning("environment.clock_source", source=source)
     if not (root / "proc/stat").exists():
-        yield make_caveat("no_foreign_cpu_figure")
+        yield make_warning("no_foreign_cpu_figure")
 
 
 def _read_cpu_model(info: str, root: Path) -> str:

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.cuda_devices import find_bus_id, find_handle
 from enginebench.core.records import BlockReading, Mark
+from enginebench.core.warnings import make_warning
 
 # A block below this share of the default SM clock is marked. NVBench, which set the value, throws such samples away;
 # here they are kept and marked. Source: NVBench, `--throttle-threshold`.
 LOW_CLOCK_SHARE = 0.75
 
-# NVML's bits for a clock that is lower than it could be, by the cause. Left out are those that are no doubt: idle,
+# NVML's bits for a clock that is lower than it could be, by the cause. Left out are those that are no warning: idle,
 # clocks that the owner set (applications clocks, display). Source: nvml.h, nvmlClocksEventReasons.
 REASONS = {
     0x04: "sw_power_cap",
@@ -209,5 +209,5 @@ def read_gpu_index(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-NO_TELEMETRY = make_caveat("no_device_telemetry.absent")
-HIDDEN_PROCESSES = make_caveat("no_device_telemetry.hidden")
+NO_TELEMETRY = make_warning("no_device_telemetry.absent")
+HIDDEN_PROCESSES = make_warning("no_device_telemetry.hidden")

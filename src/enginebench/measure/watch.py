@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import asdict, replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, BlockReading, Caveat
+from enginebench.core.records import Block, BlockReading, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.measure.topology import ROOT, read_cpuset, read_system_file
 
 # /proc/stat counts in ticks of 10 ms, so one tick more or less is 0.1 core in a block of 100 ms; the threshold
@@ -64,11 +64,11 @@ def make_block(start: int, stop: int, duration_ns: int, reading: BlockReading) -
     return Block(start=start, stop=stop, duration_ns=duration_ns, **asdict(reading))
 
 
-def note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
+def list_block_warnings(blocks: Sequence[Block]) -> Iterator[ResultWarning]:
     """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
     watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
     if watched and all(block.foreign_cpu_cores is None for block in watched):
-        yield make_caveat("no_foreign_cpu_figure")
+        yield make_warning("no_foreign_cpu_figure")
 
 
 class BlockWatch:

@@ -13,13 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Array
-from enginebench.core.records import Artifact, Caveat, Normalize, TensorSpec
+from enginebench.core.records import Artifact, Normalize, ResultWarning, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shape
 from enginebench.core.store import parsing
+from enginebench.core.warnings import make_warning
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
@@ -95,9 +95,9 @@ def choose_preprocess(model: str, input_size: int | None, inputs: Sequence[Tenso
     )
 
 
-def doubt_preprocess(model: str, input_size: int | None) -> tuple[Caveat, ...]:
-    """The doubt that nobody said how pictures are prepared for a model that is the user's; else none."""
-    guessed = make_caveat("external_preprocess", what="images were prepared as ImageNet's are")
+def list_preprocess_warnings(model: str, input_size: int | None) -> tuple[ResultWarning, ...]:
+    """The warning that nobody said how pictures are prepared for a model that is the user's; else none."""
+    guessed = make_warning("external_preprocess", what="images were prepared as ImageNet's are")
     return () if preprocess_for(model, input_size) is not None else (guessed,)
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.input_sets import SET_NAMES
-from enginebench.core.records import Caveat, Drift, EngineSpec, OutputDrift
+from enginebench.core.records import Drift, EngineSpec, OutputDrift, ResultWarning
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.stats.drift import LIMITS, SampleDrift
 
@@ -42,7 +42,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     seed: int
     preprocess_sha256: str | None = None  # of the inputs; "external" for the user's own arrays
     exceeded: tuple[str, ...] = ()  # sentences: which limit of which output was not kept
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     undecided: dict[str, float] = {}  # always empty: until 0.9 outputs without decisions had limits of their own
     further: tuple[Drift, ...] = ()  # the same on made-up inputs that reach further
 
@@ -69,7 +69,7 @@ def list_drift(document: DriftDocument) -> list[Section]:
         conclude_drift(document),
         *document.exceeded,
         *format_further(document.further),
-        *map(format_caveat, document.caveats),
+        *map(format_warning, document.warnings),
     ]
     title = f"{sides}, {count_of(document.n, 'samples')}{asked}"
     return [Section(title=title, parts=(*make_notes(texts), table))]

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.store import write_document
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.report.csv_table import write_table
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
@@ -40,7 +40,7 @@ def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Sect
         share = format_share(document.unmapped_share)
         lines.append(("unmapped: no node of the graph", "-", "-", unmapped_ms, share, "-"))
     columns = list_texts(["layer", "type", "precision"], ["ms", "share", *(["of peak"] if limited else [])])
-    texts = [*format_times(document, topk), *document.notes, *map(format_caveat, document.caveats)]
+    texts = [*format_times(document, topk), *document.notes, *map(format_warning, document.warnings)]
     groups = list_layer_groups("precision", document.by_precision)
     return [Section(title=engine, parts=(make_table(columns, lines), groups, *make_notes(texts)))]
 
@@ -49,7 +49,7 @@ def format_times(document: EngineProfileDocument, topk: int) -> list[str]:
     """Sentences: how many layers in how many runs, and their sum against a run without the profiler."""
     hidden = len(document.layers) - topk
     shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""
-    waits = document.remainder_ms >= 0 and any(caveat.code == "enqueue_bound" for caveat in document.caveats)
+    waits = document.remainder_ms >= 0 and any(warning.code == "enqueue_bound" for warning in document.warnings)
     texts = [
         f"{count_of(len(document.layers), 'layers')}, "
         f"{_format_ms(document.average_ms)} ms in one run by {document.profiler}, "

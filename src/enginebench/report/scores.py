@@ -1,11 +1,11 @@
 """Scores in words: what a metric is called, its figure with its interval, what changed against a reference."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Caveat, EngineSpec, Estimate, Score, Task
+from enginebench.core.records import EngineSpec, Estimate, ResultWarning, Score, Task
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, make_notes
 from enginebench.stats.metrics.scores import Scored, find_score
@@ -72,7 +72,7 @@ class AccuracyDocument(Struct, frozen=True, kw_only=True):
     reference_scores: tuple[Score, ...] = ()
     max_metric_drop: float | None = None  # where given, a gate
     failures: tuple[str, ...] = ()  # what fails a gate
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     nonfinite: int = 0  # samples whose answers are not all finite; of any, a gate does not pass
     reference_nonfinite: int = 0
 
@@ -88,7 +88,7 @@ def list_accuracy(document: AccuracyDocument) -> list[Section]:
         lines += filter(None, [format_delta(score)])
     if document.reference is not None and document.reference_nonfinite:
         lines.append(format_nonfinite(document.reference, document.reference_nonfinite, document.n))
-    notes = make_notes([*lines, *document.failures, *map(format_caveat, document.caveats)])
+    notes = make_notes([*lines, *document.failures, *map(format_warning, document.warnings)])
     return [Section(title=title, parts=tuple(notes))]
 
 

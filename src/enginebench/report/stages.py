@@ -4,8 +4,8 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 from enginebench.stats.stages import StagesDocument
@@ -57,7 +57,7 @@ def _list_one(document: StagesDocument) -> Section:
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))
     whole = "from file to label: p50 {} ms, p99 {} ms".format(*times)
-    texts = [*format_rates(document), *map(format_caveat, document.caveats)]
+    texts = [*format_rates(document), *map(format_warning, document.warnings)]
     names = name_stages(document)
     stages = [replace(stage, name=names.get(stage.name, stage.name)) for stage in document.stages]
     table = make_table(_COLUMNS, stages, file="stages")

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import (
     Artifact,
-    Caveat,
     Drift,
     EngineSpec,
     Estimate,
@@ -16,6 +15,7 @@ from enginebench.core.records import (
     Machine,
     Outputs,
     Precision,
+    ResultWarning,
     Scope,
     Score,
     Validity,
@@ -80,7 +80,7 @@ class Bundle(Struct, frozen=True, kw_only=True):
     drift: Drift | None
     scores: tuple[Score, ...] = ()
     effective_precision: dict[str, float] | None
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
     measured_utc: str
     module: Module | None = None
     made_by: dict[str, str] = {}

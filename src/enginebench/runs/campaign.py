@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import (
     ArtifactError,
@@ -32,10 +31,11 @@ from enginebench.core.errors import (
 from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
-from enginebench.core.records import Artifact, Caveat, Drift, LeastWork, Machine, Precision, Result, Status, Task
+from enginebench.core.records import Artifact, Drift, LeastWork, Machine, Precision, Result, ResultWarning, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
+from enginebench.core.warnings import make_warning
 from enginebench.engines.refusals import shorten_words
 from enginebench.engines.registry import is_simulated, takes
 from enginebench.models.samples import find_samples, list_samples
@@ -71,7 +71,7 @@ from enginebench.runs.child.jobs import (
     ReferenceJob,
 )
 from enginebench.runs.child.places import OPTION, find_place, list_versions
-from enginebench.runs.child.proving import doubt_record
+from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
 from enginebench.runs.progress import Reporter, tell_steps
@@ -523,7 +523,7 @@ class Campaign:
             outputs = self._folder.outputs_path(row.id)
             prepared = replace(prepared, builds=(describe_build(answer, outputs, outputs),))
         if answer.varies > VARIATION:
-            prepared = add_doubts(prepared, make_caveat("outputs_vary", row=row.id, share=answer.varies))
+            prepared = add_warnings(prepared, make_warning("outputs_vary", row=row.id, share=answer.varies))
         return judge_proof(prepared, answer.proof) if answer.proof else prepared
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
@@ -546,7 +546,7 @@ class Campaign:
 
     def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
         reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
-        advice = {c.advice: None for a in result.artifacts for c in a.caveats if c.template == "chosen_shapes.refused"}
+        advice = {c.advice: None for a in result.artifacts for c in a.warnings if c.template == "chosen_shapes.refused"}
         reason = "; ".join((reason, *advice))
         self._reporter.say(f"{label(result)} failed {when}: {error}")
         said = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
@@ -639,7 +639,7 @@ class Campaign:
                 continue
             result = self._begin(judge, status="partial")
             if answer.varies > VARIATION:
-                result = add_doubts(result, make_caveat("outputs_vary", row=judge.id, share=answer.varies))
+                result = add_warnings(result, make_warning("outputs_vary", row=judge.id, share=answer.varies))
             outputs = load_answers(self._find_outputs(judge))[0]
             return Reference(result=result, outputs=outputs, kind=kind, apart=True)
         return "; ".join(whys)
@@ -682,10 +682,10 @@ class Campaign:
             return
         kept = self._agrees(graph.result, graph.outputs, reference)
         for row in changed:
-            doubt = make_caveat(
+            warning = make_warning(
                 "outputs_differ.engine" if kept else "outputs_differ.export", engine=label(row), tool=KINDS[graph.kind]
             )
-            self._save(add_doubts(self.results[row.id], doubt))
+            self._save(add_warnings(self.results[row.id], warning))
 
     def _agrees(self, result: Result, outputs: Mapping[str, Any], reference: Reference) -> bool:
         """Whether outputs are within the limits of the reference's."""
@@ -709,7 +709,7 @@ class Campaign:
         """Whether less optimization may mend changed outputs: the reference is their graph, or it exported well."""
         if result.drift is not None and result.drift.reference_kind != "configuration":
             return True
-        return any(caveat.template == "outputs_differ.engine" for caveat in result.caveats)
+        return any(warning.template == "outputs_differ.engine" for warning in result.warnings)
 
     def _add_lower_level(self, row: PlannedRow, rows: Sequence[PlannedRow]) -> None:
         engines = list_lower_engines(row.engine)
@@ -720,8 +720,8 @@ class Campaign:
                 self._try_level(lower, rows)
             kept = self.results.get(lower.id)
             if kept is not None and has_answered(kept) and kept.drift is not None and kept.drift.passed:
-                doubt = make_caveat("outputs_differ.optimizer", kept=format_engine(lower.engine))
-                self._save_if_new(add_doubts(self.results[row.id], doubt))
+                warning = make_warning("outputs_differ.optimizer", kept=format_engine(lower.engine))
+                self._save_if_new(add_warnings(self.results[row.id], warning))
                 return
 
     def _add_proposed(self) -> None:
@@ -788,15 +788,15 @@ class Campaign:
             drift = self._measure_drift(result, outputs, calls, reference)
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
-        doubts = [caveat for caveat in base.caveats if caveat.code == "outputs_vary"]
+        warnings = [warning for warning in base.warnings if warning.code == "outputs_vary"]
         if isinstance(why := self._graphs.get(find_key(row)), str) and reference.result.engine.backend != "pytorch":
-            doubts.append(make_caveat("outputs_not_compared.unoptimized", reference=base.id, why=why))
+            warnings.append(make_warning("outputs_not_compared.unoptimized", reference=base.id, why=why))
         real = self._inputs is not None or find_own_data(row.asked_as) is not None
         if not drift.unlike and not real and result.requested_precision not in (None, "fp32"):
-            doubts.append(
-                make_caveat("random_inputs.check", seed=result.measure.seed, cure=advise_inputs())
+            warnings.append(
+                make_warning("random_inputs.check", seed=result.measure.seed, cure=advise_inputs())
             )  # nobody ever gave it such
-        return add_doubts(replace(result, drift=drift), *doubts)
+        return add_warnings(replace(result, drift=drift), *warnings)
 
     def _measure_drift(
         self, result: Result, outputs: Mapping[str, Any], calls: int | None, reference: Reference
@@ -854,7 +854,7 @@ class Campaign:
                 if path == reference and self._judged.asked:
                     raise
                 self._reporter.say(f"{label(result)} has no score: {error}")
-                scored = add_doubts(replace(result, scores=()), make_caveat("no_score", reason=str(error)))
+                scored = add_warnings(replace(result, scores=()), make_warning("no_score", reason=str(error)))
             self._save_if_new(scored)
 
     def _measure_turns(self, turns: Sequence[Turn]) -> None:
@@ -957,7 +957,7 @@ class Campaign:
     def _find_recheck(self, result: Result) -> str:
         """The file of the outputs that a trial must give again; "" where they differ from call to call anyway."""
         path = self._folder.recheck_path(result.id)
-        varies = any(c.code == "outputs_vary" and c.figures.get("row") == result.id for c in result.caveats)
+        varies = any(c.code == "outputs_vary" and c.figures.get("row") == result.id for c in result.warnings)
         return str(path.absolute()) if path.exists() and not varies else ""
 
     def _count_work(self, result: Result) -> LeastWork | None:
@@ -1087,23 +1087,24 @@ def proves_when_timed(row: PlannedRow) -> bool:
 
 def lacks_proof(result: Result) -> bool:
     """Whether the next process that times the row must make the record: the first one, and one more if that failed."""
-    failed = any(caveat.code == "failed_proof" for caveat in result.caveats)
+    failed = any(warning.code == "failed_proof" for warning in result.warnings)
     return not result.measurements or (failed and len(result.measurements) == 1)
 
 
 def judge_proof(result: Result, proof: Proof) -> Result:
-    """The row with the engine's record, named after the precision that ran; or with a caveat if there is none."""
-    answered = [caveat for caveat in result.caveats if caveat.code in ABOUT_ANSWERS]
+    """The row with the engine's record, named after the precision that ran; or with a warning if there is none."""
+    answered = [warning for warning in result.warnings if warning.code in ABOUT_ANSWERS]
     if proof.failure is not None:
         return replace(
-            result, caveats=(*answered, doubt_record(result.requested_precision, proof.failure), *proof.caveats)
+            result,
+            warnings=(*answered, make_record_warning(result.requested_precision, proof.failure), *proof.warnings),
         )
-    ran, doubts = judge_precision(result.requested_precision, proof.effective_precision, result.engine.device)
+    ran, warnings = judge_precision(result.requested_precision, proof.effective_precision, result.engine.device)
     return replace(
         result,
         engine=replace(result.engine, precision=ran),
         effective_precision=proof.effective_precision,
-        caveats=(*answered, *doubts, *proof.caveats),
+        warnings=(*answered, *warnings, *proof.warnings),
         layers=proof.layers,
     )
 
@@ -1121,8 +1122,8 @@ def list_open_outputs(result: Result) -> set[str]:
     return find_open_outputs(artifact.inputs, artifact.outputs)
 
 
-def add_doubts(result: Result, *doubts: Caveat) -> Result:
-    return replace(result, caveats=tuple(dict.fromkeys((*result.caveats, *doubts))))
+def add_warnings(result: Result, *warnings: ResultWarning) -> Result:
+    return replace(result, warnings=tuple(dict.fromkeys((*result.warnings, *warnings))))
 
 
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:

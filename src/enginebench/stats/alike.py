@@ -6,24 +6,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.preprocess import differ, shorten
 from enginebench.core.protocols import Array
 from enginebench.core.recipes import FEW_BITS
-from enginebench.core.records import Caveat, Drift, Outputs, Precision, Result, TensorSpec
+from enginebench.core.records import Drift, Outputs, Precision, Result, ResultWarning, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_size
+from enginebench.core.warnings import make_warning
 from enginebench.stats.compare import find_preprocess
 from enginebench.stats.drift import (
     FULL,
     apply_limits,
     default_limits,
-    doubt_noise,
-    doubt_samples,
     find_coarsest,
     find_exceeded,
+    find_noise_warning,
     holds_values,
     keeps_limits,
     limits_between,
+    list_sample_warnings,
 )
 
 VARIES = "the model gives different outputs for the same inputs each time"
@@ -108,21 +108,21 @@ def judge_outputs(
         return "changed", "; ".join(find_exceeded(drift)) or "beyond the limits"
     if whys and (shortened or not drift.passed):
         return "not_judged", random
-    if any(caveat.code == "constant_answers" for caveat in doubt_samples(drift)):
+    if any(warning.code == "constant_answers" for warning in list_sample_warnings(drift)):
         return "not_judged", "the model gives the same output for every input"
     return ("within_limits", own.removeprefix(": ")) if shortened else ("same", random and f"with {random}")
 
 
 def do_answers_vary(result: Result, reference: str) -> bool:
     """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
-    found = [caveat.figures for caveat in result.caveats if caveat.code == "outputs_vary"]
+    found = [warning.figures for warning in result.warnings if warning.code == "outputs_vary"]
     return any(figures.get("row", reference) == reference for figures in found)
 
 
 def list_invented(result: Result) -> list[str]:
     """`weights`, `inputs`: what nobody gave, so that outputs are not those that a user would see."""
-    caveats = [*result.caveats, *(caveat for artifact in result.artifacts for caveat in artifact.caveats)]
-    found = {INVENTED[caveat.code] for caveat in caveats if caveat.code in INVENTED}
+    warnings = [*result.warnings, *(warning for artifact in result.artifacts for warning in artifact.warnings)]
+    found = {INVENTED[warning.code] for warning in warnings if warning.code in INVENTED}
     random = any(artifact.weights == "random" for artifact in result.artifacts)
     return sorted({*found, "weights"} if random else found, reverse=True)
 
@@ -140,7 +140,7 @@ def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
 
 
 def check_comparisons(results: Sequence[Result]) -> list[Result]:
-    """The rows without the drift that compares them with nothing, and with the doubt that theirs is of a part.
+    """The rows without the drift that compares them with nothing, and with the warning that theirs is of a part.
 
     A drift compares a row with its reference, which is another row of this run, of the same batch, or was in the race
     that this run is the final of. A row beside the reference that was compared with itself, or with a row that is not
@@ -154,7 +154,10 @@ def check_comparisons(results: Sequence[Result]) -> list[Result]:
         size = known[r.id]
         drifts[size] = max(drifts[size], r.drift.n if r.drift else 0)
         scores[size] = max(scores[size], r.scores[0].value.n if r.scores else 0)
-    return [replace(r, caveats=(*r.caveats, *_doubt_parts(r, drifts[known[r.id]], scores[known[r.id]]))) for r in kept]
+    return [
+        replace(r, warnings=(*r.warnings, *_list_part_warnings(r, drifts[known[r.id]], scores[known[r.id]])))
+        for r in kept
+    ]
 
 
 def hold_to_limits(
@@ -187,8 +190,8 @@ def _hold(result: Result, reference: Precision | None, requested: Sequence[Preci
     held = apply_limits(drift, limits_between(*pair, requested))
     # On random weights or inputs nobody judges a reduced precision, and noise is no surprise.
     judged = held.passed and not list_invented(result)
-    noise = doubt_noise(held, limits_between(*pair), find_coarsest(pair)) if judged else None
-    return replace(result, drift=held, caveats=(*result.caveats, *([noise] if noise else [])))
+    noise = find_noise_warning(held, limits_between(*pair), find_coarsest(pair)) if judged else None
+    return replace(result, drift=held, warnings=(*result.warnings, *([noise] if noise else [])))
 
 
 def is_reduced(result: Result) -> bool:
@@ -232,15 +235,15 @@ def _is_compared(
     return drift.reference != result.id or references.get(size) == result.id
 
 
-def _doubt_parts(result: Result, compared: int, scored: int) -> list[Caveat]:
+def _list_part_warnings(result: Result, compared: int, scored: int) -> list[ResultWarning]:
     """What is said of fewer samples than another row of the same batch has: so many compared, and so many scored."""
-    doubts = []
+    warnings = []
     # A drift that knows how many were asked for says that itself, and one of nothing says why.
     if result.drift and result.drift.asked is None and not result.drift.unlike and result.drift.n < compared:
-        doubts.append(make_caveat("partly_compared.outputs", n=result.drift.n, asked=compared))
+        warnings.append(make_warning("partly_compared.outputs", n=result.drift.n, asked=compared))
     if result.scores and result.scores[0].value.n < scored:
-        doubts.append(make_caveat("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
-    return doubts
+        warnings.append(make_warning("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
+    return warnings
 
 
 Answers = Mapping[str, "Array"]

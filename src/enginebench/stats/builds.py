@@ -11,8 +11,8 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Caveat, Estimate, Result
+from enginebench.core.records import Estimate, Result, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.stats.intervals import quantile_of_t, take_logs
 from enginebench.stats.quantiles import median
 
@@ -68,12 +68,12 @@ def describe_builds(result: Result) -> BuildEffect | None:
     )
 
 
-def doubt_builds(effect: BuildEffect | None) -> tuple[Caveat, ...]:
-    """The doubt that one build stands for the engine, where its builds were shown to differ."""
+def list_build_warnings(effect: BuildEffect | None) -> tuple[ResultWarning, ...]:
+    """The warning that one build stands for the engine, where its builds were shown to differ."""
     if effect is None or not effect.shown or effect.between is None or effect.within is None:
         return ()
     figures = {"between": effect.between.value, "low": effect.between.low or 0.0, "high": effect.between.high or 0.0}
-    return (make_caveat("builds_differ", builds=effect.builds, within=effect.within, **figures),)
+    return (make_warning("builds_differ", builds=effect.builds, within=effect.within, **figures),)
 
 
 def estimate_between(groups: Sequence[Sequence[float]]) -> tuple[Estimate | None, float | None]:

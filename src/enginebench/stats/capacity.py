@@ -57,7 +57,7 @@ class CapacitySearch:
         passes, fails = self.find_ends()
         if passes is None and fails is None:
             return self._first
-        if (doubtful := self._find_doubtful()) is not None:
+        if (doubtful := self._find_interfered()) is not None:
             return doubtful
         if passes is None:
             assert fails is not None
@@ -86,7 +86,7 @@ class CapacitySearch:
             ended="budget" if ended_early else "nothing passes" if passes is None else "settled",
         )
 
-    def _find_doubtful(self) -> float | None:
+    def _find_interfered(self) -> float | None:
         """A rate whose answers are even, or one that failed below one that passed and was asked less often."""
         for rate in sorted({probe.qps for probe in self.probes}):
             if 2 * sum(votes := self._votes(rate)) == len(votes):
@@ -147,10 +147,10 @@ def compare_capacities(
     found, why = judge_spread(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
-    validity, doubt = grade_ratio(ratio, disturbed, spread.correlation)
+    validity, warning = grade_ratio(ratio, disturbed, spread.correlation)
     alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
     verdict: Verdict = found if alike else "not_shown"
-    doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
+    warnings = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {warning}"]
     needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
     return CapacityVerdict(
         base=names[0],
@@ -158,7 +158,7 @@ def compare_capacities(
         verdict=verdict,
         ratio=ratio,
         ratio_validity=validity,
-        reasons=tuple(filter(None, doubts)),
+        reasons=tuple(filter(None, warnings)),
         repetitions_needed=needed if found == "not_shown" else None,
     )
 

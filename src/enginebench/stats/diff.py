@@ -156,16 +156,16 @@ def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, l
         # `allow` is for machines and settings that differ, not for an engine that no longer runs.
         failures = ("the base was measured, the candidate failed",)
     before, now = limit.find(base, cand)
-    doubts, change, name = [], None, None  # what the gate could not hold the candidate's answers to
+    warnings, change, name = [], None, None  # what the gate could not hold the candidate's answers to
     if before and now and before.value.n == now.value.n:
         change, name = now.value.value - before.value.value, before.metric
     elif before and now:
         counted = f"{before.value.n} samples of the base, {now.value.n} of the candidate"
-        doubts.append(f"{name_metric(before.metric)} was not compared: it was measured on {counted}")
+        warnings.append(f"{name_metric(before.metric)} was not compared: it was measured on {counted}")
     alone = [r.drift is not None and r.drift.reference == r.id for r in (base, cand)]
     if base.drift is not None and alone == [False, True]:
-        doubts.append("outputs of the candidate were compared with its own alone")
-    return replace(row, failures=failures, metric=name, metric_change=change, reasons=(*row.reasons, *doubts))
+        warnings.append("outputs of the candidate were compared with its own alone")
+    return replace(row, failures=failures, metric=name, metric_change=change, reasons=(*row.reasons, *warnings))
 
 
 def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) -> tuple[str, ...]:
@@ -262,8 +262,8 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         found = refuse(*obstacles, margin=margin)
     else:
         found = compare_rows(base, cand, margin, neighbours=neighbours)
-        doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
-        found = replace(found, reasons=(*found.reasons, *doubts))
+        warnings = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
+        found = replace(found, reasons=(*found.reasons, *warnings))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     times = Pair(before=_find_p50(base), after=_find_p50(cand))
     differ = [f"{MODELS_DIFFER}: {base.model} against {cand.model}"] if base.model != cand.model else []

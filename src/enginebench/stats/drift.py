@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.protocols import Array
-from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
+from enginebench.core.records import Drift, OutputDrift, Precision, ResultWarning, Slices, Task
+from enginebench.core.warnings import make_warning
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
     Boxes,
@@ -689,25 +689,25 @@ def _mean(values: Floats) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
-    """The doubts about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
-    doubts = []
+def list_sample_warnings(drift: Drift) -> tuple[ResultWarning, ...]:
+    """The warnings about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
+    warnings = []
     if drift.asked is not None and drift.n < drift.asked:
-        doubts.append(make_caveat("partly_compared.outputs", n=drift.n, asked=drift.asked))
+        warnings.append(make_warning("partly_compared.outputs", n=drift.n, asked=drift.asked))
     # Finite outputs of the reference for every sample, all zero for one.
     constant = [
         o.max_abs_diff is not None and o.agreement is None and not o.nonfinite and o.centred_cosine_mean is None
         for o in drift.outputs
     ]
     if drift.n > 1 and constant and all(constant):
-        doubts.append(make_caveat("constant_answers", n=drift.n))
+        warnings.append(make_warning("constant_answers", n=drift.n))
     lost = [(o.name, o.slices) for o in drift.outputs if o.slices and o.slices.lost]
-    doubts += [make_caveat("lost_variance", output=n, lost=s.lost, of=s.of, axis=s.axis) for n, s in lost]
-    doubts += [make_caveat("unread_boxes", output=o.name) for o in drift.outputs if o.boxes_like]
-    return tuple(doubts)
+    warnings += [make_warning("lost_variance", output=n, lost=s.lost, of=s.of, axis=s.axis) for n, s in lost]
+    warnings += [make_warning("unread_boxes", output=o.name) for o in drift.outputs if o.boxes_like]
+    return tuple(warnings)
 
 
-def doubt_noise(drift: Drift, usual: Mapping[str, float], precision: Precision) -> Caveat | None:
+def find_noise_warning(drift: Drift, usual: Mapping[str, float], precision: Precision) -> ResultWarning | None:
     """The warning about outputs that are further from the reference than those of this precision usually are."""
     worst: dict[str, tuple[str, float]] = {}
     for output in drift.outputs:
@@ -718,7 +718,7 @@ def doubt_noise(drift: Drift, usual: Mapping[str, float], precision: Precision) 
     if not worst:
         return None
     found = "; ".join(f"{_format_below(*worst[name])}, expected {usual[name]:g} or more" for name in worst)
-    return make_caveat("noisier_than_usual", precision=precision.upper(), found=found)
+    return make_warning("noisier_than_usual", precision=precision.upper(), found=found)
 
 
 def _format_below(figure: str, value: float) -> str:

@@ -8,9 +8,9 @@ the record has no precision (generated code, nodes with graphs of their own, unk
 from collections.abc import Mapping
 from typing import get_args
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.precisions import OTHER, UNKNOWN
-from enginebench.core.records import Caveat, Precision
+from enginebench.core.records import Precision, ResultWarning
+from enginebench.core.warnings import make_warning
 
 # Below half, a row that is named after a precision is mostly something else.
 LOW_SHARE = 0.5
@@ -26,8 +26,8 @@ SHOWN_SHARE = 0.005
 
 def judge_precision(
     requested: Precision | None, shares: Mapping[str, float] | None, device: str = "cpu"
-) -> tuple[Precision | None, tuple[Caveat, ...]]:
-    """The precision that the row is to be named after, and the doubts about it.
+) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
+    """The precision that the row is to be named after, and the warnings about it.
 
     A row is relabelled where the record contradicts what was asked: less than a tenth of the time in it, and more
     than half of the time known to be something else. FP32 is contradicted by a tenth of the time in anything shorter.
@@ -44,18 +44,18 @@ def judge_precision(
         return _name_unasked(shares or {})
     if not shares:  # FP32 is what an engine on a CPU does when it is not told otherwise; anything else is to be shown
         told = requested == "fp32" and not device.startswith("cuda")
-        return requested, () if told else (make_caveat("unproved_precision.none", asked=requested),)
+        return requested, () if told else (make_warning("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
     sentence = f"Requested {requested}; ran {list_shares(shares)}."
     asked = {} if requested == "fp32" else {"asked": requested}
     if ran != requested:
-        return ran, (make_caveat("relabelled" if asked else "relabelled.fp32", record=sentence, ran=ran, **asked),)
+        return ran, (make_warning("relabelled" if asked else "relabelled.fp32", record=sentence, ran=ran, **asked),)
     if shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
-        return requested, (make_caveat("unproved_precision.unknown", record=sentence),)
+        return requested, (make_warning("unproved_precision.unknown", record=sentence),)
     if not _is_low(requested, shares):
         return requested, ()
     return requested, (
-        make_caveat("low_effective_precision" if asked else "low_effective_precision.fp32", record=sentence, **asked),
+        make_warning("low_effective_precision" if asked else "low_effective_precision.fp32", record=sentence, **asked),
     )
 
 
@@ -63,15 +63,15 @@ def _is_low(named: Precision, shares: Mapping[str, float]) -> bool:
     return _sum_shorter(shares) >= TRACE_SHARE if named == "fp32" else shares.get(named, 0.0) < LOW_SHARE
 
 
-def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[Caveat, ...]]:
+def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
     found: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares}
     if not found or shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
-        return None, (make_caveat("unproved_precision.plan"),)
+        return None, (make_warning("unproved_precision.plan"),)
     # TensorRT takes no shorter format than it was allowed: a tenth of the time in INT8 shows a plan built as INT8, even
     # beside a half in FP16. Less is named after the rest, as it is where a note says INT8. A warning has the figures.
     ran = [p for p in found if found[p] >= ABSENT_SHARE]  # from the longest to the shortest
     named = ran[-1] if ran else max(found, key=lambda p: found[p])
-    low = make_caveat("low_effective_precision.plan", ran=named, record=list_shares(shares))
+    low = make_warning("low_effective_precision.plan", ran=named, record=list_shares(shares))
     return named, (low,) if _is_low(named, shares) else ()
 
 

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
-from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
+from enginebench.core.records import Bound, BoundBy, Clock, EngineSpec, LayerProfile, LayerTime, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.stats.layer_records import LayerGroup, group_layers
-from enginebench.stats.profile import doubt_row, share_of_limit, sort_layers, sum_layers_ns
+from enginebench.stats.profile import list_bound_warnings, share_of_limit, sort_layers, sum_layers_ns
 
 NS_PER_MS = 1e6
 # What a profiler adds below this share of a run is no more than the spread of its median.
@@ -25,8 +25,8 @@ class LimitedLayers(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def doubt_layers(layers: Iterable[LayerTime], tick_ns: float) -> tuple[Caveat, ...]:
-    """The doubt about layers that took less than their bound, by more than `tick_ns`: what the profiler cannot tell."""
+def list_layer_warnings(layers: Iterable[LayerTime], tick_ns: float) -> tuple[ResultWarning, ...]:
+    """Return the warning about layers that beat their bound by more than `tick_ns`, which is as fine as it measures."""
     beaten = [
         (layer.bound.bound_ms * 1e6 / max(layer.mean_ns, tick_ns), layer.name)
         for layer in layers
@@ -35,7 +35,7 @@ def doubt_layers(layers: Iterable[LayerTime], tick_ns: float) -> tuple[Caveat, .
     if not beaten:
         return ()
     share, worst = max(beaten)
-    return (make_caveat("beats_bound.layers", count=len(beaten), worst=worst, share=share),)
+    return (make_warning("beats_bound.layers", count=len(beaten), worst=worst, share=share),)
 
 
 class EngineLayerTime(Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class EngineProfileDocument(Struct, frozen=True, kw_only=True):
     effective_precision: dict[str, float] | None
     engine_version: str | None = None
     notes: tuple[str, ...] = ()
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     bound_ms: float | None = None  # of a whole run, against end_to_end_ms
     of_limit: float | None = None
     bound_by: BoundBy | None = None
@@ -96,7 +96,7 @@ def describe_profile(
     clock: Clock,
     effective_precision: Mapping[str, float] | None = None,
     engine_version: str | None = None,
-    caveats: tuple[Caveat, ...] = (),
+    warnings: tuple[ResultWarning, ...] = (),
     bound: Bound | None = None,
     notes: tuple[str, ...] = (),
 ) -> EngineProfileDocument:
@@ -123,7 +123,11 @@ def describe_profile(
         effective_precision=dict(effective_precision) if effective_precision else None,
         engine_version=engine_version,
         notes=(*profile.notes, *explain_remainder(average_ms, end_to_end_ms), *notes),
-        caveats=(*caveats, *doubt_row(bound, end_to_end_ms), *doubt_layers(profile.layers, profile.tick_ns)),
+        warnings=(
+            *warnings,
+            *list_bound_warnings(bound, end_to_end_ms),
+            *list_layer_warnings(profile.layers, profile.tick_ns),
+        ),
         bound_ms=bound.bound_ms if bound else None,
         of_limit=share_of_limit(bound, end_to_end_ms),
         bound_by=bound.bound_by if bound else None,

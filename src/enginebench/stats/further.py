@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.input_sets import EXAMPLES, LARGE, NUDGED, SET_NAMES
 from enginebench.core.protocols import Array
-from enginebench.core.records import Caveat, Drift, Precision, Task
+from enginebench.core.records import Drift, Precision, ResultWarning, Task
+from enginebench.core.warnings import make_warning
 from enginebench.stats.drift import limits_between, list_unlike, measure_drift, measure_samples
 
 Outputs = Mapping[str, Array]
@@ -69,11 +69,13 @@ def add_further(drift: Drift, further: tuple[Drift, ...]) -> Drift:
     return replace(drift, further=further, passed=drift.passed and all(one.passed for one in further))
 
 
-def doubt_refused(reference: Mapping[str, str], candidate: Mapping[str, str], name: str) -> tuple[Caveat, ...]:
+def list_refusal_warnings(
+    reference: Mapping[str, str], candidate: Mapping[str, str], name: str
+) -> tuple[ResultWarning, ...]:
     """The warnings about sets that the candidate refused and the reference answered; set -> why."""
     lacking = {key: why for key, why in candidate.items() if key not in reference and key in SET_NAMES}
     return tuple(
-        make_caveat("outputs_not_compared.further", row=name, inputs=SET_NAMES[key], why=why)
+        make_warning("outputs_not_compared.further", row=name, inputs=SET_NAMES[key], why=why)
         for key, why in lacking.items()
     )
 

@@ -207,7 +207,7 @@ def _find_cure(result: Result) -> str:
     the reference than FP16 may be.
     """
     drift = result.drift
-    if drift is None or any(caveat.code == "outputs_differ" for caveat in result.caveats):
+    if drift is None or any(warning.code == "outputs_differ" for warning in result.warnings):
         return ""
     rounding = default_limits("fp16")
     if result.requested_precision in FULL and not all(keeps_limits(output, rounding) for output in drift.outputs):

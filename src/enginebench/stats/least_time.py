@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Caveat, LeastWork, Machine, Measurement, Precision, Result
+from enginebench.core.records import LeastWork, Machine, Measurement, Precision, Result, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.stats.quantiles import median
 
 # Winograd's algorithm F(4x4, 3x3) does a 3x3 convolution with a quarter of the multiplications. Source: Lavin, Gray,
@@ -172,17 +172,17 @@ def warn_implausible(result: Result) -> Result:
 
 def _warn_trial(result: Result, measurement: Measurement) -> Measurement:
     least_ms = find_bound_ms(result, measurement)
-    warned = any(caveat.template == "implausible_time.bound" for caveat in measurement.caveats)
+    warned = any(warning.template == "implausible_time.bound" for warning in measurement.warnings)
     if least_ms is None or warned or not measurement.latency_ns:
         return measurement
     short = float(np.mean(np.asarray(measurement.latency_ns) < least_ms * 1e6))
     if short <= SHORT_SHARE:
         return measurement
-    warning: Caveat = make_caveat(
+    warning: ResultWarning = make_warning(
         "implausible_time.bound",
         median_ms=median(measurement.latency_ns) / 1e6,
         least_ms=least_ms,
         precision=(result.engine.precision or "any precision").upper(),
         share=short,
     )
-    return replace(measurement, caveats=(*measurement.caveats, warning))
+    return replace(measurement, warnings=(*measurement.warnings, warning))

@@ -3,20 +3,20 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Bound, Caveat, LayerTime
+from enginebench.core.records import Bound, LayerTime, ResultWarning
+from enginebench.core.warnings import make_warning
 
 # What kernels that one stream runs one after the other may take longer under the profiler than without it. Seen on an
 # H200 with CUPTI: 1.04 times at most for rows that had the GPU to themselves, 1.09 to 2.35 for some that had not.
 DISTURBED_FACTOR = 1.1
 
 
-def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> tuple[Caveat, ...]:
-    """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
+def list_kernel_warnings(layers: Sequence[LayerTime], device_ns: float | None) -> tuple[ResultWarning, ...]:
+    """The warning that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
     factor = sum_layers_ns(layers) / device_ns
-    return (make_caveat("disturbed_profile", factor=factor),) if factor > DISTURBED_FACTOR else ()
+    return (make_warning("disturbed_profile", factor=factor),) if factor > DISTURBED_FACTOR else ()
 
 
 def sort_layers(layers: Iterable[LayerTime]) -> list[LayerTime]:
@@ -34,7 +34,7 @@ def share_of_limit(bound: Bound | None, time_ms: float | None) -> float | None:
     return bound.bound_ms / time_ms if bound and time_ms and time_ms > 0 else None
 
 
-def doubt_row(bound: Bound | None, time_ms: float | None) -> tuple[Caveat, ...]:
-    """The doubt about a row whose median is shorter than its bound."""
+def list_bound_warnings(bound: Bound | None, time_ms: float | None) -> tuple[ResultWarning, ...]:
+    """The warning about a row whose median is shorter than its bound."""
     share = share_of_limit(bound, time_ms)
-    return (make_caveat("beats_bound.row", share=share),) if share and share > 1 else ()
+    return (make_warning("beats_bound.row", share=share),) if share and share > 1 else ()

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from enginebench.core.caveats import find_sentence, make_caveat
-from enginebench.core.records import Block, Caveat, Measurement, Validity
+from enginebench.core.records import Block, Measurement, ResultWarning, Validity
+from enginebench.core.warnings import find_sentence, make_warning
 from enginebench.stats.quantiles import Floats, convert_percent, nearest_rank
-from enginebench.stats.validity import doubt_marks, find_worst, judge_marks
+from enginebench.stats.validity import find_worst, judge_marks, list_mark_warnings
 
 Times = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     foreign_cpu_cores: float | None = None  # cores that others kept busy meanwhile, of those of engine and generator
     seconds: float = 0.0  # that the probe took, from the start of its processes on
     validity: Validity = "valid"
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 def find_busiest(point: LoadPoint) -> str | None:
@@ -111,7 +111,7 @@ def describe_point(
     row: str = "",
     energy_mj: float | None = None,
     reason: str = "",
-    doubts: tuple[Caveat, ...] = (),
+    warnings: tuple[ResultWarning, ...] = (),
     block: Block | None = None,
 ) -> LoadPoint:
     """The point of these stamps; requests that were never released do not count.
@@ -162,7 +162,7 @@ def describe_point(
         energy_mj=energy_mj / completed if energy_mj is not None and completed else None,
         foreign_cpu_cores=block.foreign_cpu_cores if block else None,
     )
-    return _doubt(point, limit, reason, doubts, block)
+    return _assess_point(point, limit, reason, warnings, block)
 
 
 def _rank(latency_ms: Floats, q: float) -> float | None:
@@ -221,54 +221,56 @@ def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
     return float(inside.sum()) / (end - begin), float((left - came).sum()) / (end - begin)
 
 
-def _doubt(
-    point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Caveat, ...], block: Block | None
+def _assess_point(
+    point: LoadPoint, limit: Limit | None, reason: str, warnings: tuple[ResultWarning, ...], block: Block | None
 ) -> LoadPoint:
     """The point with what is doubtful about it; `block`: what was seen, judged by the rules for a row of a run."""
     watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
-    found = [*doubts, *doubt_marks(watched)]
+    found = [*warnings, *list_mark_warnings(watched)]
     bound, late_ms = limit.ms if limit else point.p99_ms, point.generator_late_ms
     if late_ms is not None and bound is not None and late_ms > LATE_SHARE * bound:
         what = "the limit" if limit else "p99"
-        found.append(make_caveat("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
-    if point.dropped and not was_cut_short(doubts):  # what was under way when the engine was lost says nothing
+        found.append(make_warning("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
+    if point.dropped and not was_cut_short(warnings):  # what was under way when the engine was lost says nothing
         figures = {"dropped": point.dropped, "offered": point.offered}
         late = {} if point.late is None else {"late": point.late}
-        found.append(make_caveat("overload.limit" if late else "overload", **figures, **late))
+        found.append(make_warning("overload.limit" if late else "overload", **figures, **late))
     inside, expected = point.in_system, point.little
     if inside is not None and expected is not None and abs(inside - expected) > LITTLE_SHARE * expected:
-        found.append(make_caveat("unsteady", in_system=inside, expected=expected))
+        found.append(make_warning("unsteady", in_system=inside, expected=expected))
     if point.failed:
-        found.append(make_caveat("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
+        found.append(make_warning("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
     percentile = limit.percentile if limit else 99.0
     needed = strict_min_samples(convert_percent(percentile), 0)
     if point.offered < needed:
         found.append(
-            make_caveat("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
+            make_warning("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
         )
-    suspect = any(caveat.code in ("generator_late", "unsteady", "cut_short") for caveat in found)
+    suspect = any(warning.code in ("generator_late", "unsteady", "cut_short") for warning in found)
     own: Validity = "suspect" if suspect else "valid"
-    return replace(point, caveats=tuple(found), validity=find_worst([judge_marks(watched), own]))
+    return replace(point, warnings=tuple(found), validity=find_worst([judge_marks(watched), own]))
 
 
 def was_interrupted(point: LoadPoint) -> bool:
-    return any(caveat.figures.get("reason") == INTERRUPTED for caveat in point.caveats if caveat.code == "cut_short")
+    return any(
+        warning.figures.get("reason") == INTERRUPTED for warning in point.warnings if warning.code == "cut_short"
+    )
 
 
-def was_cut_short(caveats: Iterable[Caveat]) -> bool:
+def was_cut_short(warnings: Iterable[ResultWarning]) -> bool:
     """Whether a probe ended before its requests had, whatever ended it."""
-    return any(caveat.code == "cut_short" for caveat in caveats)
+    return any(warning.code == "cut_short" for warning in warnings)
 
 
 def is_interfered(point: LoadPoint) -> bool:
     """Whether something beside the engine may have made requests late: a queue that grows is the engine's own."""
-    return any(caveat.code in DISTURBANCES for caveat in point.caveats)
+    return any(warning.code in DISTURBANCES for warning in point.warnings)
 
 
-def judge_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[Caveat, ...]]:
+def judge_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[ResultWarning, ...]]:
     """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
     disturbed = [point.validity for point in points if is_interfered(point)]
-    found = {find_sentence(c): c for point in points for c in point.caveats if c.code not in EXPECTED}
+    found = {find_sentence(c): c for point in points for c in point.warnings if c.code not in EXPECTED}
     return find_worst(disturbed), tuple(found.values())
 
 
@@ -290,7 +292,7 @@ def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
 
     A probe that ended before all that were planned had come holds nothing.
     """
-    whole = point.offered >= planned and not was_cut_short(point.caveats)
+    whole = point.offered >= planned and not was_cut_short(point.warnings)
     return whole and (point.late or 0) <= (1 - limit.share) * point.offered
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Caveat, EngineSpec
+from enginebench.core.records import EngineSpec, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.stats.quantiles import median, min_samples, nearest_rank
 
 STAGES = ("decode", "preprocess", "copy_in", "compute", "copy_out", "postprocess")
@@ -61,7 +61,7 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     top_classes: tuple[int, ...]
     engine_version: str | None = None
     takes_bytes: bool = False  # its first nodes normalise, in `compute`
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     others: tuple["StagesDocument", ...] = ()  # the other engines of the same call, in the order given
 
 
@@ -78,7 +78,7 @@ def describe_stages(
     image_bytes: Sequence[int],
     top_classes: Sequence[int] = (),
     engine_version: str | None = None,
-    caveats: tuple[Caveat, ...] = (),
+    warnings: tuple[ResultWarning, ...] = (),
 ) -> StagesDocument:
     """The document of both measurements.
 
@@ -95,9 +95,9 @@ def describe_stages(
     medians_ms = {f"{name}_ms": median([t / NS_PER_MS for t in times]) for name, times in device_ns.items()}
     own, n, of_bound = [], len(totals_ms), overlapped_per_s / min(bounds.values())
     if n < (needed := min_samples(0.99)):
-        own.append(make_caveat("too_few_samples.batches", n=n, needed=needed))
+        own.append(make_warning("too_few_samples.batches", n=n, needed=needed))
     if of_bound > 1 + MARGIN:
-        own.append(make_caveat("beats_bound.pipeline", ratio=of_bound))
+        own.append(make_warning("beats_bound.pipeline", ratio=of_bound))
     return StagesDocument(
         model=model,
         engine=format_engine(engine),
@@ -121,7 +121,7 @@ def describe_stages(
         device_times=DeviceMedians(**medians_ms) if device_ns else None,
         top_classes=tuple(top_classes),
         engine_version=engine_version,
-        caveats=(*caveats, *own),
+        warnings=(*warnings, *own),
     )
 
 

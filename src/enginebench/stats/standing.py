@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
 from enginebench.core.records import (
-    Caveat,
     Clock,
     Drift,
     Estimate,
@@ -17,6 +16,7 @@ from enginebench.core.records import (
     Outputs,
     Precision,
     Result,
+    ResultWarning,
     Validity,
     Verdict,
 )
@@ -60,7 +60,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     result: Result
     summary: Summary | None  # None: no samples
     validity: Validity
-    doubts: tuple[Caveat, ...]  # that the samples raise
+    warnings: tuple[ResultWarning, ...]  # that the samples raise
     clock: Clock | None
     modelled: bool
     baseline: str | None  # id of the row that `speedup` is taken against
@@ -208,12 +208,14 @@ def trust_ratio(
     if trust.validity == "not_given":
         reasons = (why, *found.reasons)
         return replace(found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=reasons)
-    doubts = [] if good else [f"the validity of the ratio is {trust.validity}: {why}"]
+    warnings = [] if good else [f"the validity of the ratio is {trust.validity}: {why}"]
     if not holds and found.verdict != "not_shown":
-        doubts.append(f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin")
+        warnings.append(
+            f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin"
+        )
     verdict = found.verdict if holds else "not_shown"
     needed = found.repetitions_needed if good or ratio == found.ratio else None  # more leave what made it wider
-    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *doubts), repetitions_needed=needed)
+    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *warnings), repetitions_needed=needed)
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float, step: float, independent: bool) -> bool:
@@ -225,8 +227,8 @@ def _leads(ratio: Estimate, trust: Trust, margin: float, step: float, independen
     a slowdown, only what it cannot be counts.
     """
     if not trust.bias:
-        return trust.least > trust.doubt
-    least = trust.least / trust.doubt
+        return trust.least > trust.warning
+    least = trust.least / trust.warning
     low = ratio.low**2 / ratio.value if ratio.low is not None else min(ratio.value, least) / step
     return max(low, least if ratio.n >= MIN_SIGNS and independent else 0.0) > 1 + margin
 
@@ -248,7 +250,7 @@ def weigh(
     """
     result = condense_result(result)
     measured = _list_measured(result)
-    validity, doubts = judge(measured)
+    validity, warnings = judge(measured)
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
     found = compare_rows(base, result, margin) if base and base.id != result.id else None
@@ -258,7 +260,7 @@ def weigh(
         result=result,
         summary=result.summary,
         validity=validity,
-        doubts=tuple(doubts) if measured else (),
+        warnings=tuple(warnings) if measured else (),
         clock=clocks[0] if clocks else None,
         modelled="modelled" in clocks,
         baseline=base.id if base else None,

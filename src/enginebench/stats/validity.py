@@ -1,4 +1,4 @@
-"""Whether the samples of a row can be believed: a verdict, and every doubt with what to do about it."""
+"""Whether the samples of a row can be believed: a verdict, and every warning with what to do about it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
+from enginebench.core.records import Block, Estimate, Mark, Measurement, RatioValidity, ResultWarning, Validity
+from enginebench.core.warnings import make_warning
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.intervals import is_correlated
 from enginebench.stats.quantiles import median, min_samples
@@ -21,7 +21,7 @@ SUSPECT_SHARE = 0.2
 # Half of the samples marked: the median itself may be one of them (its breakdown point).
 INVALID_SHARE = 0.5
 # A neighbour that takes less than half of a core leaves the engine the larger part of each core that it shares with it,
-# and neighbouring repetitions share the neighbour: worth a doubt, not a verdict.
+# and neighbouring repetitions share the neighbour: worth a warning, not a verdict.
 SPOILING_CORES = 0.5
 # One sample in a hundred marked is enough to make up all of what lies beyond p99.
 VISIBLE_SHARE = 0.01
@@ -69,8 +69,8 @@ _MARKS: dict[Mark, str] = {
 }
 
 
-def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
-    """(valid, suspect or invalid; the doubts), from the samples alone.
+def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[ResultWarning]]:
+    """(valid, suspect or invalid; the warnings), from the samples alone.
 
     `implausible`: no correct engine takes so little time, or the work was not done in each call that was timed.
     `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core;
@@ -80,24 +80,24 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     """
     kept = [condense_trial(m) for m in measurements if m.latency_ns]
     if not kept:
-        return "invalid", [make_caveat("too_few_samples.none")]
+        return "invalid", [make_warning("too_few_samples.none")]
     drifting = list(_find_drift(kept))
     doubtful = _share_unsettled(kept) > SUSPECT_SHARE or drifting
     own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
     own = "implausible" if is_implausible(kept) else own
-    caveats = [*doubt_marks(kept), *_doubt_trials(kept), *doubt_enqueue(kept), *drifting]
-    return find_worst([judge_marks(kept), own]), caveats
+    warnings = [*list_mark_warnings(kept), *_list_trial_warnings(kept), *list_enqueue_warnings(kept), *drifting]
+    return find_worst([judge_marks(kept), own]), warnings
 
 
 def hides_work(measurements: Sequence[Measurement]) -> bool:
     """Whether most trials left a part of the work to what is not timed: their times are not those of the model."""
-    hidden = sum(any(caveat.code == "work_outside_run" for caveat in m.caveats) for m in measurements)
+    hidden = sum(any(warning.code == "work_outside_run" for warning in m.warnings) for m in measurements)
     return hidden > INVALID_SHARE * len(measurements) or is_implausible(measurements)
 
 
 def is_implausible(measurements: Sequence[Measurement]) -> bool:
     """Whether times are not those of a correct engine: by the outputs of one trial, or by the times of most."""
-    found = [[c.template for c in m.caveats if c.code == "implausible_time"] for m in measurements]
+    found = [[c.template for c in m.warnings if c.code == "implausible_time"] for m in measurements]
     wrong = any("implausible_time.outputs" in templates for templates in found)
     return wrong or sum(map(bool, found)) > INVALID_SHARE * len(measurements)
 
@@ -106,7 +106,7 @@ def explain_implausible(measurements: Sequence[Measurement]) -> str:
     """What was seen where `is_implausible`; empty where nothing was."""
     if not is_implausible(measurements):
         return ""
-    return next(c.message for m in measurements for c in m.caveats if c.code == "implausible_time")
+    return next(c.message for m in measurements for c in m.warnings if c.code == "implausible_time")
 
 
 class Trust(Struct, frozen=True):
@@ -115,7 +115,7 @@ class Trust(Struct, frozen=True):
     validity: RatioValidity
     reason: str  # why it is not `good`
     bias: float | None = None  # by how much more others slowed the base than the candidate; None: nobody knows
-    doubt: float = 1.0  # the factor by which that may be wrong, either way
+    warning: float = 1.0  # the factor by which that may be wrong, either way
     least: float = 0.0  # the smallest ratio of a pair, without what others cost where that is known
     alike: bool = False  # both sides were disturbed alike, so that the interval holds all that there is to doubt
 
@@ -145,8 +145,8 @@ def judge_ratio(
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
         why = f"other programs slowed {busy} by an unknown amount"
-        least, doubt = _bound_ratio(base, cand, trials[0] if slowed[0] else (), names[0])
-        return Trust("not_given", why, doubt=doubt, least=least)
+        least, warning = _bound_ratio(base, cand, trials[0] if slowed[0] else (), names[0])
+        return Trust("not_given", why, warning=warning, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
     trust = Trust("good", "", bias, STARVED_RATIO if any(t.unsure for side in trials for t in side) else 1.0, least)
@@ -155,13 +155,13 @@ def judge_ratio(
         why = f"{first} was slowed by other programs far more than {second}"
         return replace(trust, validity="not_given", reason=why)
     marked = [share_marked(side) for side in (base, cand)]
-    if ratio.low is None and trust.doubt > 1 and max(marked) - min(marked) > SUSPECT_SHARE:
+    if ratio.low is None and trust.warning > 1 and max(marked) - min(marked) > SUSPECT_SHARE:
         busy = names[marked.index(max(marked))]
         return replace(trust, validity="not_given", reason=f"other programs ran beside {busy} alone, in 1 trial")
     unsettled = max(_share_unsettled(side) for side in (base, cand))
     widened = widen_ratio(ratio, trust)
     validity, why = grade_ratio(widened, marked, autocorrelation, apart=apart, unsettled=unsettled)
-    alike = trust.doubt == 1 and disturbed_alike(marked, apart)
+    alike = trust.warning == 1 and disturbed_alike(marked, apart)
     return replace(trust, validity=validity, reason=why, alike=alike)
 
 
@@ -181,7 +181,7 @@ def grade_ratio(
     """(`good`, `medium` or `low`, why it is not `good`) of a ratio; `marked`: the disturbed fraction of each side."""
     resemble = f"neighbouring trials resemble each other, autocorrelation {autocorrelation or 0.0:.2f}"
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
-    doubts: list[tuple[bool, RatioValidity, str]] = [
+    warnings: list[tuple[bool, RatioValidity, str]] = [
         (width is None, "low", "1 trial each, no interval"),
         (width is not None and width > WIDE_RATIO, "low", "wide interval"),
         (not disturbed_alike(marked, apart), "low", "other programs slowed one side more than the other"),
@@ -192,7 +192,7 @@ def grade_ratio(
         (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),
         (unsettled > SUSPECT_SHARE, "medium", "warm-up had not settled"),
     ]
-    return next(((validity, why) for holds, validity, why in doubts if holds), ("good", ""))
+    return next(((validity, why) for holds, validity, why in warnings if holds), ("good", ""))
 
 
 def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
@@ -200,7 +200,7 @@ def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
     if ratio.low is None or ratio.high is None or trust.bias is None:
         return ratio
     low, high = min(ratio.low, ratio.low / trust.bias), max(ratio.high, ratio.high / trust.bias)
-    return replace(ratio, low=low / trust.doubt, high=high * trust.doubt)
+    return replace(ratio, low=low / trust.warning, high=high * trust.warning)
 
 
 class TrialMedian(NamedTuple):
@@ -303,53 +303,53 @@ def _is_spoilt(block: Block) -> bool:
     return block.foreign_cpu_cores is None or block.foreign_cpu_cores >= SPOILING_CORES
 
 
-def doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
-    """One doubt for each thing that disturbed more samples than a percentile hides."""
+def list_mark_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
+    """One warning for each thing that disturbed more samples than a percentile hides."""
     for mark, template in _MARKS.items():
         share = share_marked(measurements, mark)
         if share > VISIBLE_SHARE:
-            yield make_caveat(template, share=share)
+            yield make_warning(template, share=share)
 
 
-def _doubt_trials(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Too few of them, our own call's share, warm-up, and what ended one that stands alone."""
     processes, n = len(measurements), sum(map(count_timed, measurements))
     if processes == 1:
-        yield make_caveat("single_process")
+        yield make_warning("single_process")
     elif processes < MIN_REPETITIONS:
-        yield make_caveat("too_few_samples.processes", n=processes, needed=MIN_REPETITIONS)
+        yield make_warning("too_few_samples.processes", n=processes, needed=MIN_REPETITIONS)
     if n < min_samples(0.99):
-        yield make_caveat("too_few_samples.p99", n=n, needed=min_samples(0.99))
+        yield make_warning("too_few_samples.p99", n=n, needed=min_samples(0.99))
     known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
     shares = [overhead / latency for overhead, latency in known if latency > 0]
     if shares and median(shares) > CALL_SHARE:
-        yield make_caveat("call_overhead", share=median(shares))
+        yield make_warning("call_overhead", share=median(shares))
     if unsettled := _count_unsettled(measurements):
-        yield make_caveat("not_settled.warmup", unsettled=unsettled, total=processes)
+        yield make_warning("not_settled.warmup", unsettled=unsettled, total=processes)
     # One process must carry its median alone; of several the spread between them shows what was not settled.
     if processes == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
-        yield make_caveat("not_settled.limit")
+        yield make_warning("not_settled.limit")
 
 
-def doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+def list_enqueue_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Where launching takes as long as computing, the host is timed, and the GPU waits for it."""
     known = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
     shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in known]
     if shares and median(shares) > ENQUEUE_SHARE:
-        yield make_caveat("enqueue_bound.share", share=median(shares))
+        yield make_warning("enqueue_bound.share", share=median(shares))
 
 
-def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+def _find_drift(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """The machine's speed changed, or a GPU's row is two answers."""
     references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
-        yield make_caveat("clock_drift.reference", ratio=_ratio(references))
+        yield make_warning("clock_drift.reference", ratio=_ratio(references))
     clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
     if _ratio(clocks) > SPEED_RATIO:
-        yield make_caveat("clock_drift.gpu", low_mhz=min(clocks), high_mhz=max(clocks))
+        yield make_warning("clock_drift.gpu", low_mhz=min(clocks), high_mhz=max(clocks))
     # Even and odd processes are the same engine, measured twice.
     if (halves := compare_halves([m for m in measurements if m.device_ns])) and halves > HALVES_RATIO:
-        yield make_caveat("uneven_processes", difference=halves - 1)
+        yield make_warning("uneven_processes", difference=halves - 1)
 
 
 def compare_halves(measurements: Sequence[Measurement]) -> float | None:

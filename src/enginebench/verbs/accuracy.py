@@ -6,8 +6,8 @@ from typing import Annotated, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
+from enginebench.core.warnings import make_warning
 from enginebench.models.precision.calibration_data import find_label_fault
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, Wait, verb
@@ -151,7 +151,7 @@ def measure_side_accuracy(
     if answer.nonfinite:
         failures.append(format_nonfinite(side, answer.nonfinite, answer.n))
     top1 = find_score(scores, "top1")
-    few = make_caveat("partly_compared.data", data=data or str(request.source.inputs), n=answer.n, asked=n or 0)
+    few = make_warning("partly_compared.data", data=data or str(request.source.inputs), n=answer.n, asked=n or 0)
     return AccuracyDocument(
         n=answer.n,
         top1=find_value(scores, "top1"),
@@ -174,9 +174,9 @@ def measure_side_accuracy(
         nonfinite=answer.nonfinite,
         reference_nonfinite=asked.nonfinite if asked is not None else 0,
         failures=tuple(failures),
-        caveats=(
-            *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.caveats),
-            *answer.caveats,
+        warnings=(
+            *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.warnings),
+            *answer.warnings,
             *([few] if n is not None and answer.n < n else []),
         ),
     )

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
-from enginebench.core.caveats import make_caveat
 from enginebench.core.commands import COMMAND, format_command
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
-from enginebench.core.records import Caveat, Result
+from enginebench.core.records import Result, ResultWarning
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
+from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
@@ -259,7 +259,7 @@ def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted)
 SWITCHES = {"graph": ("CUDA graph", "1"), "spin": ("spin-wait", "1"), "profile_index": ("optimization profile", "0")}
 
 
-def explain_difference(results: Sequence[Result]) -> Iterator[Caveat]:
+def explain_difference(results: Sequence[Result]) -> Iterator[ResultWarning]:
     """Why two rows of one plan differ; nothing unless both TensorRT engines ran the same plan.
 
     The first items are switches that the user can match, the last are differences of the clocks that remain.
@@ -269,17 +269,17 @@ def explain_difference(results: Sequence[Result]) -> Iterator[Caveat]:
     if tool is None or ours is None:
         return
     if len({r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}) > 1:
-        yield make_caveat("environment.plans")
+        yield make_warning("environment.plans")
         return
     for option, (what, default) in SWITCHES.items():
         theirs, mine = (r.engine.options.get(option, default) for r in (tool, ours))
         if theirs != mine:
-            yield make_caveat("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
+            yield make_warning("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
     if tool.engine.options.get("streams", "1") != "1":
-        yield make_caveat("environment.streams")
-    yield make_caveat("environment.clocks")
+        yield make_warning("environment.streams")
+    yield make_warning("environment.clocks")
     if tool.measure.scope == "io":
-        yield make_caveat("environment.copies")
+        yield make_warning("environment.copies")
 
 
 def bench_sides(
@@ -345,7 +345,7 @@ def bench_sides(
         )
         results = campaign.run()
         if reasons := tuple(explain_difference(results)):
-            results[-1] = replace(results[-1], caveats=(*results[-1].caveats, *reasons))
+            results[-1] = replace(results[-1], warnings=(*results[-1].warnings, *reasons))
             folder.write_result(results[-1])
         # What the row's tool wrote, in a folder of its name, with one for each of several processes.
         folders = [log.parent for log in find_logs(root, results[-1]) if log.parent.name.startswith(PROCESS)]

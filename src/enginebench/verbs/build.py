@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypedDict, Unpack
 
 import click
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.aoti import is_package
-from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision, slug
 from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
-from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
+from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ModelSource, Precision, ResultWarning
 from enginebench.core.store import bring_files, copy_file, explain_writing, hash_file
+from enginebench.core.warnings import format_warning, make_warning
 from enginebench.engines.abilities import Composed
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.measure.pin import default_threads
@@ -45,7 +45,7 @@ from enginebench.options import (
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
 from enginebench.runs.child.places import enter, find_place, require_available
-from enginebench.runs.child.proving import doubt_record
+from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter, tell_steps
 from enginebench.runs.request import join_argv, merge_options, read_normalize, use_trtexec
@@ -77,7 +77,7 @@ class BuildDocument(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] | None
     tensorrt_version: str | None
     effective_precision: dict[str, float] | None
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
 
 
 # TensorRT's own tool, where it is known.
@@ -218,8 +218,8 @@ def print_build(document: BuildDocument, _: object) -> None:
     if document.effective_precision:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in document.effective_precision.items())
         click.echo(f"time by precision: {shares}")
-    for caveat in document.caveats:
-        click.echo(format_caveat(caveat))
+    for warning in document.warnings:
+        click.echo(format_warning(warning))
     if artifact.kind == "plan":
         click.echo(f"log and layers: {artifact.path}.build/plans", err=True)
 
@@ -241,7 +241,7 @@ def check_dry_run(shown: DryRunning) -> None:
 
 def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed) -> None:
     """Prints the command that would run on stdout, and what would happen before it on stderr."""
-    plan = DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
+    plan = DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.warnings))
     for text in plan.before:
         click.echo(text, err=True)
     if shown["as_json"]:
@@ -396,8 +396,8 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     check_batch_axis(artifact, spec)
     if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
         open_composing(spec).compose_build(artifact, str(out), spec, None)
-    doubts = artifact.caveats if made else ()
-    doubts += judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
+    warnings = artifact.warnings if made else ()
+    warnings += judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
         # It is asked, where it runs, for what its version is known not to build.
         ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
@@ -421,7 +421,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         built = replace(built, made_with=built.made_with | {"calibration": ranges.name})
     answer = replace(answer, artifact=built)
-    document = place_build(answer, out, known(spec.precision), spec.device, doubts)
+    document = place_build(answer, out, known(spec.precision), spec.device, warnings)
     write_note(out, answer.artifact, spec.precision)
     return document
 
@@ -469,8 +469,8 @@ def open_folder(folder: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
-    """The caveats on the ranges that TensorRT's own calibrator takes under weak typing."""
+def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[ResultWarning, ...]:
+    """The warnings on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
     from enginebench.runs.child.perform.answers import check_prepared_alike
 
@@ -481,7 +481,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     if (data := open_calibration(calib, artifact)) is None:
         raise UsageError(f"--calib {calib}: weak typing takes F.npy, F.npz, a folder of images, or --calib-cache")
     check_prepared_alike(artifact, data.preprocess_sha256)
-    return data.caveats
+    return data.warnings
 
 
 def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> EngineSpec:
@@ -500,11 +500,11 @@ def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Eng
 
 
 def place_build(
-    answer: BuildAnswer, out: Path, requested: Precision, device: str, doubts: tuple[Caveat, ...] = ()
+    answer: BuildAnswer, out: Path, requested: Precision, device: str, warnings: tuple[ResultWarning, ...] = ()
 ) -> BuildDocument:
     """Puts the built file at `out` and describes it, with the precision that ran if that contradicts `requested`."""
     assert answer.proof is not None
-    ran, doubts_of_proof = _judge(requested, answer.proof, device, answer.artifact.ahead_of_time)
+    ran, list_proof_warnings = _judge(requested, answer.proof, device, answer.artifact.ahead_of_time)
     plan = Path(answer.artifact.path)
     copy_file(plan, out)
     return BuildDocument(
@@ -514,19 +514,19 @@ def place_build(
         command=read_command(plan.with_suffix(".build.log")),
         tensorrt_version=answer.engine_version,
         effective_precision=answer.proof.effective_precision,
-        caveats=(*answer.artifact.caveats, *doubts, *doubts_of_proof),
+        warnings=(*answer.artifact.warnings, *warnings, *list_proof_warnings),
     )
 
 
 def _judge(
     requested: Precision, proof: Proof, device: str, ahead: AheadOfTime | None
-) -> tuple[Precision | None, tuple[Caveat, ...]]:
-    """The precision that the plan is named after, and caveats: it is usable even if its precision cannot be proved."""
+) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
+    """The precision that the plan is named after, and warnings: it is usable even if its precision cannot be proved."""
     if ahead is not None:
         products = list_products(ahead, requested)
-        return requested, (make_caveat("unproved_precision.ahead", asked=requested, products=products),)
+        return requested, (make_warning("unproved_precision.ahead", asked=requested, products=products),)
     if proof.failure is not None:
-        return requested, (doubt_record(requested, proof.failure),)
+        return requested, (make_record_warning(requested, proof.failure),)
     return judge_precision(requested, proof.effective_precision, device)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
 
 import click
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Caveat
+from enginebench.core.records import ResultWarning
+from enginebench.core.warnings import format_warning
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_given
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
@@ -43,7 +43,7 @@ class CalibrateDocument(Struct, frozen=True, kw_only=True):
     tensors: int
     batches: str | None
     seconds: float
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
 
 
 class CalibrateOptions(Modules, Shared, total=False):
@@ -137,5 +137,5 @@ def print_calibration(document: CalibrateDocument, _: object) -> None:
     click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
     if document.batches:
         click.echo(f"{document.batches}: the entries themselves")
-    for caveat in document.caveats:
-        click.echo(format_caveat(caveat))
+    for warning in document.warnings:
+        click.echo(format_warning(warning))

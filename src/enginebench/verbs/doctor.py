@@ -8,12 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.engines.registry import find_package, list_names, list_refused
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, verb
@@ -169,8 +169,8 @@ def list_machine_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     for key, value in (machine.jetson or {}).items():
         yield f"Jetson {key}", value
     yield "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items())
-    for caveat in machine.caveats:
-        yield "warning", format_caveat(caveat)
+    for warning in machine.warnings:
+        yield "warning", format_warning(warning)
 
 
 def format_state(engine: Availability) -> str:

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, Unpack
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench import door
 from enginebench import options as opts
-from enginebench.core.caveats import make_caveat
 from enginebench.core.commands import advise_inputs, format_command
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import parse_precision
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.records import Caveat, Drift, TensorSpec
+from enginebench.core.records import Drift, ResultWarning, TensorSpec
 from enginebench.core.store import encode, write_atomic
+from enginebench.core.warnings import make_warning
 from enginebench.engines.registry import accepts
 from enginebench.models.check_inputs import Entries, make_check_sets, read_examples
 from enginebench.models.precision.calibration import explain_external
@@ -32,7 +32,7 @@ from enginebench.runs.targets.ahead import check_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
-from enginebench.stats.further import add_further, doubt_refused, measure_further
+from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
 from enginebench.verbs.given import open_progress, read_limits, share, take_side, to_path
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
@@ -151,7 +151,7 @@ def _measure(
         further = {name: place / name for name in given.further}
         for name, folder in further.items():
             write_samples(given.further[name], ref.artifact.inputs, folder)
-        random: list[Caveat] = []
+        random: list[ResultWarning] = []
         refused: dict[str, dict[str, str]] = {}
         for name, side in (("reference", ref), ("candidate", cand)):
             file, scratch = samples / f"{name}.npz", place / name
@@ -162,7 +162,7 @@ def _measure(
             # What the reference does not take is no input of the model: a candidate may break down on it.
             further = {kind: folder for kind, folder in further.items() if kind not in answer.refused}
             if answer.varies is not None and answer.varies > VARIATION:
-                random.append(make_caveat("outputs_vary", row=side.text, share=answer.varies))
+                random.append(make_warning("outputs_vary", row=side.text, share=answer.varies))
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
         reached = [load_sets(place / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")]
     usual = judging.limits_between(asked or ref.engine.precision, asked or cand.engine.precision)
@@ -171,13 +171,13 @@ def _measure(
     if not random:
         pair = asked or ref.engine.precision, asked or cand.engine.precision
         drift = add_further(drift, measure_further(reached[0], reached[1], pair, limits=limits, task=task))
-    doubts = doubt_refused(refused["reference"], refused["candidate"], cand.text)
+    warnings = list_refusal_warnings(refused["reference"], refused["candidate"], cand.text)
     for name in limits or {}:  # one that applies to no output would pass everything
         if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
             raise UsageError(
                 f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
             )
-    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None, [*random, *doubts])
+    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None, [*random, *warnings])
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
         per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*answers, task))
@@ -194,7 +194,7 @@ class Inputs(Struct, frozen=True, kw_only=True, eq=False):
     entries: list[dict[str, Any]]  # of each input name -> array, one entry on its batch axis
     source: str
     preprocess_sha256: str | None = None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     # Of made-up inputs alone: sets that reach further, which are compared one by one.
     further: dict[str, Entries] = {}
 
@@ -205,21 +205,21 @@ def _describe(
     given: Inputs,
     seed: int,
     gate: bool,
-    random: Sequence[Caveat],  # of each side whose outputs vary by themselves, or that refused inputs
+    random: Sequence[ResultWarning],  # of each side whose outputs vary by themselves, or that refused inputs
 ) -> DriftDocument:
     whole = drift.n >= (drift.asked or 0)
     missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
     # A candidate that varies by itself must meet the limits all the same; agreement with a random reference is chance.
-    chance = any(caveat.figures.get("row") == opened[0].text for caveat in random)
+    chance = any(warning.figures.get("row") == opened[0].text for warning in random)
     reference, candidate = (
         DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)
         for side in opened
     )
-    doubts = (
+    warnings = (
         *random,
-        *given.caveats,
-        *judging.doubt_samples(drift),
-        *(c for side in opened for c in side.artifact.caveats),
+        *given.warnings,
+        *judging.list_sample_warnings(drift),
+        *(c for side in opened for c in side.artifact.warnings),
     )
     return DriftDocument(
         n=drift.n,
@@ -234,11 +234,11 @@ def _describe(
         preprocess_sha256=given.preprocess_sha256,
         seed=seed,
         exceeded=(
-            *([RANDOM] if any(caveat.code == "outputs_vary" for caveat in random) else []),
+            *([RANDOM] if any(warning.code == "outputs_vary" for warning in random) else []),
             *judging.find_exceeded(drift),
             *missing,
         ),
-        caveats=tuple(dict.fromkeys(doubts)),
+        warnings=tuple(dict.fromkeys(warnings)),
         further=drift.further,
     )
 
@@ -258,8 +258,8 @@ def choose_inputs(
         entries = read_entries(text, specs)[:n]
         origin = read_origin(Path(text)) if Path(text).is_file() else None  # of kept batches
         unknown = (EXTERNAL, (explain_external(f"inputs come from {text}"),))
-        prepared, doubts = (origin.preprocess_sha256, origin.caveats) if origin else unknown
-        return Inputs(entries=entries, source=text, preprocess_sha256=prepared, caveats=doubts)
+        prepared, warnings = (origin.preprocess_sha256, origin.warnings) if origin else unknown
+        return Inputs(entries=entries, source=text, preprocess_sha256=prepared, warnings=warnings)
     own = find_own_data(side.model)
     count = n or SAMPLES
     if own == "digits":  # a repeated one shows nothing new
@@ -274,7 +274,7 @@ def choose_inputs(
     return Inputs(
         entries=entries,
         source="random",
-        caveats=(make_caveat("random_inputs", seed=seed, cure=advise_inputs()),),
+        warnings=(make_warning("random_inputs", seed=seed, cure=advise_inputs()),),
         further=further,
     )
 

@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
+from enginebench.core.warnings import format_warning
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
@@ -114,5 +114,5 @@ def print_export(document: ExportDocument, _: object) -> None:
             click.echo(
                 f"on {SET_NAMES[other.inputs]}: {other.max_abs_diff:.1e} absolute, {other.max_rel_diff:.1e} relative"
             )
-    for caveat in artifact.caveats:
-        click.echo(format_caveat(caveat))
+    for warning in artifact.warnings:
+        click.echo(format_warning(warning))

@@ -118,7 +118,7 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
             if (limit := find("offers", "limit_layers")) is not None:
                 limited = limit(request, place, (row.engine, source, answer.shapes), limited.layers, reporter)
     profile = replace(answer.profile, layers=limited.layers)
-    ran, doubts = judge_precision(row.engine.precision, answer.effective_precision, row.engine.device)
+    ran, warnings = judge_precision(row.engine.precision, answer.effective_precision, row.engine.device)
     document = describe_profile(
         model=row.model,
         engine=replace(row.engine, precision=ran),
@@ -127,7 +127,7 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
         clock=answer.clock,
         effective_precision=answer.effective_precision,
         engine_version=answer.engine_version,
-        caveats=tuple(dict.fromkeys((*source.caveats, *answer.caveats, *doubts))),
+        warnings=tuple(dict.fromkeys((*source.warnings, *answer.warnings, *warnings))),
         bound=limited.bound,
         notes=limited.notes,
     )

@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.caveats import format_caveat
 from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.features import find
@@ -19,6 +18,7 @@ from enginebench.core.names import escape_precision, format_precision, name_mix,
 from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration import (
     Calibration,
@@ -154,8 +154,8 @@ def print_quantized(document: QuantizeDocument, _: object) -> None:
             f"TensorRT would refuse {count_of(len(document.tensorrt_refusals), 'nodes')}, "
             f"the first {first.node}: {first.reason}"
         )
-    for caveat in artifact.caveats:
-        click.echo(format_caveat(caveat))
+    for warning in artifact.warnings:
+        click.echo(format_warning(warning))
 
 
 def quantize_file(

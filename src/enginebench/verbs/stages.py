@@ -100,7 +100,7 @@ def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions])
 def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:
     """The times of one row; the time limit of `request` applies to each of the two measurements."""
     from enginebench.models.photos import make_photos, read_photos, write_photos
-    from enginebench.models.task import choose_preprocess, doubt_preprocess
+    from enginebench.models.task import choose_preprocess, list_preprocess_warnings
     from enginebench.models.zoo import resolve_model
 
     resolve_model(request.model)
@@ -143,6 +143,6 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
         image_bytes=[len(photo) for photo in photos],
         top_classes=answer.top_classes,
         engine_version=answer.engine_version,
-        caveats=(*job.artifact.caveats, *doubt_preprocess(request.model, request.input_size)),
+        warnings=(*job.artifact.warnings, *list_preprocess_warnings(request.model, request.input_size)),
     )
     return replace(document, takes_bytes=job.artifact.normalize is not None)

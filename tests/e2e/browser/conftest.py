@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from enginebench.verbs.report import write_report
-from stored_run import make_doubtful_results, make_results, write_run
+from stored_run import make_results, make_results_with_warnings, write_run
 
 # CI sets it: what cannot be had there is a failure, not a reason to skip.
 REQUIRED = os.environ.get("ENGINEBENCH_BROWSER") == "required"
@@ -84,9 +84,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def doubtful_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_with_warnings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of six rows: one is valid, three were disturbed, two did not run."""
-    run = write_run(tmp_path_factory.mktemp("runs") / "doubtful", make_doubtful_results())
+    run = write_run(tmp_path_factory.mktemp("runs") / "doubtful", make_results_with_warnings())
     write_report(run, ("html",))
     return run / "report.html"
 

@@ -109,7 +109,7 @@ def test_a_picture_can_be_saved(visit: Visits, report: Path, tmp_path: Path, kin
     assert seen.said == []
 
 
-def test_a_table_is_saved_without_formulas_and_with_its_doubts(visit, report, tmp_path, doubtful_report) -> None:
+def test_a_table_is_saved_without_formulas_and_with_its_warnings(visit, report, tmp_path, report_with_warnings) -> None:
     page = visit(report).page
     with page.expect_download() as found:
         page.get_by_label("Save as CSV: Configurations, fastest first").click()
@@ -122,7 +122,7 @@ def test_a_table_is_saved_without_formulas_and_with_its_doubts(visit, report, tm
         page.get_by_label("Save as CSV: Configurations, fastest first").click()
     found.value.save_as(tmp_path / "table.csv")
     assert "\r\n'=1+1," in (tmp_path / "table.csv").read_bytes().decode()
-    page = visit(doubtful_report).page
+    page = visit(report_with_warnings).page
     with page.expect_download() as found:
         page.get_by_label("Save as CSV: Configurations, fastest first").click()
     found.value.save_as(tmp_path / "table.csv")
@@ -133,8 +133,8 @@ def test_a_table_is_saved_without_formulas_and_with_its_doubts(visit, report, tm
 
 
 @pytest.mark.parametrize("width", [1300, 800, 400])
-def test_a_disturbed_time_is_marked_in_sight(visit: Visits, doubtful_report: Path, width: int) -> None:
-    page = visit(doubtful_report, width=width, height=1000).page
+def test_a_disturbed_time_is_marked_in_sight(visit: Visits, report_with_warnings: Path, width: int) -> None:
+    page = visit(report_with_warnings, width=width, height=1000).page
     heads = page.eval_on_selector_all("table[data-file=table] thead th", "all => all.map(h => h.textContent)")
     number = heads.index("p50 ms")
     page.locator("table[data-file=table]").evaluate("table => table.scrollIntoView({block: 'center'})")

@@ -299,9 +299,9 @@ def test_a_record_that_fails_or_kills_is_tried_twice_and_said(fault, tmp_path, m
     (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, {"fault": fault, "at": "proof"})
     assert asked == [(0, True), (1, True), (2, False), (3, False)]
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
-    (doubt,) = row.caveats
+    (warning,) = row.warnings
     said = "requested fp32; the record that would verify it failed: "
-    assert doubt.code == "failed_proof" and doubt.message.startswith(said)
+    assert warning.code == "failed_proof" and warning.message.startswith(said)
 
 
 def test_only_the_first_process_proves_also_when_a_run_is_continued(tmp_path, monkeypatch) -> None:
@@ -311,7 +311,7 @@ def test_only_the_first_process_proves_also_when_a_run_is_continued(tmp_path, mo
     (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, resume=True)
     assert asked == [(2, False), (3, False)]
     assert row.status == "ok" and row.engine.precision == "int8" and row.effective_precision == {"int8": 1.0}
-    assert [c.code for c in row.caveats] == ["relabelled"] and len(row.measurements) == 4
+    assert [c.code for c in row.warnings] == ["relabelled"] and len(row.measurements) == 4
 
 
 @pytest.mark.parametrize("fault", ["raise", "segfault"])
@@ -319,4 +319,4 @@ def test_a_row_on_a_cpu_is_timed_whatever_becomes_of_its_proof(fault: str, tmp_p
     request = RunRequest(model=GRAPH, engines=(("fake", {"fault": fault, "at": "proof"}),), measure=MEASURE)
     (row,) = run_model(request, tmp_path / "r", reporter=Silent())[1]
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5]
-    assert [c.code for c in row.caveats] == ["failed_proof"] and row.drift is not None and row.drift.n == 32
+    assert [c.code for c in row.warnings] == ["failed_proof"] and row.drift is not None and row.drift.n == 32

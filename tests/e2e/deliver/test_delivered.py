@@ -56,7 +56,7 @@ def test_its_document_says_where_it_comes_from_with_a_command_to_paste(run: Path
     assert [a.sha256 for a in found.chain] == [a.sha256 for a in result.artifacts]
     assert found.runtime.keys() == {"onnxruntime"}
     assert (found.figures.processes, found.figures.n) == (2, 40)
-    assert {c.code for c in found.caveats} >= {"too_few_samples"}
+    assert {c.code for c in found.warnings} >= {"too_few_samples"}
     assert {f.path for f in found.files} >= {"predict.py", "check.npz", "requirements.txt", "model/model.onnx"}
     document = DeliverDocument(bundle="my models/it's a bundle", row="a", files=(), checked=True)
     *_, last = format_delivery(document)
@@ -102,7 +102,7 @@ def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dic
     assert json.loads(done.stdout)["passed"] is True
 
 
-def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_path: Path) -> None:
+def test_a_row_with_a_warning_wants_to_be_named_and_carries_its_warning(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     for row_id in folder.read_record().rows:
         result = folder.read_result(row_id)

@@ -32,7 +32,7 @@ def test_a_built_in_model_and_its_file_are_fed_alike(cli: Cli, tiny_onnx: Path) 
 
 
 def test_the_users_entries_are_compared_and_timed_and_their_shapes_told(cli: Cli, tmp_path: Path) -> None:
-    """Three widths, five entries: all are compared, the first is timed; nothing is chosen, so no caveat says so."""
+    """Three widths, five entries: all are compared, the first is timed; nothing is chosen, so no warning says so."""
     path = write_lines(tmp_path)
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -61,7 +61,7 @@ def test_a_run_recommends_by_the_metric(cli: Cli, own: Path) -> None:
     assert [score["metric"] for score in rows["int8"]["scores"]] == ["my_metrics:far", "top1"]
     assert all(row["scores"][0]["value"]["n"] == 24 for row in rows.values())
     assert document["recommended_by"] == "metric"
-    assert not any(caveat["code"] == "random_inputs" for caveat in rows["int8"]["caveats"])
+    assert not any(warning["code"] == "random_inputs" for warning in rows["int8"]["caveats"])
     kept = np.load(next((own / "r" / "artefacts" / "outputs").glob("*int8*.labelled.npz")))
     assert "counts/top1" in kept.files, "of answers that are counted one by one, none is kept"
     cli("report", "r", "--format", "md", code=0)

@@ -230,8 +230,8 @@ def test_what_the_runtime_lacks_is_checked_elsewhere_and_named(
 ) -> None:
     made = export_onnx(user_model(name), tmp_path / "a.onnx")
     assert made.export_check is not None and made.export_check.max_rel_diff < 5e-2
-    (doubt,) = [c for c in made.caveats if c.code == "checked_by_evaluator"]
-    assert doubt.figures == {"operator": operator, "type": type_} and "module.float()" in doubt.advice
+    (warning,) = [c for c in made.warnings if c.code == "checked_by_evaluator"]
+    assert warning.figures == {"operator": operator, "type": type_} and "module.float()" in warning.advice
 
 
 def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def odd_model(write_user_module: WriteModule, tmp_path: Path) -> UserModel:
 def test_a_right_graph_is_exported_though_an_optimizer_breaks_it(odd_model: UserModel, tmp_path: Path) -> None:
     made = export_onnx(odd_model("lost_axis"), tmp_path / "a.onnx")
     assert made.export_check is not None and made.export_check.max_rel_diff < 1e-5
-    (doubt,) = [c for c in made.caveats if c.code == "optimizer_changes"]
-    assert float(doubt.figures["share"]) > 0.1 and doubt.advice == "ort:opt=none keeps them"
+    (warning,) = [c for c in made.warnings if c.code == "optimizer_changes"]
+    assert float(warning.figures["share"]) > 0.1 and warning.advice == "ort:opt=none keeps them"
 
 
 def test_given_and_example_inputs_are_used(odd_model: UserModel, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_cause_is_named_only_if_it_was_established(
 
 def test_a_difference_that_is_rounding_is_a_warning(odd_model: UserModel, tmp_path: Path) -> None:
     made = export_onnx(odd_model("steep"), tmp_path / "a.onnx")
-    assert [c.code for c in made.caveats] == ["rounding_dominates"]
+    assert [c.code for c in made.warnings] == ["rounding_dominates"]
 
 
 @pytest.mark.parametrize(

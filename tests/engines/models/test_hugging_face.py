@@ -39,7 +39,7 @@ def test_a_folder_gives_the_checkpoint_with_inputs_by_name(tmp_path: Path) -> No
     assert 0 <= ids[0] < ids[1] < 50 and mask == (1, 1)
     assert [(s.name, s.shape) for s in artifact.outputs] == [("outputs.logits", (1, 2))]
     assert artifact.weights == "pretrained"
-    (chosen,) = artifact.caveats
+    (chosen,) = artifact.warnings
     assert chosen.code == "chosen_shapes" and "--input-shape input_ids:1x24,attention_mask:1x24" in chosen.advice
     shutil.rmtree(tmp_path / "bert")  # the artifact has the configuration, too
     tokens = torch.randint(0, 50, (2, 24))
@@ -48,7 +48,7 @@ def test_a_folder_gives_the_checkpoint_with_inputs_by_name(tmp_path: Path) -> No
         assert torch.equal(load_module(artifact)(tokens, full), module(tokens, full).logits)
 
 
-def test_a_configuration_alone_gives_random_weights_with_a_caveat(tmp_path: Path) -> None:
+def test_a_configuration_alone_gives_random_weights_with_a_warning(tmp_path: Path) -> None:
     from transformers import ViTConfig
 
     config = ViTConfig(image_size=32, **SMALL)
@@ -56,8 +56,8 @@ def test_a_configuration_alone_gives_random_weights_with_a_caveat(tmp_path: Path
     config.save_pretrained(tmp_path / "vit")
     artifact = make_torch_artifact(f"hf:{tmp_path}/vit", tmp_path / "out", seed=3)
     assert [(s.name, s.shape) for s in artifact.inputs] == [("pixel_values", (1, 3, 32, 32))]
-    assert artifact.weights == "random" and [c.code for c in artifact.caveats] == ["random_weights", "chosen_shapes"]
-    assert "holds no weights" in artifact.caveats[0].message
+    assert artifact.weights == "random" and [c.code for c in artifact.warnings] == ["random_weights", "chosen_shapes"]
+    assert "holds no weights" in artifact.warnings[0].message
 
 
 def test_encoders_with_decoders_and_sound_get_their_inputs() -> None:

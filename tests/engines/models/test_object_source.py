@@ -213,7 +213,7 @@ def test_the_module_is_left_as_it_is_and_its_name_tells_it_apart(tmp_path: Path)
     for trained, layers in ((True, "Dropout, BatchNorm1d"), (False, None)):
         with offer_module(Plain().train(trained), torch.zeros(5, 4)) as offered:
             artifact = make_torch_artifact(offered.text, tmp_path / str(trained), batch=5)
-        found = [c.figures["layers"] for c in artifact.caveats if c.code == "eval_mode"]
+        found = [c.figures["layers"] for c in artifact.warnings if c.code == "eval_mode"]
         assert found == ([layers] if layers else [])
 
 

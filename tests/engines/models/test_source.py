@@ -118,9 +118,9 @@ def user_models(write_user_module: WriteModule) -> None:
 
 @pytest.mark.parametrize("large", ["float64", "float32"])
 @pytest.mark.parametrize("small", ["float64", "float32"])
-def test_a_module_in_fp64_is_doubted(tmp_path: Path, large: str, small: str) -> None:
+def test_a_module_in_fp64_is_warned_about(tmp_path: Path, large: str, small: str) -> None:
     artifact = make_torch_artifact(f"user_models:sum_{large}_{small}", tmp_path)
-    codes = [caveat.code for caveat in artifact.caveats if caveat.code == "double_precision"]
+    codes = [warning.code for warning in artifact.warnings if warning.code == "double_precision"]
     assert codes == ["double_precision"] * (large == "float64") and artifact.precision == "fp32"
 
 
@@ -131,8 +131,8 @@ def test_random_weights_are_seeded_calibrated_and_marked(tmp_path: Path) -> None
     first, again, other = make(0, "a"), make(0, "b"), make(1, "c")
     assert first.sha256 == again.sha256 != other.sha256
     assert first.weights == "random"
-    assert [caveat.code for caveat in first.caveats] == ["random_weights"]
-    assert "34 BatchNorm layers calibrated" in first.caveats[0].message
+    assert [warning.code for warning in first.warnings] == ["random_weights"]
+    assert "34 BatchNorm layers calibrated" in first.warnings[0].message
     assert first.inputs[0].shape == (1, 3, 64, 64)
     module = load_module(first)
     with torch.inference_mode():
@@ -207,7 +207,7 @@ def test_pretrained_weights_are_used_where_they_can_be_had(tmp_path: Path, monke
     state = torch.load(given.path, weights_only=True)
     monkeypatch.setattr(torch_source, "fetch_pretrained", lambda ref: state)
     artifact = make_torch_artifact("mobilenet_v3_small", tmp_path / "b", input_size=32)
-    assert (artifact.weights, artifact.caveats, artifact.sha256) == ("pretrained", (), given.sha256)
+    assert (artifact.weights, artifact.warnings, artifact.sha256) == ("pretrained", (), given.sha256)
 
 
 def test_timm_is_built_with_its_own_and_with_another_size(tmp_path: Path) -> None:
@@ -282,8 +282,8 @@ def test_a_module_of_a_fixed_batch_is_calibrated_on_it_where_it_can_be(channels:
             return super().forward(x.view(channels, 2))
 
     module = Fixed(2).eval()
-    _, (caveat,) = torch_source._randomize(module, (torch.zeros(1, channels * 2),), 0, "as asked")
-    assert message in caveat.message and module.num_batches_tracked == (8 if channels > 1 else 0)
+    _, (warning,) = torch_source._randomize(module, (torch.zeros(1, channels * 2),), 0, "as asked")
+    assert message in warning.message and module.num_batches_tracked == (8 if channels > 1 else 0)
 
 
 def test_a_changed_or_missing_state_dict_is_noticed(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def deformed(): return Deformed(), torch.rand(1, 3, 16, 16)
     )
 
     def list_codes(model: str) -> list[str]:
-        return [caveat.code for caveat in make_torch_artifact(model, tmp_path, weights="default").caveats]
+        return [warning.code for warning in make_torch_artifact(model, tmp_path, weights="default").warnings]
 
     torchvision_import.import_torchvision()
     missing = ["environment"] if torchvision_import._libraries else []  # this environment may have the right build

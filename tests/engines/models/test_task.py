@@ -165,7 +165,7 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     model = str(write_text(tmp_path / "m.onnx", f"{ends} {{ y = Sub (x, two) }}", {"two": np.float32([2])}))
     known = Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0))
     (made,) = make(model, tmp_path / "out", normalize=known)
-    assert any("goes on with Sub" in caveat.message for caveat in made.caveats)
+    assert any("goes on with Sub" in warning.message for warning in made.warnings)
     picture = np.random.default_rng(0).integers(0, 256, (2, *shape[1:]), np.uint8)
     mean, std = (np.array(n, np.float32).reshape((3,) if shape[3] == 3 else (3, 1, 1)) for n in (known.mean, known.std))
     (found,) = ort.InferenceSession(made.path).run(None, {"x": picture})
@@ -222,4 +222,4 @@ def test_a_graph_that_scales_or_turns_its_picture_first_is_warned_of(nodes: str,
     text = f"(float[batch, 3, 4, 4] x) => (float[batch, 3, 4, 4] y) {{ {nodes} }}"
     model = str(write_text(tmp_path / "m.onnx", text, {"two": np.float32([2])}))
     (made,) = make(model, tmp_path / "out", normalize=Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0)))
-    assert any(f"goes on with {operator}" in caveat.message for caveat in made.caveats)
+    assert any(f"goes on with {operator}" in warning.message for warning in made.warnings)

@@ -126,8 +126,8 @@ def test_offline_falls_back_to_random_weights_and_damage_is_refused(tmp_path, mo
     monkeypatch.setattr(weights, "torchvision_url", lambda name: absent)
     artifact = make_torch_artifact("mobilenet_v3_small", tmp_path, input_size=32)
     assert artifact.weights == "random"
-    assert "No such file or directory" in artifact.caveats[0].message
-    assert str(tmp_path) not in artifact.caveats[0].message and "--weights FILE" in artifact.caveats[0].advice
+    assert "No such file or directory" in artifact.warnings[0].message
+    assert str(tmp_path) not in artifact.warnings[0].message and "--weights FILE" in artifact.warnings[0].advice
     url, _ = _publish(tmp_path / "server", data=b"an error page of some proxy")
     with pytest.raises(DownloadFailed, match="download failed"):
         fetch_url(url)

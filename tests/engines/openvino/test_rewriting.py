@@ -100,10 +100,10 @@ def test_branches_that_shapes_decide(write: Callable[[str], Artifact]) -> None:
     with pytest.raises(ArtifactError, match="cannot read"):
         read_model(artifact)
     long, short = np.float32([[1, 2, 3, 4], [5, -6, 7, 8]]), np.float32([[1, -2, 3]])
-    (doubt,) = GraphSource(artifact, static=True).caveats
-    assert doubt.code == "rewritten_graph"
+    (warning,) = GraphSource(artifact, static=True).warnings
+    assert warning.code == "rewritten_graph"
     built = OpenvinoBackend().build(artifact, SPEC, Path(artifact.path).parent / "built")
-    assert (built.path, built.caveats) == (artifact.path, (doubt,))  # no one file answers for all shapes
+    assert (built.path, built.warnings) == (artifact.path, (warning,))  # no one file answers for all shapes
     check_answers(artifact, [{"x": long, "w": WEIGHTS}, {"x": short, "w": WEIGHTS}, {"x": -long, "w": WEIGHTS}])
     artifact = write(BY_SHAPE)
     graph = Rewritable(Path(artifact.path)).rewrite({"x": (1, 3), "w": (2, 1, 2)}, {})

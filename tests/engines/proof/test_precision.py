@@ -52,9 +52,9 @@ def test_eight_bits_are_found_under_an_fp32_label(backend: Any, quantized: Artif
         shares = engine.effective_precision()
     assert shares["int8"] > 0.1
     assert sum(shares.values()) == pytest.approx(1)
-    ran, caveats = judge_precision("fp32", shares)
+    ran, warnings = judge_precision("fp32", shares)
     assert ran == "int8"
-    assert [c.code for c in caveats] == ["relabelled"]
+    assert [c.code for c in warnings] == ["relabelled"]
 
 
 def test_proof_leaves_no_files(load_engine: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
@@ -172,8 +172,8 @@ def test_a_graph_inside_of_an_openvino_node_is_unknown(tmp_path: Path, kind: str
     shares = prove_control_flow(OpenvinoBackend(), tmp_path, kind)
     assert set(shares) <= {"fp32", "unknown", "other", "reorder"}
     assert shares["unknown"] > 0.5 and shares["fp32"] > 0
-    ran, (caveat,) = judge_precision("fp32", shares)
-    assert (ran, caveat.code) == ("fp32", "unproved_precision") and "unknown precision" in caveat.message
+    ran, (warning,) = judge_precision("fp32", shares)
+    assert (ran, warning.code) == ("fp32", "unproved_precision") and "unknown precision" in warning.message
 
 
 @pytest.mark.parametrize("kind", ["If", "Loop"])

@@ -60,7 +60,7 @@ def build(cli: Cli) -> Callable[..., Any]:
 
 
 def templates(document: Any) -> list[str]:
-    return [caveat["template"] for caveat in document["caveats"]]
+    return [warning["template"] for warning in document["caveats"]]
 
 
 def test_a_plan_is_built_for_gpus_that_are_not_here_as_the_builder_says(build: Callable[..., Any], graph: Path) -> None:
@@ -218,7 +218,7 @@ def test_an_integer_kernel_that_is_given_up_is_told(tmp_path: Path) -> None:
         found = [judge.build(path, "int8", compute_capability="8.9") for path in (good, bad, tmp_path / "mended.onnx")]
     assert [one["products"] for one in found] == [{"int8": 1}, {"fp32": 1}, {"int8": 1}]
     told = "1 of 1 products with Q/DQ nodes on both sides are planned in floats: conv"
-    assert [one["doubts"] for one in found] == [[], [told], []]
+    assert [one["warnings"] for one in found] == [[], [told], []]
 
 
 def test_a_program_has_its_plan_built_in_another_process(graph: Path, tmp_path: Path) -> None:
@@ -357,8 +357,8 @@ def check_products(found: dict[str, Any], graph: Path, precision: str, in_floats
     if precision in ("int8", "fp8"):
         wanted = list_quantized_products(onnx.load(graph))
         planned = {node for _, ran, nodes in found["layers"] if ran == precision for node in nodes}
-        assert len([node for node in wanted if node not in planned]) == in_floats, found["doubts"]
-        assert bool(found["doubts"]) == bool(in_floats)
+        assert len([node for node in wanted if node not in planned]) == in_floats, found["warnings"]
+        assert bool(found["warnings"]) == bool(in_floats)
         assert max(products, key=lambda key: products[key]) == precision
     elif products:  # a batch of one makes generated code of small products
         assert list(products) == ["fp32" if precision == "tf32" else precision], products
@@ -422,7 +422,7 @@ def test_dynamic_shapes(judge: Judge, tmp_path: Path) -> None:
     shapes = {"min_shapes": f"{name}:1x3x16x16", "opt_shapes": f"{name}:4x3x32x32", "max_shapes": f"{name}:8x3x64x64"}
     for more in ({}, {"profiles": f"{name}:16x3x32x32/16x3x32x32/32x3x32x32"}):
         found = judge.build(tmp_path / "q.onnx", "int8", compute_capability=TARGETS, **shapes, **more)
-        assert found.get("products", {}).get("int8", 0) >= 2 and not found["doubts"], found
+        assert found.get("products", {}).get("int8", 0) >= 2 and not found["warnings"], found
 
 
 # Our rules for quantized graphs against NVIDIA's own parser and builder: TensorRT for RTX judges, without a GPU.

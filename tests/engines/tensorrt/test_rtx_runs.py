@@ -120,7 +120,7 @@ def test_a_file_that_is_no_plan_is_refused_and_a_finished_plan_described(backend
     monkeypatch.setenv("FAKE_TENSORRT_FAULT", "suboptimal")
     taken = backend.build(alone, make_spec(), tmp_path)
     assert [s.name for s in taken.inputs] == ["input"] and taken.inputs[0].shape[0] == 4
-    assert [c.template for c in taken.caveats] == ["unverified_engine.rtx", "environment.suboptimal_plan"]
+    assert [c.template for c in taken.warnings] == ["unverified_engine.rtx", "environment.suboptimal_plan"]
 
 
 def test_the_precision_is_proved_and_running_names_what_it_needs(backend, tmp_path, monkeypatch) -> None:

@@ -259,7 +259,7 @@ def test_a_dry_run_waits_for_no_large_package(tmp_path: Path, graph: Path) -> No
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
-def test_doubts_name_where_the_ranges_came_from(cli, tmp_path, graph) -> None:
+def test_warnings_name_where_the_ranges_came_from(cli, tmp_path, graph) -> None:
     variables = make_environment(tmp_path, None, "10.16")
     np.savez(tmp_path / "in.npz", input=np.zeros((4, 1, 8, 8), np.float32))
     weak = ("--engine", "tensorrt", "--precision", "int8", "--weak-typing", "--json", "--out", "net.plan")
@@ -323,7 +323,7 @@ def test_a_plan_is_proved_at_the_shapes_that_it_is_tuned_for(cli, tmp_path, grap
     assert {c["code"] for c in document["caveats"]} == told
 
 
-# How a proof can fail: (engine, variables, what the caveat says).
+# How a proof can fail: (engine, variables, what the warning says).
 FAILED_PROOFS = [
     ("trtexec", {"FAKE_TRTEXEC_FAULT": "profile_faults"}, "illegal memory access"),
     ("trtexec", {"FAKE_TRTEXEC_FAULT": "profile_aborts"}, "SIGABRT"),
@@ -338,8 +338,8 @@ FAILED_PROOFS = [
 def test_a_failed_proof_costs_no_plan(cli, tmp_path, graph, engine, fault, words, version) -> None:
     variables = make_environment(tmp_path, version.replace("8.6", "8.6.0"), version) | fault
     document = read_document(cli, "build", graph, "--engine", engine, "--out", "net.plan", "--json", env=variables)
-    (doubt,) = (c for c in document["caveats"] if c["code"] == "failed_proof")
-    assert words in doubt["message"] and document["effective_precision"] is None
+    (warning,) = (c for c in document["caveats"] if c["code"] == "failed_proof")
+    assert words in warning["message"] and document["effective_precision"] is None
     assert (tmp_path / "net.plan").stat().st_size > 0 and document["artifact"]["path"] == "net.plan"
 
 

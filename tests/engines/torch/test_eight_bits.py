@@ -43,7 +43,7 @@ def quantize_net(
     base: Artifact, net: nn.Module, shape: tuple[int, ...], path: Path, names: str = "a", recipe: Recipe = "pt2e"
 ) -> Artifact:
     inputs = tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name in names)
-    artifact = replace(base, model="net", inputs=inputs, caveats=(), preprocess_sha256=None)
+    artifact = replace(base, model="net", inputs=inputs, warnings=(), preprocess_sha256=None)
     data = open_data("fake", model="net", inputs=inputs, n=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("enginebench.models.torch.eight_bits.load_module", lambda _: Flat(net, None, tuple(names)).eval())
@@ -99,7 +99,7 @@ def test_two_inputs_keep_their_batch_open_and_bare_products_with_weights_count(m
             return (self.layer(a) + self.layer(b)) @ first @ second @ third.mT * (a @ b.mT).sum()
 
     small = quantize_net(module[0], Pair(), (1, 8), tmp_path, "ab")
-    assert "40% of the products with weights" in {c.code: c.message for c in small.caveats}["low_coverage"]
+    assert "40% of the products with weights" in {c.code: c.message for c in small.warnings}["low_coverage"]
     made = load_module(small)
     assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
 
@@ -162,7 +162,7 @@ def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module, kind, shape, 
     net = kind()
     made = quantize_net(module[0], net, (1, *shape), tmp_path, recipe="static")
     assert (made.kind, made.precision, made.recipe) == ("torch", "fp8", "static")
-    assert "low_coverage" not in {c.code for c in made.caveats}
+    assert "low_coverage" not in {c.code for c in made.warnings}
     program: Any = load_module(made)
     called = [node.all_input_nodes for node in program.module.graph.nodes if "_scaled_mm" in str(node.target)]
     weights = [weight.all_input_nodes[0].meta["val"] for _, weight, *_ in called]
@@ -185,7 +185,7 @@ def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module, kind, shape, 
 )
 def test_layers_that_pytorch_fuses_are_found(module, kind, names, recipe, low, tmp_path) -> None:
     made = quantize_net(module[0], kind(32, 4, 64, batch_first=True), (1, 8, 32), tmp_path, names, recipe)
-    assert [c.figures for c in made.caveats if c.code == "low_coverage"] == low
+    assert [c.figures for c in made.warnings if c.code == "low_coverage"] == low
 
 
 def test_static_fp8_runs_on_another_device_and_gives_rows_to_matrix_units(module, tmp_path, monkeypatch) -> None:

@@ -46,7 +46,7 @@ def run(cli: Cli, folder: Path, factory: str) -> dict[str, Any]:
 
 
 def list_faults(row: dict[str, Any]) -> list[str]:
-    return [caveat["message"] for caveat in row["caveats"] if caveat["template"] in TEMPLATES]
+    return [warning["message"] for warning in row["caveats"] if warning["template"] in TEMPLATES]
 
 
 TEMPLATES = ("outputs_differ.export", "outputs_differ.engine")

@@ -87,7 +87,7 @@ def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact
     path = Path(plan.path)
     assert plan.kind == "plan" and plan.parent_sha256 == graph.sha256 and path.stat().st_size > 0
     assert plan.made_by["tensorrt"].startswith(version)
-    assert plan.caveats == ()
+    assert plan.warnings == ()
     log = path.with_suffix(".build.log").read_text(encoding="utf-8")
     command = shlex.split(log.splitlines()[0].removeprefix("$ "))
     assert f"--onnx={graph.path}" in command and "&&&& PASSED" in log
@@ -119,7 +119,7 @@ def test_a_row_holds_exactly_the_samples_asked_for(backend: TrtexecBackend, plan
     assert row.device_ns == row.latency_ns  # without transfers the latency is the computation
     assert row.enqueue_ns is not None and set(np.round(row.enqueue_ns, -3)) == {30_000}
     assert row.throughput_pipelined_per_s == pytest.approx(4e9 / np.mean(row.latency_ns), rel=0.02)
-    assert row.caveats == ()
+    assert row.warnings == ()
     row = backend.measure(plan, make_spec(), MeasureSpec(iters=25))  # behind the tool's own warm-up
     assert len(row.latency_ns) == 25 and row.warmup_dropped > 0
 
@@ -167,7 +167,7 @@ def test_the_precision_is_proved(backend, plan, graph, tmp_path, version, monkey
         return
     weak = replace(spec, precision="int8", options={"weak_typing": "1"})
     guessed = backend.build(graph, weak, tmp_path / "run")
-    assert "random_calibration" in {c.code for c in guessed.caveats}
+    assert "random_calibration" in {c.code for c in guessed.warnings}
     shares = backend.prove_precision(guessed, weak)
     assert shares is not None and shares["int8"] > 0.2
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "ignores_precision")
@@ -178,12 +178,12 @@ def test_the_precision_is_proved(backend, plan, graph, tmp_path, version, monkey
 
 
 def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path, version: str) -> None:
-    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=(), allowed={})
+    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, warnings=(), allowed={})
     found = backend.build(bare, make_spec(), tmp_path / "run")
     assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", ("batch", 1, 8, 8))]
     assert [s.name for s in found.outputs] == ["output"]
     assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
-    assert found.caveats == ()
+    assert found.warnings == ()
     with pytest.raises(ArtifactError, match=r"does not satisfy any optimization profiles?\..*--batch or --input-shape"):
         backend.build(bare, replace(make_spec(), batch=3), tmp_path / "run")
     if version == "8.6.0":  # which does not say what its profile has
@@ -198,7 +198,7 @@ def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path, v
 
 
 @NEWEST
-def test_what_a_row_cannot_be_called_and_what_is_doubtful(backend, plan, monkeypatch) -> None:
+def test_what_a_row_cannot_be_called_and_what_is_questionable(backend, plan, monkeypatch) -> None:
     with pytest.raises(UsageError, match="implicit_batch=8, and the configuration's batch is 4: give --batch 8"):
         backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
     row = backend.measure(plan, make_spec(), replace(EXACT, scope="io"))
@@ -208,7 +208,7 @@ def test_what_a_row_cannot_be_called_and_what_is_doubtful(backend, plan, monkeyp
     np.testing.assert_allclose(total, row.latency_ns, rtol=1e-4)
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "capture_fails,log_disagrees,enqueue_bound")
     row = backend.measure(plan, make_spec(), EXACT)
-    assert {c.code for c in row.caveats} == {"cuda_graph_failed", "log_disagrees", "enqueue_bound"}
+    assert {c.code for c in row.warnings} == {"cuda_graph_failed", "log_disagrees", "enqueue_bound"}
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not one"])
@@ -510,7 +510,7 @@ def test_bindings_and_times_of_real_runs(version: str, tmp_path: Path) -> None:
     usual = RunSettings(cuda_graph=new, transfers=not new, spin_wait=new)
     row = ToolFiles().read_times(times, log, usual, batch=1, drop=0, keep=50)
     assert len(row.latency_ns) == 50
-    assert "log_disagrees" not in {c.code for c in row.caveats}
+    assert "log_disagrees" not in {c.code for c in row.warnings}
     raw: list[dict[str, Any]] = json.loads(times.read_text())
     assert row.latency_ns[-1] == round(raw[-1]["latencyMs"] * 1e6)
     with pytest.raises(MeasurementError, match="expected 60 or more"):

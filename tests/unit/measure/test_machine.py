@@ -32,7 +32,7 @@ def test_an_intel_laptop(lay_out: LayOut) -> None:
     assert (machine.memory_bytes, machine.memory_limit_bytes) == (16_384_000_000, None)
     assert (machine.last_level_cache_bytes, machine.load_1m) == (12 * 1024**2, 0.25)
     assert (machine.virtual, machine.governor) == (None, "powersave")
-    assert any("powersave" in caveat.message for caveat in machine.caveats)
+    assert any("powersave" in warning.message for warning in machine.warnings)
 
 
 def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
@@ -42,7 +42,7 @@ def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
     assert (machine.cores_physical, machine.cores_logical, machine.default_threads) == (2, 4, 1)
     assert machine.virtual == "hypervisor (QEMU), container (kubernetes)"
     assert (machine.governor, machine.last_level_cache_bytes) == (None, None)
-    messages = " ".join(caveat.message for caveat in machine.caveats)
+    messages = " ".join(warning.message for warning in machine.warnings)
     assert "quota of 1.5 cores" in messages
 
 
@@ -74,9 +74,9 @@ def test_a_jetson_whose_power_mode_is_half_known(lay_out: LayOut, files: dict[st
     assert jetson.get("power_mode") == mode
 
 
-def test_a_slow_clock_source_is_a_doubt(lay_out: LayOut) -> None:
+def test_a_slow_clock_source_is_a_warning(lay_out: LayOut) -> None:
     root = lay_out({**INTEL_V1, "sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n"})
-    assert any("hpet" in caveat.message for caveat in describe_machine(root, allowed=(0, 1)).caveats)
+    assert any("hpet" in warning.message for warning in describe_machine(root, allowed=(0, 1)).warnings)
 
 
 def test_broken_files_cost_their_figure_and_nothing_else(lay_out: LayOut) -> None:
@@ -100,7 +100,7 @@ def test_without_proc_the_portable_facts(tmp_path: Path, monkeypatch: pytest.Mon
     machine = describe_machine(tmp_path, allowed=range(8))
     assert (machine.cpu_model, machine.cpu_flags) == ("Apple M3", ("i8mm",))
     assert (machine.last_level_cache_bytes, machine.cores_logical) == (16777216, 8)
-    assert {c.code for c in machine.caveats} == {"no_foreign_cpu_figure"}
+    assert {c.code for c in machine.warnings} == {"no_foreign_cpu_figure"}
 
 
 def test_sysctl_that_is_missing_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

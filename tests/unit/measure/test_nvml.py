@@ -122,7 +122,7 @@ def test_marks(clock: Any, reasons: Any, foreign: Any, default: Any, marks: tupl
         (0x60, ("sw_thermal_slowdown", "hw_thermal_slowdown")),
     ],
 )
-def test_throttle_reasons_are_those_that_are_a_doubt(bits: int, reasons: tuple[str, ...]) -> None:
+def test_throttle_reasons_are_those_that_are_a_warning(bits: int, reasons: tuple[str, ...]) -> None:
     assert watch(FakeNvml(reasons=bits)).end().throttle_reasons == reasons
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Caveat, EngineSpec, Result
+from enginebench.core.records import EngineSpec, Result, ResultWarning
 from enginebench.report.run.diff import format_reasons
 from enginebench.report.run.head import format_head
 from enginebench.report.run.remarks import list_remarks, list_warnings
@@ -75,12 +75,12 @@ def test_an_unfinished_row_says_what_is_missing() -> None:
     assert "Failed: ort: in trial 4: it was killed" in format_text(list_sections(describe(make_result(), failed)))
 
 
-def test_a_doubt_of_unmeasured_rows_is_not_of_all_rows() -> None:
-    doubt = Caveat(code="fallback", message="three nodes ran elsewhere")
+def test_a_warning_of_unmeasured_rows_is_not_of_all_rows() -> None:
+    warning = ResultWarning(code="fallback", message="three nodes ran elsewhere")
     rows = [
-        make_result(caveats=(doubt,)),
+        make_result(warnings=(warning,)),
         make_result("ort", median_ms=8, drift=AGREE, seed=1),
-        make_result("openvino", status="failed", reason="died", caveats=(doubt,)),
+        make_result("openvino", status="failed", reason="died", warnings=(warning,)),
     ]
     found = dict(reversed(line) for line in list_warnings(describe(*rows)).lines)
     assert found["three nodes ran elsewhere"] == "pytorch fp32"

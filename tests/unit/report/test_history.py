@@ -15,7 +15,7 @@ from enginebench.report.history import OTHERS, collect_trends, draw_trend, expor
 from enginebench.runs.history import read_history, write_history
 from reports import draw
 from stored_history import runs
-from stored_run import EVIL, make_doubtful_results, make_results, write_run
+from stored_run import EVIL, make_results, make_results_with_warnings, write_run
 
 __all__ = ["runs"]
 
@@ -65,11 +65,11 @@ def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
-    write_run(tmp_path / "runs" / "doubtful", make_doubtful_results(n=40))
+    write_run(tmp_path / "runs" / "doubtful", make_results_with_warnings(n=40))
     document = read_history(tmp_path / "runs")
     measured = {f"{row.engine} {row.precision}": row for row in document.rows if row.n}
-    doubts = {"pytorch fp32": "valid", "ort fp32": "suspect", "ort int8": "invalid", "openvino int8": "suspect"}
-    assert {name: row.validity for name, row in measured.items()} == doubts
+    warnings = {"pytorch fp32": "valid", "ort fp32": "suspect", "ort int8": "invalid", "openvino int8": "suspect"}
+    assert {name: row.validity for name, row in measured.items()} == warnings
     assert draw(list_history(document, 20), 100).count("~ ") == 3
     points = [point["validity"] for series in collect_trends(list(measured.values())).values() for point in series]
     assert sorted(points) == ["invalid", "suspect", "suspect", "valid"]

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ParseError
-from enginebench.core.records import Caveat
+from enginebench.core.records import ResultWarning
 from enginebench.core.text import HIDDEN, clean_text, clean_texts
+from enginebench.core.warnings import format_warning
 from enginebench.report.charts import render_png, style_chart
 from enginebench.runs.folder import read_results
 from enginebench.runs.reporting import describe_stored
@@ -73,7 +73,7 @@ def test_names_are_text_in_every_form_of_a_report(evil_run: Path) -> None:
 
 
 def test_a_warning_of_a_stored_row_is_clean_wherever_it_is_told() -> None:
-    assert format_caveat(Caveat(code="fallback", message=EVIL, advice=EVIL)).isprintable()
+    assert format_warning(ResultWarning(code="fallback", message=EVIL, advice=EVIL)).isprintable()
 
 
 @pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200f", "\u061c", "\x85", "\x9b", "\u2028", "\ufeff"])

@@ -29,7 +29,7 @@ from stored_run import write_run
 from strategies import runs
 
 TRIES = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
-DOUBTS = {"unproved_precision", "failed_proof", "low_effective_precision", "relabelled"}
+WARNINGS = {"unproved_precision", "failed_proof", "low_effective_precision", "relabelled"}
 
 
 def describe(results: Sequence[Result], **more: object) -> RunDocument:
@@ -83,14 +83,14 @@ def test_what_was_not_compared_never_agrees_and_says_so(results: list[Result]) -
 
 @TRIES
 @given(runs())
-def test_a_label_is_proved_or_doubted(results: list[Result]) -> None:
+def test_a_label_is_proved_or_warned_about(results: list[Result]) -> None:
     document = describe(results)
     text = show_all(document)
     for row in document.rows:
-        codes = {caveat.code for caveat in row.caveats}
+        codes = {warning.code for warning in row.warnings}
         proved = (row.effective_precision or {}).get(row.precision, 0.0) >= 0.5
         if row.n and row.requested_precision != "fp32" and not proved:
-            assert codes & DOUBTS
+            assert codes & WARNINGS
         if row.n and row.precision != row.requested_precision:
             assert f", not {row.requested_precision}" in text or row.p50_ms is None
 
@@ -114,7 +114,7 @@ def test_a_part_of_the_samples_is_not_all_and_accuracy_is_recommended_on_the_sam
     document = describe(results)
     for result, row in zip(results, document.rows, strict=True):
         group = [r for r in results if r.engine.batch == result.engine.batch]
-        told = " ".join(caveat.message for caveat in row.caveats)
+        told = " ".join(warning.message for warning in row.warnings)
         known = {r.id for r in group}
         most = max(
             (r.drift.n for r in group if was_compared(r, results) and r.drift and r.drift.reference in known), default=0

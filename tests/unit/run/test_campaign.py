@@ -358,10 +358,10 @@ def test_a_graph_without_an_fp32_form_is_its_own_reference(bed: Bed) -> None:
 
 def test_an_engine_that_answers_otherwise_each_time_judges_nothing(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     steady = bed.start(bed.plan("1"), bed.plan("2"), at="a").run()
-    assert not any(caveat.code == "outputs_vary" for r in steady for caveat in r.caveats)
+    assert not any(warning.code == "outputs_vary" for r in steady for warning in r.warnings)
     monkeypatch.setattr(build, "measure_variation", lambda first, again: 0.5)
     results = bed.start(bed.plan("1"), bed.plan("2", bias="1"), at="b").run()
-    told = [[c.message for c in r.caveats if c.code == "outputs_vary"] for r in results]
+    told = [[c.message for c in r.warnings if c.code == "outputs_vary"] for r in results]
     assert all(
         any(f"{results[0].id} gives different outputs for the same inputs" in text for text in texts) for texts in told
     )
@@ -410,7 +410,7 @@ def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_pro
     for result in results:
         assert result.status == "ok" and len(result.measurements) == 2
         assert (result.requested_precision, result.engine.precision) == ("fp32", "int8")
-        assert [caveat.code for caveat in result.caveats] == ["relabelled"]
+        assert [warning.code for warning in result.warnings] == ["relabelled"]
     assert results[1].engine.device == "cuda:0"
 
 

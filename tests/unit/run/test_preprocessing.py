@@ -51,7 +51,7 @@ def test_sides_of_unlike_preprocessing_are_refused() -> None:
 
 def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
     given = choose_inputs(open_mlp(), str(kept), None, 0)
-    assert given.preprocess_sha256 == open_mlp().artifact.preprocess_sha256 and given.caveats == ()
+    assert given.preprocess_sha256 == open_mlp().artifact.preprocess_sha256 and given.warnings == ()
     check_prepared(given, (open_mlp(), open_mlp(preprocess_sha256=None)))
     with pytest.raises(ArtifactError, match="the inputs of ort@mlp by 000000000000"):
         check_prepared(given, (open_mlp(), open_mlp(preprocess_sha256=OTHER)))
@@ -60,7 +60,7 @@ def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
 def test_drift_says_that_it_cannot_know_how_arrays_were_prepared(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", input=np.ones((3, 64), np.float32))
     given = choose_inputs(open_mlp(), str(tmp_path / "own.npz"), None, 0)
-    assert given.preprocess_sha256 == EXTERNAL and [c.code for c in given.caveats] == ["external_preprocess"]
+    assert given.preprocess_sha256 == EXTERNAL and [c.code for c in given.warnings] == ["external_preprocess"]
     check_prepared(given, (open_mlp(preprocess_sha256=OTHER),))
     assert choose_inputs(open_mlp(), None, 2, 0).preprocess_sha256 == open_mlp().artifact.preprocess_sha256
 

@@ -87,7 +87,7 @@ def bed(tmp_path: Path, children: Children) -> Bed:
 
 
 def list_templates(result: Any) -> set[str]:
-    return {caveat.template for caveat in result.caveats}
+    return {warning.template for warning in result.warnings}
 
 
 def test_a_graph_is_the_reference_of_every_row_also_of_the_first(bed: Bed, graph: Artifact) -> None:
@@ -114,7 +114,7 @@ def test_an_optimizer_that_changes_the_outputs_is_named_and_its_highest_sound_le
     assert results[basic.id].drift.passed
     assert results[basic.id].status == "ok"
     assert results[basic.id].measurements
-    (said,) = [c for c in results[row.id].caveats if c.template == "outputs_differ.optimizer"]
+    (said,) = [c for c in results[row.id].warnings if c.template == "outputs_differ.optimizer"]
     assert said.message == "onnxruntime's optimizer changes this graph's outputs; ort:opt=basic keeps them"
     ranking = rank_results(list(results.values()))
     assert [one.outputs for one in ranking.standings] == ["changed", "same"]
@@ -162,7 +162,7 @@ def test_without_either_the_first_row_is_the_reference_with_a_warning(
     rows = [plan(graph), plan(graph, "openvino")]
     for result in bed.run(*rows).values():
         assert (result.drift.reference, result.drift.reference_kind) == (rows[0].id, "configuration")
-        (said,) = [c for c in result.caveats if c.template == "outputs_not_compared.unoptimized"]
+        (said,) = [c for c in result.warnings if c.template == "outputs_not_compared.unoptimized"]
         assert "no kernel for Odd" in said.message
 
 
@@ -174,14 +174,14 @@ def test_a_slow_graph_is_compared_on_fewer_samples(bed: Bed, graph: Artifact, mo
     monkeypatch.setattr(module, "REFERENCE_BUDGET_S", 0.0)
     (result,) = bed.run(plan(graph)).values()
     assert (result.drift.n, result.drift.asked) == (2, 32)
-    (said,) = [c for one in rank_results([result]).standings for c in describe_doubts(one.result)]
+    (said,) = [c for one in rank_results([result]).standings for c in describe_warnings(one.result)]
     assert said.message == "outputs were compared on 2 of 32 samples"
 
 
-def describe_doubts(result: Any) -> list[Any]:
-    from enginebench.stats.drift import doubt_samples
+def describe_warnings(result: Any) -> list[Any]:
+    from enginebench.stats.drift import list_sample_warnings
 
-    return [caveat for caveat in doubt_samples(result.drift) if caveat.code == "partly_compared"]
+    return [warning for warning in list_sample_warnings(result.drift) if warning.code == "partly_compared"]
 
 
 def test_a_graph_with_random_numbers_is_not_judged(bed: Bed, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
     SNR_CEILING_DB,
     default_limits,
-    doubt_samples,
     explain_figure,
     find_exceeded,
     keeps_limits,
     limits_between,
+    list_sample_warnings,
     measure_drift,
     measure_samples,
 )
@@ -192,10 +192,10 @@ def test_answers_that_hardly_differ_show_little() -> None:
     zeros, varied = {"y": np.zeros((8, 5))}, {"z": np.random.default_rng(0).standard_normal((8, 5))}
     for same in (zeros, {"y": np.ones((8, 5))}):
         drift = measure_drift(same, same, default_limits("fp32"))
-        assert drift.passed and [c.code for c in doubt_samples(drift)] == ["constant_answers"]
+        assert drift.passed and [c.code for c in list_sample_warnings(drift)] == ["constant_answers"]
     # One output that differs is enough, names may well be the same, and so is a single sample.
     for other in (varied, zeros | varied, {"label": np.zeros(8, np.int64)}, {"y": np.zeros((1, 5))}):
-        assert not doubt_samples(measure_drift(other, other, default_limits("fp32")))
+        assert not list_sample_warnings(measure_drift(other, other, default_limits("fp32")))
 
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -237,7 +237,7 @@ def test_a_detector_that_finds_nothing_does_not_agree(classes: int, last: bool, 
     assert (out.slices.axis, out.slices.first, out.slices.count) == (1 if last else 2, 4, classes)
     place = f"{classes} of {4 + classes} slices of axis {1 if last else 2}, from 4 on"
     assert any("out: error is " in text and f"{place}, limit" in text for text in find_exceeded(drift))
-    assert "unread_boxes" in [c.code for c in doubt_samples(drift)]
+    assert "unread_boxes" in [c.code for c in list_sample_warnings(drift)]
 
 
 @pytest.mark.parametrize(("kind", "axis"), [("last", 1), ("first", 2), ("ended", 2)])
@@ -286,7 +286,7 @@ def test_a_sound_detector_agrees_although_rare_classes_are_lost():
     candidate = np.concatenate([add_noise(reference[:, :4], 30), np.round(reference[:, 4:] * 256) / 256], axis=1)
     drift, out = compare(reference, candidate)
     assert drift.passed and out.slices.snr_db > 20
-    assert [c.code for c in doubt_samples(drift)] == ["lost_variance", "unread_boxes"]
+    assert [c.code for c in list_sample_warnings(drift)] == ["lost_variance", "unread_boxes"]
 
 
 def test_scores_that_nobody_looks_at_are_no_difference():
@@ -325,9 +325,9 @@ def test_a_block_of_channels_that_loses_its_variance_is_a_warning():
     candidate[:, 4:6] = reference[:, 4:6].mean()
     drift, _ = compare(reference, candidate)
     assert drift.passed
-    (doubt,) = doubt_samples(drift)
-    assert doubt.code == "lost_variance" and "output out: 2 of 16 slices of axis 1 hardly vary" in doubt.message
-    assert not doubt_samples(compare(reference, add_noise(reference, 20))[0])
+    (warning,) = list_sample_warnings(drift)
+    assert warning.code == "lost_variance" and "output out: 2 of 16 slices of axis 1 hardly vary" in warning.message
+    assert not list_sample_warnings(compare(reference, add_noise(reference, 20))[0])
 
 
 @settings(max_examples=60)

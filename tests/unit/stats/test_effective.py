@@ -54,10 +54,10 @@ from enginebench.stats.effective import judge_precision, list_shares
     ],
 )
 def test_labels_are_held_to_the_record(requested: Any, shares: Any, ran: str, code: str | None) -> None:
-    found, caveats = judge_precision(requested, shares)
+    found, warnings = judge_precision(requested, shares)
     assert found == ran
-    assert [c.code for c in caveats] == ([code] if code else [])
-    assert all(c.advice for c in caveats)
+    assert [c.code for c in warnings] == ([code] if code else [])
+    assert all(c.advice for c in warnings)
 
 
 def test_the_shares_are_listed_largest_first() -> None:
@@ -65,20 +65,20 @@ def test_the_shares_are_listed_largest_first() -> None:
     assert list_shares(shares) == "83% of the time in int8, 12% in fp32, 5% in reorder"
 
 
-def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None:
+def test_fp32_without_a_record_is_warned_about_where_products_are_shortened() -> None:
     for shares in (None, {}):
-        ran, (caveat,) = judge_precision("fp32", shares, "cuda:0")
-        assert (ran, caveat.code) == ("fp32", "unproved_precision")
+        ran, (warning,) = judge_precision("fp32", shares, "cuda:0")
+        assert (ran, warning.code) == ("fp32", "unproved_precision")
         assert judge_precision("fp32", shares, "cpu") == ("fp32", ())
 
 
 def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
-    _, (caveat,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
-    assert caveat.message.startswith(
+    _, (warning,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
+    assert warning.message.startswith(
         "Requested fp32; ran 96% of the time in an unknown precision, 4% in fp32. Not verified: the engine's record"
     )
-    _, (caveat,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
-    assert caveat.message == "Requested int8; ran 90% of the time in fp32, 10% in reorder. Reported as fp32"
+    _, (warning,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
+    assert warning.message == "Requested int8; ran 90% of the time in fp32, 10% in reorder. Reported as fp32"
 
 
 @given(
@@ -90,6 +90,6 @@ def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
 @settings(max_examples=200)
 def test_a_row_is_named_after_what_it_asked_or_what_the_record_holds(requested: Any, raw: dict[str, float]) -> None:
     shares = {name: share / sum(raw.values()) for name, share in raw.items()}
-    ran, caveats = judge_precision(requested, shares)
+    ran, warnings = judge_precision(requested, shares)
     assert ran == requested or shares[ran] > 0
-    assert (ran != requested) == any(c.code == "relabelled" for c in caveats)
+    assert (ran != requested) == any(c.code == "relabelled" for c in warnings)

@@ -5,7 +5,7 @@ import numpy as np
 from enginebench.core.records import Drift, Precision
 from enginebench.stats.alike import is_gross
 from enginebench.stats.drift import find_exceeded, limits_between, measure_drift
-from enginebench.stats.further import add_further, doubt_refused, measure_further
+from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
 
 FP32: tuple[Precision, Precision] = ("fp32", "fp32")
 RNG = np.random.default_rng(0)
@@ -63,6 +63,6 @@ def test_limits_of_the_user_hold_but_for_absolute_ones() -> None:
 
 
 def test_a_candidate_that_alone_refuses_inputs_has_a_warning() -> None:
-    assert doubt_refused({"masks": "index 499"}, {"masks": "index 499", "nudged": "no"}, "ort@a") == ()
-    (doubt,) = doubt_refused({}, {"large": "too large"}, "ort@a")
-    assert doubt.code == "outputs_not_compared" and "ort@a refuses large, negative and zero inputs" in doubt.message
+    assert list_refusal_warnings({"masks": "index 499"}, {"masks": "index 499", "nudged": "no"}, "ort@a") == ()
+    (warning,) = list_refusal_warnings({}, {"large": "too large"}, "ort@a")
+    assert warning.code == "outputs_not_compared" and "ort@a refuses large, negative and zero inputs" in warning.message

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from enginebench.core.caveats import make_caveat
+from enginebench.core.warnings import make_warning
 from enginebench.stats.queueing import (
     DONE,
     DROPPED,
@@ -52,11 +52,11 @@ def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
     stamps.released[661:] = 0
     limit = Limit(ms=5.0)
     whole = describe_point(make_stamps([1.0] * 1000), qps=100, limit=limit)
-    lost = make_caveat("cut_short", came=661, planned=1000, reason="SIGSEGV")
-    point = describe_point(stamps, qps=100, limit=limit, doubts=(lost,))
+    lost = make_warning("cut_short", came=661, planned=1000, reason="SIGSEGV")
+    point = describe_point(stamps, qps=100, limit=limit, warnings=(lost,))
     assert judge_point(whole, limit) is True and seems_to_hold(whole, limit, 1000)
     assert judge_point(point, limit) is None and not seems_to_hold(point, limit, 661)
-    assert [caveat.code for caveat in point.caveats] == ["cut_short"]  # the rate is not what it died of
+    assert [warning.code for warning in point.warnings] == ["cut_short"]  # the rate is not what it died of
 
 
 def test_requests_that_never_ended_are_later_than_any() -> None:
@@ -65,8 +65,8 @@ def test_requests_that_never_ended_are_later_than_any() -> None:
     assert (point.completed, point.dropped, point.failed, point.late) == (90, 6, 4, 10)
     assert point.p50_ms == point.p90_ms == 1.0
     assert point.p99_ms is None and point.max_ms is None
-    assert {caveat.code for caveat in point.caveats} == {"overload", "failed_requests", "too_few_samples"}
-    assert "no memory" in next(c for c in point.caveats if c.code == "failed_requests").message
+    assert {warning.code for warning in point.warnings} == {"overload", "failed_requests", "too_few_samples"}
+    assert "no memory" in next(c for c in point.warnings if c.code == "failed_requests").message
 
 
 def test_requests_that_were_not_released_do_not_count_nor_does_the_last_of_few() -> None:
@@ -75,7 +75,7 @@ def test_requests_that_were_not_released_do_not_count_nor_does_the_last_of_few()
     assert describe_point(stamps, qps=100).offered == 6
     few = describe_point(make_stamps([5.0] * 6), qps=100)  # the last does not make a queue unsteady
     assert few.in_system == few.little == pytest.approx(0.5)
-    assert "unsteady" not in [caveat.code for caveat in few.caveats]
+    assert "unsteady" not in [warning.code for warning in few.warnings]
 
 
 def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None:
@@ -84,12 +84,12 @@ def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None
     assert describe_point(stamps, qps=100, limit=Limit(ms=100.0)).validity == "valid"
     suspect = describe_point(stamps, qps=100, limit=Limit(ms=40.0))
     assert suspect.validity == "suspect" and suspect.generator_late_ms == 0.5
-    assert [caveat.code for caveat in suspect.caveats] == ["generator_late"]
+    assert [warning.code for warning in suspect.warnings] == ["generator_late"]
 
 
 def test_nothing_is_said_of_late_requests_where_there_is_no_limit() -> None:
     point = describe_point(make_stamps([1.0] * 500, status=[DONE] * 490 + [DROPPED] * 10), qps=100)
-    told = next(caveat.message for caveat in point.caveats if caveat.code == "overload")
+    told = next(warning.message for warning in point.warnings if warning.code == "overload")
     assert "10" in told and "late" not in told
 
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Caveat, Result
+from enginebench.core.records import Result, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import default_limits
 from enginebench.stats.metrics.scores import loses_too_much
@@ -53,14 +53,14 @@ def test_nothing_is_rejected_that_is_nearer_to_the_reference_than_something_acce
     ranking = rank_results([base, bf16, int8])
     assert [row.outputs for row in ranking.standings] == ["same", "within_limits", "within_limits"]
     assert ranking.recommended is not None and ranking.recommended.id == bf16.id
-    told = [[str(c) for c in row.result.caveats if c.code == "noisier_than_usual"] for row in ranking.standings]
+    told = [[str(c) for c in row.result.warnings if c.code == "noisier_than_usual"] for row in ranking.standings]
     assert [len(texts) for texts in told] == [0, 1, 0]
     assert "noisier than BF16 usually is: 19.4 dB, expected 20 or more" in told[1][0]
     alone = rank_results([base, bf16]).standings[1]
     assert (alone.outputs, alone.agreement.outputs_agree) == ("changed", False)
     assert rank_results([base, bf16], Rules(requested=("bf16", "int8"))).standings[1].outputs == "within_limits"
     own = rank_results([base, bf16, int8], Rules(limits={"snr": 20.0})).standings[1]
-    assert own.outputs == "changed" and not own.result.caveats, "the user's own limits are held as they are"
+    assert own.outputs == "changed" and not own.result.warnings, "the user's own limits are held as they are"
 
 
 def test_fp32_and_tf32_keep_their_own_limits_whatever_else_was_asked_for() -> None:
@@ -96,8 +96,8 @@ def test_a_limit_is_offered_only_for_outputs_that_are_rounded(rejected: Result, 
     base = make_result(median_ms=20)
     assert find_offered(base, rejected) == limit
     for template in ("outputs_differ.optimizer", "outputs_differ.engine", "outputs_differ.export"):
-        wrong = make_caveat(template, kept="ort:opt=none", tool="ONNX Runtime", engine="ort")
-        assert find_offered(base, replace(rejected, caveats=(wrong,))) == "", template
+        wrong = make_warning(template, kept="ort:opt=none", tool="ONNX Runtime", engine="ort")
+        assert find_offered(base, replace(rejected, warnings=(wrong,))) == "", template
 
 
 def find_offered(*rows: Result) -> str:
@@ -109,15 +109,15 @@ def find_offered(*rows: Result) -> str:
 
 def test_noise_of_random_weights_is_judged_alike_for_all_reduced_precisions() -> None:
     """Half of what varies is noise: too much for 16 bits alone, and not where 8 bits were asked for, too."""
-    random = Caveat(code="random_weights", message="the weights are random")
-    bf16, int8 = (replace(make_noisy("ort", p, 10), caveats=(random,)) for p in ("bf16", "int8"))
+    random = ResultWarning(code="random_weights", message="the weights are random")
+    bf16, int8 = (replace(make_noisy("ort", p, 10), warnings=(random,)) for p in ("bf16", "int8"))
     assert bf16.drift is not None
     output = replace(bf16.drift.outputs[0], centred_cosine_mean=0.4)
     bf16 = replace(bf16, drift=replace(bf16.drift, outputs=(output,)))
     base = make_result(median_ms=20)
     assert rank_results([base, bf16]).standings[1].outputs == "changed"
     found = rank_results([base, bf16, int8]).standings[1]
-    assert found.outputs == "not_judged" and [c.code for c in found.result.caveats] == ["random_weights"]
+    assert found.outputs == "not_judged" and [c.code for c in found.result.warnings] == ["random_weights"]
 
 
 def test_quality_is_of_one_kind_for_all_rows() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
+from enginebench.core.records import Block, Mark, Measurement, Result, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.report.bench import describe_bench, format_conclusion
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import describe_run
@@ -28,9 +28,9 @@ def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: A
 
 
 def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
-    validity, caveats = judge(measurements)
-    assert all(c.advice for c in caveats)
-    return validity, [c.code for c in caveats]
+    validity, warnings = judge(measurements)
+    assert all(c.advice for c in warnings)
+    return validity, [c.code for c in warnings]
 
 
 def test_a_clean_row_no_samples_and_a_single_process_that_ran_out_of_time() -> None:
@@ -97,7 +97,7 @@ def test_speed_that_changed_between_processes() -> None:
 
 @pytest.mark.parametrize(("hidden", "expected"), [(5, "valid"), (6, "invalid"), (10, "invalid")])
 def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> None:
-    lazy = make(caveats=(make_caveat("work_outside_run", share=0.98),))
+    lazy = make(warnings=(make_warning("work_outside_run", share=0.98),))
     assert judge([lazy] * hidden + [make()] * (10 - hidden))[0] == expected
 
 
@@ -111,7 +111,7 @@ def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> 
 )
 def test_times_without_the_work_are_implausible(template: str, trials: int, expected: str) -> None:
     figures = {"first_ms": 1.0, "again_ms": 0.1} if "repeated" in template else {"share": 0.5}
-    short = make(caveats=(make_caveat(template, **figures),))
+    short = make(warnings=(make_warning(template, **figures),))
     assert judge([short] * trials + [make()] * (10 - trials))[0] == expected
 
 
@@ -166,7 +166,7 @@ def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
     assert validity == "not_given" and "by an unknown amount" in why
 
 
-def test_short_calls_beside_others_all_the_time_leave_a_doubt() -> None:
+def test_short_calls_beside_others_all_the_time_leave_a_warning() -> None:
     """They did not wait for a turn, but may have been slowed otherwise: the interval allows for that."""
     base, cand = (make_row(make_side(ms, marked=1.0, seed=i)) for i, ms in enumerate((1.0, 0.25)))
     found = compare_rows(base, replace(cand, id="cand"))
@@ -241,8 +241,8 @@ def test_a_wide_interval_beyond_the_margin_names_the_faster_one() -> None:
 
 
 def test_times_of_a_part_of_the_work_have_no_ratio() -> None:
-    hidden = Caveat(code="work_outside_run", message="run leaves 90% of its work")
-    lazy = make_row([replace(m, caveats=(hidden,)) for m in make_side(1)])
+    hidden = ResultWarning(code="work_outside_run", message="run leaves 90% of its work")
+    lazy = make_row([replace(m, warnings=(hidden,)) for m in make_side(1)])
     found = compare_rows(make_row(make_side(20)), replace(lazy, id="lazy"))
     assert (found.verdict, found.ratio, found.ratio_validity) == ("not_comparable", None, "not_given")
     assert "those of a part of its work" in found.ratio_reason
@@ -321,12 +321,12 @@ def test_a_gate_goes_by_the_ratio_and_not_by_single_times() -> None:
 
 
 def test_two_models_that_vary_are_not_held_against_each_other() -> None:
-    varies = Caveat(code="outputs_vary", message="varies", figures={"row": "base"})
-    base = replace(make_result(), id="base", caveats=(varies,), drift=None)
+    varies = ResultWarning(code="outputs_vary", message="varies", figures={"row": "base"})
+    base = replace(make_result(), id="base", warnings=(varies,), drift=None)
     gross = replace(make_drift(9.0, passed=False, centred=0.2), reference="base")
     cand = replace(make_result(seed=1), id="cand", drift=gross)
     assert judge_answers(base, cand) == (None, "the model gives different outputs for the same inputs each time")
-    assert judge_answers(replace(base, caveats=()), cand)[0] is False
+    assert judge_answers(replace(base, warnings=()), cand)[0] is False
 
 
 @pytest.mark.parametrize("others", [others.__name__ for others in load_script("benchmarks/disturbed.py").OTHERS])

@@ -38,7 +38,7 @@ def test_what_cannot_be_compared_says_why(cli: Cli, tmp_path: Path, fields: dict
     comparison, row = document["comparison"], document["row"]
     assert comparison["verdict"] == "not_comparable" and why in comparison["reasons"][0]
     assert comparison["outputs_agree"] is row["outputs_agree"] is row["max_abs_diff"] is None
-    assert "outputs_not_compared" in {caveat["code"] for caveat in row["caveats"]}
+    assert "outputs_not_compared" in {warning["code"] for warning in row["caveats"]}
 
 
 def test_a_side_that_fails_is_a_failure_for_ci(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
     (own / "pictures" / "classes.txt").write_text("red\ngreen\nblue\n")
     found = ask(cli, "accuracy", "ort@net.onnx", "--data", "pictures", "--task", "classification")
     assert found["scores"][0]["value"]["value"] == 1.0 and found["n"] == 9
-    assert any("prepared as ImageNet's" in caveat["message"] for caveat in found["caveats"])
+    assert any("prepared as ImageNet's" in warning["message"] for warning in found["caveats"])
     rows = "".join(f"{name}/{i}.png,{label}\n" for label, name in enumerate(("red", "green", "blue")) for i in range(3))
     (own / "wrong.csv").write_text("file,label\n" + rows.replace(",2", ",1"))
     found = ask(

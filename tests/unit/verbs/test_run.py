@@ -91,6 +91,6 @@ def test_an_engine_that_works_in_fetch_is_not_believed(cli, tiny_onnx, tmp_path,
         "run", tiny_onnx, "--engines", "fake:latency_us=50,fake", "--scope", scope, *few, "--json", "--out", "r", code=0
     )
     honest, lazy = json.loads(done.stdout)["rows"]
-    found = [any(caveat["code"] == "work_outside_run" for caveat in row["caveats"]) for row in (honest, lazy)]
+    found = [any(warning["code"] == "work_outside_run" for warning in row["caveats"]) for row in (honest, lazy)]
     assert found == [False, scope == "compute"]
     assert scope == "io" or lazy["validity"] == "invalid"

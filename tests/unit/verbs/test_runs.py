@@ -12,7 +12,7 @@ from enginebench import Bench, GateFailed, MeasurementError, MissingDependency, 
 from enginebench.runs.child.jobs import Job, MeasureJob
 from enginebench.verbs import given
 from in_process import Children, children  # noqa: F401 - a fixture
-from stored_run import EVIL, make_doubtful_results, make_results, write_run
+from stored_run import EVIL, make_results, make_results_with_warnings, write_run
 
 pytestmark = pytest.mark.usefixtures("children")
 FAST = {"processes": 2, "iters": 20, "threads": 1, "warmup": 1}
@@ -83,8 +83,8 @@ def test_text_of_others_is_no_markup_in_a_notebook(tmp_path: Path) -> None:
     assert not re.search(r"https?://|src=|url\(", re.sub(r"&\w+;[^<]*", "", html))
 
 
-def test_doubts_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None:
-    write_run(tmp_path / "r", [*make_doubtful_results(), *make_results()[4:]])
+def test_warnings_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None:
+    write_run(tmp_path / "r", [*make_results_with_warnings(), *make_results()[4:]])
     run = enginebench.read(tmp_path / "r")
     html = run._repr_html_()
     marked = [row for row in run.rows if row.p50_ms and row.validity != "valid"]

@@ -43,7 +43,7 @@ def check_module(artifact: Artifact) -> ModelRef:
             f"{ref.text}: a bundle of PyTorch holds the source of its module, and this one has none of its own. Run it "
             "as package.module:factory, or deliver an ONNX engine, which needs no source"
         )
-    if any(caveat.code == "state_restored" for caveat in artifact.caveats):
+    if any(warning.code == "state_restored" for warning in artifact.warnings):
         raise ArtifactError(
             f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the run. "
             "Deliver an ONNX engine, or make the state an input and an output"

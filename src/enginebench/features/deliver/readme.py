@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.names import show_engine
 from enginebench.core.shapes import concrete_shape, format_input_shapes
+from enginebench.core.warnings import format_warning
 from enginebench.report.markdown import escape
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_range, format_significant
 from enginebench.runs.bundles import Bundle
@@ -39,7 +39,7 @@ def format_readme(bundle: Bundle) -> str:
         *(f"| {name} | {escape(value)} |" for name, value in _list_figures(bundle)),
         "",
     ]
-    warnings = [f"- {escape(format_caveat(caveat))}" for caveat in bundle.caveats]
+    warnings = [f"- {escape(format_warning(warning))}" for warning in bundle.warnings]
     lines += ["Warnings of that measurement:", "", *warnings, ""] if warnings else []
     lines += ["`bundle.json` has all of it, with the SHA-256 of every file and where the model comes from.", ""]
     return "\n".join(lines)

@@ -163,21 +163,21 @@ def deliver_row(
         reporter.step(f"{result.id}: checking the bundle")
         reason = check_bundle(stage, bundle, force=force)
         writing.verify_copy(stage, bundle)
-    doubts = [clean_text(caveat.message) for caveat in bundle.caveats]
-    if doubts:  # what they advise is for the run, and its options are none of this verb
-        doubts.append(f"what to do about them: {format_command('report', str(root), options=[('--warnings', None)])}")
+    warnings = [clean_text(warning.message) for warning in bundle.warnings]
+    if warnings:  # what they advise is for the run, and its options are none of this verb
+        warnings.append(f"what to do about them: {format_command('report', str(root), options=[('--warnings', None)])}")
     if bundle.figures.validity != "valid":
-        doubts.insert(0, "its absolute times were disturbed")
+        warnings.insert(0, "its absolute times were disturbed")
     if described.ratio_validity == "not_given":
-        doubts.insert(0, f"no ratio: {described.ratio_reason}")
+        warnings.insert(0, f"no ratio: {described.ratio_reason}")
     if bundle.figures.outputs_agree is False:
-        doubts.insert(0, "its outputs do not agree with the reference of the run")
+        warnings.insert(0, "its outputs do not agree with the reference of the run")
     return DeliverDocument(
         bundle=str(out),
         row=result.id,
         files=("bundle.json", *(file.path for file in bundle.files)),
         checked=reason is None,
-        notes=(*([reason] if reason else []), *format_missing(document), *doubts),
+        notes=(*([reason] if reason else []), *format_missing(document), *warnings),
     )
 
 
@@ -306,7 +306,7 @@ def describe_bundle(
         drift=result.drift,
         scores=result.scores,
         effective_precision=result.effective_precision,
-        caveats=row.caveats,
+        warnings=row.warnings,
         measured_utc=result.measurements[0].started_utc,
         made_by={"enginebench": enginebench.__version__},
     )

@@ -91,7 +91,7 @@ def explain_refusal(result: Result) -> str | None:
         return f"there is no bundle program for {engine.backend} on {engine.device}"
     if engine.backend == "pytorch-compile" and engine.recipe is not None:
         return "torchao quantized its module, which a bundle does not do; deliver one of ort or openvino"
-    if any(caveat.code == "rewritten_graph" for artifact in result.artifacts for caveat in artifact.caveats):
+    if any(warning.code == "rewritten_graph" for artifact in result.artifacts for warning in artifact.warnings):
         return (
             f"{engine.backend} reads its graph only rewritten for each set of shapes, which a bundle does not do; "
             "deliver one of ort"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench import __version__
-from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import check_feeds, random_feeds
@@ -24,6 +23,7 @@ from enginebench.core.records import (
     MeasureSpec,
     TensorSpec,
 )
+from enginebench.core.warnings import make_warning
 from enginebench.engines.request import check_request, check_state, read_options
 from enginebench.features.fpga.entry import FPGA_SIM
 from enginebench.features.fpga.toolchain import find_tool_package
@@ -57,7 +57,7 @@ class FpgaSimBackend:
             parent_sha256=artifact.sha256,
             precision="int8",
             made_by={**artifact.made_by, "enginebench": __version__},
-            caveats=(*artifact.caveats, make_caveat("modelled", board=board.description)),
+            warnings=(*artifact.warnings, make_warning("modelled", board=board.description)),
         )
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FpgaSimEngine:
@@ -86,7 +86,7 @@ class FpgaSimBackend:
             h2d_ns=[copy_in for copy_in, _, _ in terms],
             d2h_ns=[copy_back for _, _, copy_back in terms],
             throughput_pipelined_per_s=1e9 / max(board.model_interval_ns(count) for count in cycles),
-            caveats=(make_caveat("modelled", board=board.description),),
+            warnings=(make_warning("modelled", board=board.description),),
         )
 
     def _open(self, artifact: Artifact, spec: EngineSpec, folder: Path) -> SimulatedBoard:

@@ -46,7 +46,7 @@ from enginebench.features.load.serving import Batcher, serve
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import load_all, open_for
-from enginebench.runs.child.watching import doubt_telemetry, open_gpu
+from enginebench.runs.child.watching import list_telemetry_warnings, open_gpu
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
@@ -100,7 +100,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
             reasons=sink.reasons,
             energy_mj=energy[0] if energy else None,
             gpu=seen,
-            caveats=doubt_telemetry(job.engine, gpu),
+            warnings=list_telemetry_warnings(job.engine, gpu),
         )
 
 

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.names import format_engine, format_precision, show_precision
-from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
+from enginebench.core.records import Capacity, EngineSpec, Machine, ResultWarning
 from enginebench.core.text import count_of
 from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
 from enginebench.stats.queueing import Limit, LoadPoint
@@ -74,7 +74,7 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
     finished: bool = True
     settings: LoadSettings | None = None
     preparation_s: float | None = None  # to load the model and to build and check engines; no part of the time budget
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     started_utc: str = ""
 
 

@@ -1,8 +1,8 @@
 """What `load` asks of a child process: to serve the requests of a board, and to release them."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.records import Artifact, BlockReading, Caveat, EngineSpec
+from enginebench.core.records import Artifact, BlockReading, EngineSpec, ResultWarning
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
@@ -15,7 +15,7 @@ class ServeAnswer(Struct, frozen=True, kw_only=True):
     reasons: dict[str, int] = {}  # why requests failed -> how many
     energy_mj: float | None = None  # of the device, in all
     gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):

@@ -14,15 +14,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.core.records import Caveat
+from enginebench.core.records import ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.features.load.arrivals import FEEDING, RELEASED, RELEASING, START, WRITTEN, MemoryBoard, create_board
 from enginebench.features.load.jobs import ArriveJob, ServeAnswer, ServeJob
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
-from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
+from enginebench.measure.watch import BlockWatch, join_readings, list_block_warnings, make_block
 from enginebench.runs.child.isolate import Child, child_environment, wait_until_sure
 from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 
@@ -59,7 +59,7 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
     share = 0.0 if find_kind(plan.job.engine.device) == "cpu" else FEEDING_SHARE
     engine_cpus, own_cpus = share_cpus(count * plan.job.streams * plan.job.engine.threads, share)
     alone = not set(engine_cpus) & set(own_cpus)
-    doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
+    warnings = () if alone else (make_warning("shared_cores", cores=len(engine_cpus)),)
     watch = BlockWatch(whole_cores((*engine_cpus, *own_cpus)))
     timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + plan.job.grace_s)
     with open_memory() as memory, open_memory() as ring, ExitStack() as stack:
@@ -87,7 +87,7 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
             with _name_child("engine"):
                 return join_answers([one.finish() for one in sorted(serving, key=lambda one: not one.lost)])
 
-        return _measure(plan, board, doubts, watch, serve)
+        return _measure(plan, board, warnings, watch, serve)
 
 
 def join_answers(answers: Sequence[ServeAnswer]) -> ServeAnswer:
@@ -104,7 +104,7 @@ def join_answers(answers: Sequence[ServeAnswer]) -> ServeAnswer:
         depth=sum(one.depth for one in answers),
         reasons=dict(reasons),
         energy_mj=sum(energy) if len(energy) == count else None,
-        caveats=tuple(caveat for one in answers for caveat in one.caveats),
+        warnings=tuple(warning for one in answers for warning in one.warnings),
     )
 
 
@@ -148,7 +148,7 @@ def copy_stamps(board: MemoryBoard) -> Stamps:
 
 
 def _measure(
-    plan: Plan, board: MemoryBoard, known: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
+    plan: Plan, board: MemoryBoard, known: Sequence[ResultWarning], watch: BlockWatch, serve: Callable[[], ServeAnswer]
 ) -> LoadPoint:
     failure: BaseException | None = None
     answer: ServeAnswer | None = None
@@ -164,12 +164,12 @@ def _measure(
     stamps = copy_stamps(board)  # of an interrupted probe the server may still be at work
     window_ns = max(0, int(stamps.done.max()) - int(board.head[START]))
     block = make_block(0, 1, window_ns, reading)
-    doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
+    warnings = [*known, *(answer.warnings if answer else ()), *list_block_warnings([block])]
     if failure is not None:
         planned = came if plan.job.query else board.count
         reason = failure.reason if isinstance(failure, ChildFailed) else str(failure)
         reason = INTERRUPTED if isinstance(failure, KeyboardInterrupt) else reason
-        doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=reason))
+        warnings.append(make_warning("cut_short", came=came, planned=planned, reason=reason))
     reasons = answer.reasons if answer else {}
     point = describe_point(
         stamps,
@@ -182,7 +182,7 @@ def _measure(
         row=plan.row,
         energy_mj=answer.energy_mj if answer else None,
         reason=max(reasons, key=lambda text: reasons[text], default=""),
-        doubts=tuple(doubts),
+        warnings=tuple(warnings),
         block=block,
     )
     if answer is not None and window_ns:

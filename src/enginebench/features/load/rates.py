@@ -226,7 +226,7 @@ class Prober:
         known = [point for point in waiting if point.row == plan.row]
         same = known and self._artifacts.get(plan.row) == self.rows[plan.row].artifact and known[0].qps == plan.qps
         # Of so many requests, as far as it got; None: of as many as came.
-        if same and (planned in (None, known[0].offered) or was_cut_short(known[0].caveats)):
+        if same and (planned in (None, known[0].offered) or was_cut_short(known[0].warnings)):
             waiting.remove(known[0])
             self._spent_s += known[0].seconds
             self._start_s[plan.row] = _measure_start_s(known[0])

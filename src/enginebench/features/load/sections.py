@@ -206,14 +206,14 @@ def format_verdicts(document: LoadDocument) -> Iterator[str]:
 
 
 def list_load_warnings(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
-    """(who has it, the sentence) of every doubt; those that differ in their numbers alone are one."""
+    """(who has it, the sentence) of every warning; those that differ in their numbers alone are one."""
     every = {row.id: (format_row(row), "") for row in document.rows}
-    noted = [(point.row, point.caveats) for point in document.points]
+    noted = [(point.row, point.warnings) for point in document.points]
     for having, text, _ in gather_notes(noted):
         points = sum(row in having for row, _ in noted)
         few = f"{len(having)} of {points} points" if len(having) < points else ""
         yield ", ".join(filter(None, (name_having(having, every), few))), text
-    yield from (text for _, text, _ in gather_notes([("", document.caveats)]))
+    yield from (text for _, text, _ in gather_notes([("", document.warnings)]))
 
 
 Named: TypeAlias = Sequence[tuple[str, LoadPoint]]  # with the name of its configuration

@@ -200,7 +200,7 @@ class Loading:
             verdicts=self._prober.verdicts,
             machine=self._machine,
             finished=finished,
-            caveats=self._machine.caveats,
+            warnings=self._machine.warnings,
             settings=replace(settings, arrivals=hide_home(settings.arrivals)),
             preparation_s=self._prober.preparation_s,
             started_utc=self._started_utc,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.records import Capacity, Caveat, Result, Validity
+from enginebench.core.records import Capacity, Result, ResultWarning, Validity
 from enginebench.core.shapes import free_batch
 from enginebench.features.load.document import LoadSettings
 from enginebench.features.load.rates import LoadCandidate, Prober, make_bench, name_row
@@ -66,7 +66,7 @@ class Carried(Struct, frozen=True, kw_only=True):
     per_s: float | None = None
     capacity: Capacity | None = None
     validity: Validity
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
 
 
 def load_row(
@@ -92,5 +92,5 @@ def load_row(
         per_s, capacity = prober.measure_offline(bench).achieved_per_s, None
     else:
         per_s, capacity = None, prober.search_capacity(bench, earlier)
-    validity, caveats = judge_search([*prober.pilots, *prober.points])
-    return Carried(per_s=per_s, capacity=capacity, validity=validity, caveats=caveats)
+    validity, warnings = judge_search([*prober.pilots, *prober.points])
+    return Carried(per_s=per_s, capacity=capacity, validity=validity, warnings=warnings)

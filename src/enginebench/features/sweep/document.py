@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Capacity, Caveat, Estimate, Result, Score, Status, Validity, Verdict
+from enginebench.core.records import Capacity, Estimate, Result, ResultWarning, Score, Status, Validity, Verdict
+from enginebench.core.warnings import make_warning
 from enginebench.report.run.rows import Row
 from enginebench.stats.quantiles import median
 
@@ -32,7 +32,7 @@ class SweepRow(Struct, frozen=True, kw_only=True):
     capacity: Capacity | None = None
     energy_mj: float | None = None
     engine_version: str | None = None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     result: str = ""  # of the row's file, below the store
     # Beside those of a run.
     environment: str = ""  # of `machines`
@@ -120,18 +120,18 @@ class SweepDocument(Struct, frozen=True, kw_only=True):
     started_utc: str = ""
 
 
-_OWN = {"result", "machines", "caveats"}
+_OWN = {"result", "machines", "warnings"}
 _SHARED = tuple({field.name for field in fields(SweepRow)} & {field.name for field in fields(Row)} - _OWN)
 
 
 def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRow:
     """The row of a run, whose folder is that one below the store, as a row of a sweep."""
     count = len({m.machine for m in result.measurements}) or 1
-    doubts = (*row.caveats, *([make_caveat("several_machines", count=count)] if count > 1 else []))
+    warnings = (*row.warnings, *([make_warning("several_machines", count=count)] if count > 1 else []))
     kernels = [median(m.reference_ns) for m in result.measurements if m.reference_ns]
     return SweepRow(
         **{name: getattr(row, name) for name in _SHARED},
-        caveats=doubts,
+        warnings=warnings,
         result=f"{folder}/rows/{row.id}.json",
         environment=environment,
         reference_ms=median(kernels) / 1e6 if kernels else None,

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.store import check_regular, encode, explain_access, parsing, write_atomic
 from enginebench.core.text import clean_text, count_of
+from enginebench.core.warnings import format_warning
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, price
 from enginebench.features.sweep.reading import holds_sweep, read_sweep
 from enginebench.features.sweep.sections import COLUMNS, group_cells, list_rest, list_sweep, rank_cell, summarize_sweep
@@ -112,7 +112,7 @@ def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
     return {
         "title": clean_text(f"{cell.engine} {cell.precision} batch {cell.batch} {cell.scope}"),
         "facts": [(name, clean_text(value)) for name, value in facts if value],
-        "warnings": [clean_text(format_caveat(caveat)) for caveat in row.caveats],
+        "warnings": [clean_text(format_warning(warning)) for warning in row.warnings],
     }
 
 

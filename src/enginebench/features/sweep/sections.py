@@ -186,7 +186,7 @@ def format_warnings(rows: Sequence[SweepRow]) -> Iterator[str]:
     """What a `?` stands for, then every warning with the number of its rows, the commonest first."""
     if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
         yield "? a single trial, or too few samples for this percentile"
-    found = gather_notes((str(number), row.caveats) for number, row in enumerate(rows))
+    found = gather_notes((str(number), row.warnings) for number, row in enumerate(rows))
     for having, text, _ in sorted(found, key=lambda one: len(one[0]), reverse=True):
         yield f"{'all' if len(having) == len(rows) else f'{len(having)} of {len(rows)}'}: {text}"
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
 from enginebench.core.names import row_id
@@ -19,16 +18,17 @@ from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import (
     Artifact,
     Availability,
-    Caveat,
     EngineSpec,
     LayerProfile,
     Measurement,
     MeasureSpec,
+    ResultWarning,
     ShapeRange,
     TensorSpec,
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
+from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import PROCESS, Composed, Reader
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
 from enginebench.engines.backends.tensorrt.settings import (
@@ -139,7 +139,9 @@ class TrtexecBackend(PlanBackend):
             settings = fit_to_version(settings, tool.version)
         layers = str(Path(plan).with_suffix(".layers.json"))
         argv = compose_build(tool, artifact.path, plan, settings, layers, _list_extra(options))
-        return Composed(tuple(argv), tool.version_text, (*doubt_version(version), *doubt_opset(artifact, tool)))
+        return Composed(
+            tuple(argv), tool.version_text, (*list_version_warnings(version), *list_opset_warnings(artifact, tool))
+        )
 
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
@@ -147,7 +149,7 @@ class TrtexecBackend(PlanBackend):
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         argv = compose_measure(tool, artifact.path, self._time_settings(artifact, spec, options, measure))
-        return Composed(tuple(argv), tool.version_text, doubt_version(version))
+        return Composed(tuple(argv), tool.version_text, list_version_warnings(version))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         options, tool = _read(spec)
@@ -219,8 +221,8 @@ class TrtexecBackend(PlanBackend):
 
     def _build(
         self, artifact: Artifact, tool: Trtexec, settings: BuildSettings, options: dict[str, str], plan: Path
-    ) -> tuple[Caveat, ...]:
-        """Builds `plan`, with its log and its layers beside it; returns the caveats."""
+    ) -> tuple[ResultWarning, ...]:
+        """Builds `plan`, with its log and its layers beside it; returns the warnings."""
         layers = str(plan.with_suffix(".layers.json"))
         settings = self._adapt_cache(settings, tool, plan)
         argv = compose_build(tool, artifact.path, str(plan), settings, layers, _list_extra(options))
@@ -231,7 +233,7 @@ class TrtexecBackend(PlanBackend):
         if TIMING_CACHE_LOST.search(outcome.text):
             self._note("TensorRT went on without the timing cache, which it cannot read")
         random = settings.weak_typing and settings.precision == "int8" and not settings.calib_cache
-        return (make_caveat("random_calibration.tensorrt"),) if random else ()
+        return (make_warning("random_calibration.tensorrt"),) if random else ()
 
     def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
         """The settings with a calibration cache that trtexec's calibrator reads: a copy beside the plan, if need be."""
@@ -386,16 +388,16 @@ def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
     return executable.read_trtexec(executable.require_trtexec(options["path"] or None))
 
 
-def doubt_version(version: str | None) -> tuple[str, ...]:
-    """The caveat on a version newer than those whose options are known; an installed tool lists its own."""
+def list_version_warnings(version: str | None) -> tuple[str, ...]:
+    """The warning on a version newer than those whose options are known; an installed tool lists its own."""
     newest = executable.NEWEST[:2]
     if version is None or executable.parse_version(version)[:2] <= newest:
         return ()
     return (f"the options of TensorRT {version} are not known: this is the command of {newest[0]}.{newest[1]}",)
 
 
-def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
-    """The caveat on a command for a graph that this version reads as another one."""
+def list_opset_warnings(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
+    """The warning on a command for a graph that this version reads as another one."""
     newest = find_newest_opset(tool.version_text)
     if (artifact.opset or 0) <= newest:
         return ()

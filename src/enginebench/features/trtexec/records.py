@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.records import Caveat, Estimate
+from enginebench.core.records import Estimate, ResultWarning
 
 RunStatus = Literal["passed", "failed", "unknown"]
 Quantity = Literal[
@@ -148,4 +148,4 @@ class TimesDocument(Struct, frozen=True, kw_only=True):
     nonfinite: int = 0
     layout: str = "trtexec"
     notes: tuple[str, ...] = ()
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")

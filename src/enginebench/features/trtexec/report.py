@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import format_caveat
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import Estimate, LayerTime
 from enginebench.core.store import JsonObject
+from enginebench.core.warnings import format_warning
 from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
 from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
@@ -115,7 +115,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
     notes = [*log.notes]
     if times is not None:
         notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
-        notes += [*times.notes, *map(format_caveat, times.caveats)]
+        notes += [*times.notes, *map(format_warning, times.warnings)]
     else:
         notes += note_streams(log)
     for document in (case.profile, layers):

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.records import Caveat, Estimate
+from enginebench.core.records import Estimate, ResultWarning
 from enginebench.core.text import count_of
+from enginebench.core.warnings import make_warning
 from enginebench.features.trtexec.other_times import Column
 from enginebench.features.trtexec.records import ROWS, LogRun, Quantity, Stat, TimesDocument
 from enginebench.features.trtexec.trace import Trace
@@ -94,7 +94,7 @@ def summarize_trace(
         nonfinite=nonfinite,
         layout=trace.layout,
         notes=(*trace.notes, *note_times(timed.columns), *note_streams(log)),
-        caveats=tuple(list_doubts(n, nonfinite)),
+        warnings=tuple(list_sample_count_warnings(n, nonfinite)),
     )
     return document, timed
 
@@ -305,8 +305,8 @@ def estimate_mean(series: Column, time: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, level=LEVEL, n=n, method=method)
 
 
-def list_doubts(n: int, nonfinite: int) -> Iterator[Caveat]:
+def list_sample_count_warnings(n: int, nonfinite: int) -> Iterator[ResultWarning]:
     if n < min_samples(0.99):
-        yield make_caveat("too_few_samples.queries", n=n, needed=min_samples(0.99))
+        yield make_warning("too_few_samples.queries", n=n, needed=min_samples(0.99))
     if nonfinite:
-        yield make_caveat("nonfinite.times", count=nonfinite)
+        yield make_warning("nonfinite.times", count=nonfinite)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Block, Caveat, Gpu, Measurement
+from enginebench.core.records import Block, Gpu, Measurement, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.stats.plans.layers import NS_PER_MS, PlanFiles, read_layer_info
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ToolFiles(PlanFiles):
     ) -> Measurement:
         """One process of a tool that times itself: its own clock, all samples in one block that nobody watched.
 
-        What its log says otherwise than the times, or than the settings that were asked for, is a caveat.
+        What its log says otherwise than the times, or than the settings that were asked for, is a warning.
         """
         import numpy as np
 
@@ -59,7 +59,7 @@ class ToolFiles(PlanFiles):
             warmup_dropped=document.warmup_dropped + (run.warmup_queries or 0) + start,
             throughput_pipelined_per_s=document.images_per_s,
             gpu=Gpu(index=device, name=run.device, driver="", memory_bytes=memory_bytes) if run.device else None,
-            caveats=(*compare_with_log(document, run), *check_switches(run, settings)),
+            warnings=(*compare_with_log(document, run), *check_switches(run, settings)),
             **samples,  # type: ignore[arg-type]
         )
 
@@ -67,8 +67,8 @@ class ToolFiles(PlanFiles):
         return {tensor.name: tensor.dtype for tensor in read_layer_info(layers).io if tensor.dtype}
 
 
-def compare_with_log(document: TimesDocument, run: LogRun) -> Iterator[Caveat]:
-    """A doubt for each median that the log prints otherwise than the times give it, and what trtexec warned about."""
+def compare_with_log(document: TimesDocument, run: LogRun) -> Iterator[ResultWarning]:
+    """A warning for each median that the log prints otherwise than the times give it, and what trtexec warned about."""
     for name in ("latency_ms", "gpu_compute_ms"):
         printed: Stat | None = getattr(run, name)
         computed = document.trtexec.get(name)
@@ -76,16 +76,16 @@ def compare_with_log(document: TimesDocument, run: LogRun) -> Iterator[Caveat]:
             continue
         if abs(printed.median - computed.median) > MEDIAN_TOLERANCE * abs(computed.median):
             figures = {"printed_ms": printed.median, "computed_ms": computed.median}
-            yield make_caveat("log_disagrees.median", what=name.removesuffix("_ms"), **figures)
+            yield make_warning("log_disagrees.median", what=name.removesuffix("_ms"), **figures)
     for text in run.warnings:
         if "bound by Enqueue Time" in text:
-            yield make_caveat("enqueue_bound.tool", warning=text.lstrip("* "))
+            yield make_warning("enqueue_bound.tool", warning=text.lstrip("* "))
         elif "GPU compute time is unstable" in text:
-            yield make_caveat("not_settled.tool", warning=text.lstrip("* "))
+            yield make_warning("not_settled.tool", warning=text.lstrip("* "))
 
 
-def check_switches(run: LogRun, settings: RunSettings) -> Iterator[Caveat]:
-    """A caveat for each switch that the log shows set differently from what was asked for."""
+def check_switches(run: LogRun, settings: RunSettings) -> Iterator[ResultWarning]:
+    """A warning for each switch that the log shows set differently from what was asked for."""
     asked: dict[str, bool | int] = {"cuda_graph": settings.cuda_graph, "data_transfers": settings.transfers}
     asked |= {"spin_wait": settings.spin_wait, "streams": settings.streams}
     for name, value in asked.items():
@@ -93,7 +93,7 @@ def check_switches(run: LogRun, settings: RunSettings) -> Iterator[Caveat]:
         if seen not in (None, value):
             texts = {"asked": _show(value), "seen": _show(seen)}
             failed = name == "cuda_graph" and value
-            yield make_caveat(
+            yield make_warning(
                 "cuda_graph_failed" if failed else "log_disagrees.switch", switch=name.replace("_", " "), **texts
             )
 

@@ -7,8 +7,8 @@ from typing import Annotated, TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
+from enginebench.core.warnings import format_warning
 from enginebench.features.trtexec import files, times
 from enginebench.features.trtexec import log as logs
 from enginebench.features.trtexec.folder import explain_kind, find_profile, read_compute_ms
@@ -82,7 +82,7 @@ def list_times(document: TimesDocument) -> list[Section]:
     intervals = document.intervals.get("latency_ms", {})
     bounds = [text for label in ("50", "99") if (text := format_bounds(label, intervals.get(label)))]
     below += [f"95% within this run: {', '.join(bounds)}"] if bounds else []
-    below += [*document.notes, *map(format_caveat, document.caveats)]
+    below += [*document.notes, *map(format_warning, document.warnings)]
     return [Section(title=", ".join(facts), parts=(*_list_stats(document), *make_notes(below)))]
 
 

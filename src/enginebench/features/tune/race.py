@@ -182,7 +182,7 @@ class Final:
     @property
     def beaten(self) -> bool:
         """Whether the challenger was shown to be faster than the best default: by a verdict, or by so much that no
-        doubt about the ratio, or want of trials, changes who is the faster one."""
+        warning about the ratio, or want of trials, changes who is the faster one."""
         found = self.compare(self.best_default) if self.best_default else None
         shown = found is not None and (found.verdict == "faster" or found.clear)
         return shown and self.challenger not in self.failed

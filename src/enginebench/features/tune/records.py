@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Caveat, Estimate, Machine, RatioValidity, Validity, Verdict
+from enginebench.core.records import Estimate, Machine, RatioValidity, ResultWarning, Validity, Verdict
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.features.tune.space import Goal, Setting
 from enginebench.runs.folder import RunRequest, check_inside, hide_paths
@@ -155,7 +155,7 @@ class Finalist(Struct, frozen=True, kw_only=True):
     ratio: Estimate | None
     reason: str | None = None  # why it was not measured, or why there is no verdict
     validity: Validity = "valid"
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class FrontierPoint(Struct, frozen=True, kw_only=True):
@@ -200,5 +200,5 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     proposed_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     validity: Validity = "valid"  # the worst of the final
-    caveats: tuple[Caveat, ...] = ()  # of the machine
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")  # of the machine
     started_utc: str = ""

@@ -179,12 +179,12 @@ def _format_open(document: TuneDocument) -> str:
 def list_final_warnings(document: TuneDocument) -> Iterator[str | tuple[str, str]]:
     """Every warning about rows of the final, then those about the machine."""
     every = {row.candidate: (row.candidate, "") for row in document.final}
-    for having, text, _ in gather_notes([(row.candidate, row.caveats) for row in document.final]):
+    for having, text, _ in gather_notes([(row.candidate, row.warnings) for row in document.final]):
         yield name_having(having, every), text
     if shaky := [one.candidate for one in document.candidates if one.validity != "valid"]:
         text = f"the race was disturbed for {count_of(len(shaky), 'settings')}, which may have been dropped for that: "
         yield f"{text}{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}"
-    yield from (text for _, text, _ in gather_notes([("", document.caveats)]))
+    yield from (text for _, text, _ in gather_notes([("", document.warnings)]))
 
 
 NAME, TITLE = "frontier", "Speed over quality"

@@ -134,7 +134,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         finished=search.record.finished,
         proposed_by=tuple(proposed_by),
         validity=find_worst(one.validity for one in finalists),
-        caveats=machine.caveats,
+        warnings=machine.warnings,
     )
 
 
@@ -209,7 +209,7 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
     final = search.final
     result = search.track.find_result(setting, final=True)
     found = final.compare(setting.name) if final and setting.name != final.challenger else None
-    validity, caveats = search.track.judge(setting, final=True)
+    validity, warnings = search.track.judge(setting, final=True)
     return Finalist(
         candidate=setting.name,
         id=result.id if result else "",
@@ -219,7 +219,7 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
         ratio=found.ratio if found else None,
         reason=(final and final.failed.get(setting.name)) or ("; ".join(found.reasons) if found else None) or None,
         validity=validity,
-        caveats=caveats,
+        warnings=warnings,
     )
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
 from enginebench.core.recipes import find_graph_precision, find_start
-from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Precision, Result, Validity
+from enginebench.core.records import Artifact, Drift, MeasureSpec, Precision, Result, ResultWarning, Validity
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
@@ -195,7 +195,7 @@ class Track(Protocol):
     def count_laps(self, setting: Setting) -> int:
         """Trials of the race that a setting has run."""
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         """(verdict, warnings) on the trials that a setting has run."""
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
@@ -253,12 +253,12 @@ class TimedTrack:
         result = self.find_result(setting)
         return len(result.measurements) if result else 0
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         result = self.find_result(setting, final=final)
         if result is None or not result.measurements:
             return "valid", ()
-        validity, doubts = judge(result.measurements)
-        return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.caveats), *doubts]))
+        validity, warnings = judge(result.measurements)
+        return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.warnings), *warnings]))
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         a, b = (self.find_result(setting, final=True) for setting in (base, candidate))

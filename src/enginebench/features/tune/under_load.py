@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
-from enginebench.core.records import Capacity, Caveat, Result, Validity
+from enginebench.core.records import Capacity, Result, ResultWarning, Validity
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
@@ -36,7 +36,7 @@ class StoredTrial(Struct, frozen=True, kw_only=True):
     capacity: Capacity | None = None
     achieved_per_s: float | None = None
     validity: Validity = "valid"
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class Trials(Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class LoadTrack:
             timeout_s=limit_s,
             reporter=self._reporter,
         )
-        lap = replace(lap, validity=found.validity, caveats=found.caveats)
+        lap = replace(lap, validity=found.validity, warnings=found.warnings)
         if (capacity := found.capacity) is None:
             return replace(lap, achieved_per_s=found.per_s, lap=make_trial(found.per_s, "no responses"))
         why_not = f"no rate that meets {capacity.limit_ms:g} ms was found within {limit_s:g} s"
@@ -123,9 +123,9 @@ class LoadTrack:
     def count_laps(self, setting: Setting) -> int:
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         laps = [lap for lap in self._laps if (lap.candidate, lap.final) == (setting.name, final)]
-        return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.caveats))
+        return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.warnings))
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         if found.ratio is None:
@@ -133,9 +133,9 @@ class LoadTrack:
         laps = [[lap for lap in self._laps if lap.final and lap.candidate == s.name] for s in (base, candidate)]
         marked = [sum(lap.validity != "valid" for lap in side) / max(len(side), 1) for side in laps]
         validity, why = grade_ratio(found.ratio, marked, found.autocorrelation)
-        doubts = [f"the validity of the ratio is {validity}: {why}"] if why else []
+        warnings = [f"the validity of the ratio is {validity}: {why}"] if why else []
         verdict = found.verdict if disturbed_alike(marked) else "not_shown"  # else it may be that of the disturbance
-        reasons = (*found.reasons, *doubts)
+        reasons = (*found.reasons, *warnings)
         return replace(found, verdict=verdict, ratio_validity=validity, ratio_reason=why, reasons=reasons)
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Artifact, Normalize
 from enginebench.core.store import write_atomic
+from enginebench.core.warnings import make_warning
 from enginebench.models.onnx.source import PREPROCESS_KEY, load_graph, read_metadata, read_onnx, walk_nested_nodes
 from enginebench.models.task import take_bytes
 
@@ -43,7 +43,7 @@ def put_first(artifact: Artifact, known: Normalize) -> Artifact:
     return replace(made, path=str(out), sha256=found.sha256, files=found.files)
 
 
-def doubt_twice(artifacts: Sequence[Artifact], known: Normalize) -> tuple[Artifact, ...]:
+def warn_of_two_normalizations(artifacts: Sequence[Artifact], known: Normalize) -> tuple[Artifact, ...]:
     """The artifacts; with a warning if the graph normalizes what was normalized, which no engine can see."""
     graph = next((artifact for artifact in artifacts if artifact.kind == "onnx"), None)
     if graph is None or not any(known.mean):  # of 0: only scaled, as whoever gave it knows
@@ -53,5 +53,5 @@ def doubt_twice(artifacts: Sequence[Artifact], known: Normalize) -> tuple[Artifa
         name = next((node.output[0] for node in nodes if name in node.input), "")
     name = next((node.output[0] for node in nodes if name in node.input and node.op_type == "Transpose"), name)
     found = [node.op_type for node in nodes if name in node.input and node.op_type in NORMALIZING]
-    doubts = (make_caveat("external_preprocess.twice", operator=found[0]),) if found else ()
-    return tuple(replace(artifact, caveats=(*artifact.caveats, *doubts)) for artifact in artifacts)
+    warnings = (make_warning("external_preprocess.twice", operator=found[0]),) if found else ()
+    return tuple(replace(artifact, warnings=(*artifact.warnings, *warnings)) for artifact in artifacts)

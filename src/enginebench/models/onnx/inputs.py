@@ -19,13 +19,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto, NodeProto, TensorProto
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
 from enginebench.core.records import TEXT, Artifact, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
 from enginebench.core.text import first_line
+from enginebench.core.warnings import make_warning
 from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
 from enginebench.models.onnx.source import load_graph, read_metadata, walk_nested_nodes
 
@@ -65,7 +65,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
 
 
 def complete_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
-    """The artifact with what its inputs are like where nobody gives one; a caveat says each length that is chosen."""
+    """The artifact with what its inputs are like where nobody gives one; a warning says each length that is chosen."""
     model = load_graph(Path(artifact.path))
     reader = _Reader(model)
     specs = reader.guess_all(artifact.inputs)
@@ -90,15 +90,15 @@ def complete_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | 
     outputs = _mend_outputs(artifact.outputs, found, tried)
     turned = {axis for knob in knobs for axis in knob.axes}
     chosen = {spec.name: concrete_shape(spec, 1) for spec in found if not turned.isdisjoint(spec.shape)}
-    doubts = list(artifact.caveats)
+    warnings = list(artifact.warnings)
     if chosen:
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
         option = format_shapes(chosen)
         if tried is not None and tried.refusal:
-            doubts.append(make_caveat("chosen_shapes.refused", shapes=told, option=option, why=tried.refusal))
+            warnings.append(make_warning("chosen_shapes.refused", shapes=told, option=option, why=tried.refusal))
         else:
-            doubts.append(make_caveat("chosen_shapes", shapes=told, option=option))
-    return replace(artifact, inputs=found, outputs=outputs, caveats=tuple(doubts))
+            warnings.append(make_warning("chosen_shapes", shapes=told, option=option))
+    return replace(artifact, inputs=found, outputs=outputs, warnings=tuple(warnings))
 
 
 def guess_values(artifact: Artifact) -> tuple[TensorSpec, ...]:

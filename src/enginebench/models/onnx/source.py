@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import UNKNOWN_RANK
 from enginebench.core.errors import ArtifactError, ParseError, explaining, importing
 from enginebench.core.names import format_precision
 from enginebench.core.protocols import Array
 from enginebench.core.recipes import RECIPES
-from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
+from enginebench.core.records import TEXT, Artifact, Precision, Recipe, ResultWarning, TensorSpec
 from enginebench.core.shapes import name_axes
 from enginebench.core.store import explain_access, explain_reading, hash_files, parsing, refuse_pointer
+from enginebench.core.warnings import make_warning
 
 with importing("onnx", 'pip install "enginebench[ort]"'):
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
@@ -45,7 +45,7 @@ QUANTIZED_OPS = frozenset(
 FLOAT8_TYPES = {TensorProto.DataType.Value(f"FLOAT8{kind}") for kind in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ")}
 PRECISION_KEY = "enginebench.precision"
 PREPROCESS_KEY = "enginebench.preprocess_sha256"
-CAVEATS_KEY = "enginebench.caveats"
+WARNINGS_KEY = "enginebench.caveats"
 PARENT_KEY = "enginebench.parent_sha256"
 CALIBRATION_KEY = "enginebench.calibration"
 KEPT_KEY = "enginebench.kept_fp32"
@@ -67,7 +67,7 @@ def describe_origin(
     *,
     parent_sha256: str,
     preprocess_sha256: str | None,
-    caveats: tuple[Caveat, ...] = (),
+    warnings: tuple[ResultWarning, ...] = (),
     kept_fp32: tuple[str, ...] = (),
     excluded: tuple[str, ...] = (),
     calibration: str = "",
@@ -80,7 +80,7 @@ def describe_origin(
         EXCLUDED_KEY: "\n".join(excluded),
         CALIBRATION_KEY: calibration,
         PREPROCESS_KEY: preprocess_sha256 or "",
-        CAVEATS_KEY: msgspec.json.encode(caveats).decode() if caveats else "",
+        WARNINGS_KEY: msgspec.json.encode(warnings).decode() if warnings else "",
     }
 
 
@@ -110,8 +110,8 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
     of_floats = () if recipe else _read_floats(model)[1]
     origin = read_metadata(model)
     calibration, preprocess = origin.get(CALIBRATION_KEY), origin.get(PREPROCESS_KEY, "")
-    with parsing(path, "warnings as JSON", where=CAVEATS_KEY, advice="Quantize or export it again"):
-        stored = msgspec.json.decode(origin.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
+    with parsing(path, "warnings as JSON", where=WARNINGS_KEY, advice="Quantize or export it again"):
+        stored = msgspec.json.decode(origin.get(WARNINGS_KEY) or "[]", type=tuple[ResultWarning, ...])
     return Artifact(
         kind="onnx",
         model=str(path),
@@ -125,7 +125,7 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
         preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
         excluded=tuple(origin.get(EXCLUDED_KEY, "").splitlines()),
         made_with={"calibration": calibration} if calibration else {},
-        caveats=tuple(dict.fromkeys((*stored, *of_floats))),
+        warnings=tuple(dict.fromkeys((*stored, *of_floats))),
         opset=read_opset(model),
     )
 
@@ -268,8 +268,8 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
     return _read_floats(model)[0], None
 
 
-def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
-    """(the precision of a graph without quantized nodes, the doubts that it does not tell all).
+def _read_floats(model: ModelProto) -> tuple[Precision, tuple[ResultWarning, ...]]:
+    """(the precision of a graph without quantized nodes, the warnings that it does not tell all).
 
     It is the type of most weights, else that of most inputs and outputs. Where these tell nothing shorter than FP32,
     it is what the file says that it was made as: a transform may leave inputs and outputs as they were.
@@ -286,9 +286,9 @@ def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
         told = read_metadata(model).get(PRECISION_KEY)
         precision = next((p for p in FLOATS.values() if p == told), precision)
     doubles = sizes[FP64] + counted.pop(FP64, 0)
-    found = [make_caveat("double_precision", precision=precision)] if doubles > counted.total() else []
+    found = [make_warning("double_precision", precision=precision)] if doubles > counted.total() else []
     if packed := sorted(PACKED.intersection(node.op_type for node in nodes)):
-        found.append(make_caveat("packed_weights", operators=", ".join(packed), precision=precision))
+        found.append(make_warning("packed_weights", operators=", ".join(packed), precision=precision))
     return precision, tuple(found)
 
 

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError, explaining, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact
 from enginebench.core.text import list_some
+from enginebench.core.warnings import make_warning
 from enginebench.models.precision.calibration import Calibration, Method, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
 from enginebench.models.precision.graph import (
@@ -220,7 +220,7 @@ def calibrate(
     cut = (percentile or DEFAULT_PERCENTILE) if method == "percentile" else None
     if method != "minmax":
         ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut)
-    doubts = [make_caveat("nonfinite.tensors", count=len(infinite), names=list_some(infinite))] if infinite else []
+    warnings = [make_warning("nonfinite.tensors", count=len(infinite), names=list_some(infinite))] if infinite else []
     calibration = Calibration(
         model=artifact.model,
         model_sha256=artifact.sha256,
@@ -234,7 +234,7 @@ def calibrate(
         seed=data.seed,
         ranges=ranges,
         made_by=read_versions(("onnx", "numpy", "onnxruntime")),
-        caveats=(*data.caveats, *doubts),
+        warnings=(*data.warnings, *warnings),
     )
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     return calibration

@@ -11,13 +11,13 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.records import Caveat
+from enginebench.core.records import ResultWarning
 from enginebench.core.store import check_regular, encode, read_record, write_atomic
+from enginebench.core.warnings import make_warning
 
 if TYPE_CHECKING:
     from enginebench.models.precision.calibration_data import CalibrationData
@@ -75,7 +75,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     seed: int = 0
     ranges: dict[str, TensorRange]
     made_by: dict[str, str] = {}
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
@@ -103,9 +103,9 @@ def check_preprocess(calibration: Calibration | CalibrationData, model: str, pre
         )
 
 
-def explain_external(what: str) -> Caveat:
-    """The caveat of ranges from inputs that our own Preprocess did not make."""
-    return make_caveat("external_preprocess", what=what)
+def explain_external(what: str) -> ResultWarning:
+    """The warning of ranges from inputs that our own Preprocess did not make."""
+    return make_warning("external_preprocess", what=what)
 
 
 def write_calibration_cache(calibration: Calibration, path: Path, tensorrt_version: str = "10.0.1") -> None:
@@ -157,7 +157,7 @@ def read_calibration_cache(path: Path) -> Calibration:
         preprocess_sha256=EXTERNAL,
         ranges=ranges,
         made_by={"tensorrt": header[1]},
-        caveats=(explain_external(f"ranges come from the calibration cache {path.name}"),),
+        warnings=(explain_external(f"ranges come from the calibration cache {path.name}"),),
     )
 
 

@@ -9,20 +9,20 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.array_files import ONLY, declare_arrays, read_array_file
-from enginebench.core.caveats import make_caveat
 from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
-from enginebench.core.records import Caveat, TensorSpec
+from enginebench.core.records import ResultWarning, TensorSpec
 from enginebench.core.shapes import find_batch_axes
 from enginebench.core.store import explain_reading, parsing, refuse_pointer, replace_atomic
+from enginebench.core.warnings import make_warning
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
@@ -30,8 +30,8 @@ from enginebench.models.samples import EXPECTED, drop_hidden, group_samples, joi
 from enginebench.models.task import (
     Preprocess,
     choose_preprocess,
-    doubt_preprocess,
     feed_digits,
+    list_preprocess_warnings,
     load_digits,
     preprocess_for,
 )
@@ -58,7 +58,7 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
     read: Callable[[int, int], dict[str, Array]]  # input name -> array [stop - start, ...]
     preprocess_sha256: str | None
     seed: int = 0
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     label: Callable[[int | None], Any] | None = None  # number of classes -> int64 [n]
     names: tuple[str, ...] | None = None  # of pictures: their paths in the folder
     apart: bool = False  # entries have no first axis to lie along: `read` gives one at a time
@@ -116,12 +116,12 @@ def open_data(
         return open_arrays(path, inputs, n)
     if path and {file.suffix.lower() for file in path.iterdir() if file.name[0] != "."} in ({".npy"}, {".npz"}):
         return open_given(text, inputs, n)
-    preprocess, guessed = choose_preprocess(model, input_size, inputs), doubt_preprocess(model, input_size)
+    preprocess, guessed = choose_preprocess(model, input_size, inputs), list_preprocess_warnings(model, input_size)
     if path is None:
         images = _open_sample_photos(preprocess, inputs, n, seed, split)
     else:
         images = open_images(path, preprocess, inputs, n, seed)
-    return replace(images, preprocess_sha256=EXTERNAL, caveats=guessed) if guessed else images
+    return replace(images, preprocess_sha256=EXTERNAL, warnings=guessed) if guessed else images
 
 
 def check_source(text: str) -> Path | None:
@@ -154,7 +154,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         read=read,
         preprocess_sha256=None,
         seed=seed,
-        caveats=(make_caveat("random_calibration.inputs", seed=seed, cure=advise_inputs()),),
+        warnings=(make_warning("random_calibration.inputs", seed=seed, cure=advise_inputs()),),
         apart=whole,
     )
 
@@ -331,7 +331,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
         read=read,
         preprocess_sha256=kept.preprocess_sha256 if kept else EXTERNAL,
         seed=kept.seed if kept else 0,
-        caveats=kept.caveats if kept else (external,),
+        warnings=kept.warnings if kept else (external,),
     )
 
 
@@ -391,7 +391,7 @@ def use_samples(
         n=len(kept),
         read=lambda start, stop: join_samples(kept[start:stop], inputs, stop - start),
         preprocess_sha256=EXTERNAL,
-        caveats=(explain_external(f"inputs come from {source}"),),
+        warnings=(explain_external(f"inputs come from {source}"),),
         apart=apart,
     )
 
@@ -405,7 +405,7 @@ class _Origin(Struct, frozen=True, kw_only=True):
     source: str
     preprocess_sha256: str | None
     seed: int
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
 
 
 def read_origin(path: Path) -> _Origin | None:
@@ -439,7 +439,9 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
             if name not in arrays:
                 arrays[name] = np.empty((data.n, *array.shape[1:]), array.dtype)
             arrays[name][i] = array[0]
-    origin = _Origin(source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, caveats=data.caveats)
+    origin = _Origin(
+        source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, warnings=data.warnings
+    )
     arrays[ORIGIN_KEY] = np.array(msgspec.json.encode(origin).decode())
     with replace_atomic(path) as file:  # the arrays are too large to be in memory a second time
         np.savez(file, **arrays)  # type: ignore[arg-type]  # NumPy types names as its own options

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
@@ -18,6 +17,7 @@ from enginebench.core.recipes import FEW_BITS, RECIPES, find_needs, list_recipes
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
+from enginebench.core.warnings import make_warning
 from enginebench.models.onnx.source import KEPT_KEY, describe_origin, read_metadata, read_onnx, read_precision
 from enginebench.models.precision.calibrate import Observer, find_activations, observe_ranges
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
@@ -282,7 +282,7 @@ def _finish(
     calibration: Calibration | None,
     data: CalibrationData | None,
 ) -> Artifact:
-    caveats = list(artifact.caveats)
+    warnings = list(artifact.warnings)
     source = data if find_needs(to, recipe) == "data" else calibration
     if to in FEW_BITS:
         if not has_quantizers(change.model):
@@ -291,16 +291,16 @@ def _finish(
                 "It has no convolution or matrix product with a constant weight and a known range"
             )
         coverage = measure_coverage(change.model, quantizes_weights_only(recipe))
-        caveats += source.caveats if source else ()
+        warnings += source.warnings if source else ()
         if coverage < LOW_COVERAGE:
             no_ranges = find_needs(to, recipe) == "nothing"
-            caveats.append(make_caveat("low_coverage.products" if no_ranges else "low_coverage", share=coverage))
-    if all(caveat.code != "kept_fp32" for caveat in caveats):
+            warnings.append(make_warning("low_coverage.products" if no_ranges else "low_coverage", share=coverage))
+    if all(warning.code != "kept_fp32" for warning in warnings):
         if names := change.kept_fp32:
-            caveats.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
+            warnings.append(make_warning("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
         if names := change.excluded:
-            caveats.append(make_caveat("kept_fp32.excluded", count=len(names), names=list_some(names)))
-    distinct = tuple(dict.fromkeys(caveats))
+            warnings.append(make_warning("kept_fp32.excluded", count=len(names), names=list_some(names)))
+    distinct = tuple(dict.fromkeys(warnings))
     seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
     preprocess = seen if seen is not None else artifact.preprocess_sha256
     origin = artifact.made_with.get("calibration", "")
@@ -313,7 +313,7 @@ def _finish(
         recipe,
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
-        caveats=distinct,
+        warnings=distinct,
         kept_fp32=change.kept_fp32,
         excluded=change.excluded,
         calibration=origin,
@@ -335,5 +335,5 @@ def _finish(
         made_by=read_versions(change.tools),
         operator_libraries=artifact.operator_libraries,
         excluded=change.excluded,
-        caveats=distinct,
+        warnings=distinct,
     )

@@ -12,7 +12,6 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ModelError, explaining, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.recipes import STEP, TORCHAO
@@ -20,6 +19,7 @@ from enginebench.core.records import Artifact, Recipe
 from enginebench.core.shapes import find_own_batch, takes_whole
 from enginebench.core.store import hash_files
 from enginebench.core.text import first_line
+from enginebench.core.warnings import make_warning
 from enginebench.models.precision.calibration import check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.torch.export import add_batch, describe_dynamic, quiet_exporter, set_batch_axes, to_tensors
@@ -54,7 +54,7 @@ def quantize_module(
     if not static:
         import_pt2e()
     check_preprocess(data, artifact.model, artifact.preprocess_sha256)
-    if read_state_names(artifact.caveats):
+    if read_state_names(artifact.warnings):
         raise ModelError(f"{artifact.model} keeps a state in its buffers, which a quantized module would lose")
     torch.set_num_threads(threads)
     if data.n < ((own := find_own_batch(artifact)) or 1) and not data.apart:
@@ -81,7 +81,7 @@ def quantize_module(
         shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if opened else None
         torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     sha256, files = hash_files([out], out.parent)
-    low = (make_caveat("low_coverage.layers", share=share),) if share < LOW_COVERAGE else ()
+    low = (make_warning("low_coverage.layers", share=share),) if share < LOW_COVERAGE else ()
     return replace(
         artifact,
         path=str(out),
@@ -92,7 +92,7 @@ def quantize_module(
         parent_sha256=artifact.sha256,
         preprocess_sha256=data.preprocess_sha256,
         made_by={"torch": str(torch.__version__), **({} if static else {"torchao": version("torchao")})},
-        caveats=tuple(dict.fromkeys((*artifact.caveats, *data.caveats, *low))),
+        warnings=tuple(dict.fromkeys((*artifact.warnings, *data.warnings, *low))),
     )
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.blame import find_line
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import (
     ArtifactError,
     MissingDependency,
@@ -32,10 +31,11 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.input_sets import EXAMPLES, GIVEN, MASKS, SET_NAMES
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
-from enginebench.core.records import Artifact, Caveat, ExportCheck, InputsCheck, TensorSpec
+from enginebench.core.records import Artifact, ExportCheck, InputsCheck, ResultWarning, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, format_shape, takes_whole
 from enginebench.core.store import explain_writing, open_partial
 from enginebench.core.text import first_line
+from enginebench.core.warnings import make_warning
 
 with importing("{}, which export needs,", 'pip install "enginebench[torch]"'):
     import onnx
@@ -141,12 +141,12 @@ def export_onnx(
         if opset is not None and opset < TRANSLATED_OPSET:
             write_graph(lower_model(load_whole_graph(made), opset), made)
         _check_graph(made, opset, artifact.model)
-        check, doubts = compare_with_torch(
+        check, warnings = compare_with_torch(
             module, made, artifact.inputs, batches, seed, artifact.model, opened, own_inputs
         )
         for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
             file.replace(out.parent / file.name)
-    return _describe(artifact, out, check, doubts)
+    return _describe(artifact, out, check, warnings)
 
 
 def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec, ...]:
@@ -213,7 +213,7 @@ def _write_graph(
         artifact.recipe,
         parent_sha256=artifact.sha256,
         preprocess_sha256=artifact.preprocess_sha256,
-        caveats=artifact.caveats,
+        warnings=artifact.warnings,
     )
     entries = {key: value for key, value in entries.items() if value}
     if holds_script(module):
@@ -409,7 +409,7 @@ def compare_with_torch(
     model: str,
     opened: Axes | None = None,
     own_inputs: OwnInputs | None = None,
-) -> tuple[ExportCheck, tuple[Caveat, ...]]:
+) -> tuple[ExportCheck, tuple[ResultWarning, ...]]:
     """Largest differences between module and graph, and the warnings: over a seeded input for each of `batches`, the
     user's entries, and made-up ones that reach further.
 
@@ -423,7 +423,7 @@ def compare_with_torch(
     seeded = _make_seeded(inputs, batches, seed, opened or {})
     others = _make_others(inputs, batches[0], seed, own_inputs or {})
     found: dict[str, list[list[_Difference]]] = {}  # set -> those of each call
-    doubts: dict[str, Caveat] = {}
+    warnings: dict[str, ResultWarning] = {}
     deadline, late = time.monotonic() + CHECK_S, 0
     for call in (*seeded, *others):
         if call.inputs and time.monotonic() > deadline:
@@ -439,18 +439,18 @@ def compare_with_torch(
             before = seeded[: seeded.index(call)] if call in seeded else []
             agreed = [done.where for done in before if done.where != call.where]
             cause = f". They agree {', '.join(agreed)}: the module branches on the batch" if agreed else ""
-            doubts.setdefault("rounding", _explain_mismatch(module, call, expected, answers, worst, model, cause))
+            warnings.setdefault("rounding", _explain_mismatch(module, call, expected, answers, worst, model, cause))
         found.setdefault(call.inputs, []).append(differences)
         if (
             optimized is not None
-            and "optimizer" not in doubts
+            and "optimizer" not in warnings
             and (share := _measure_optimizer(optimized, call, answers))
         ):
-            doubts["optimizer"] = make_caveat("optimizer_changes.export", share=share, where=call.where)
+            warnings["optimizer"] = make_warning("optimizer_changes.export", share=share, where=call.where)
     if reference.tool == EVALUATOR:
-        doubts["evaluator"] = _explain_evaluator(path, reference)
+        warnings["evaluator"] = _explain_evaluator(path, reference)
     if late:
-        doubts["late"] = make_caveat(
+        warnings["late"] = make_warning(
             "partly_compared.export", n=len(seeded) + len(others) - late, asked=len(seeded) + len(others)
         )
     check = ExportCheck(
@@ -459,7 +459,7 @@ def compare_with_torch(
         **_take_largest(found.pop("", [])),
         others=tuple(InputsCheck(inputs=name, n=len(calls), **_take_largest(calls)) for name, calls in found.items()),
     )
-    return check, tuple(doubts.values())
+    return check, tuple(warnings.values())
 
 
 def _take_largest(calls: Sequence[Sequence[_Difference]]) -> dict[str, float]:
@@ -580,7 +580,7 @@ def _explain_mismatch(
     worst: _Difference,
     model: str,
     cause: str,
-) -> Caveat:
+) -> ResultWarning:
     """The warning that rounding explains the difference; raises ModelError, with the cause if it is established."""
     told = (
         f"{model} {call.where}: the exported graph's outputs differ from PyTorch's by {worst.absolute:.3g} absolute, "
@@ -603,7 +603,7 @@ def _explain_mismatch(
         )
         own, theirs = (max(one.relative for one in side) for side in sides)
         if theirs <= ROUNDING_FACTOR * own:
-            return make_caveat("rounding_dominates", where=call.where, own=own, share=worst.relative)
+            return make_warning("rounding_dominates", where=call.where, own=own, share=worst.relative)
         told += (
             f". PyTorch in FP64 is {own:.2g} from PyTorch, and {theirs:.2g} from the graph, so that the graph is wrong"
         )
@@ -628,18 +628,18 @@ def _run_in_double(module: nn.Module, call: _Call) -> list[Array] | None:
         return None
 
 
-def _explain_evaluator(path: Path, reference: GraphReference) -> Caveat:
+def _explain_evaluator(path: Path, reference: GraphReference) -> ResultWarning:
     """The warning that ONNX Runtime cannot run the graph on a CPU, and why."""
     refusal = str(reference.refusal)
     found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name", refusal)
     types = {info.type.tensor_type.elem_type for info in load_graph(path).graph.value_info}
     lacking = [name for code, name in UNUSUAL.items() if code in types]
     if found and lacking:
-        return make_caveat("checked_by_evaluator.type", operator=found[1], type=lacking[0])
-    return make_caveat("checked_by_evaluator", why=first_line(reference.refusal or Exception()))
+        return make_warning("checked_by_evaluator.type", operator=found[1], type=lacking[0])
+    return make_warning("checked_by_evaluator", why=first_line(reference.refusal or Exception()))
 
 
-def _describe(parent: Artifact, out: Path, check: ExportCheck, doubts: Sequence[Caveat]) -> Artifact:
+def _describe(parent: Artifact, out: Path, check: ExportCheck, warnings: Sequence[ResultWarning]) -> Artifact:
     made = read_onnx(out)
     return msgspec.structs.replace(
         made,
@@ -651,7 +651,7 @@ def _describe(parent: Artifact, out: Path, check: ExportCheck, doubts: Sequence[
         normalize=parent.normalize,
         made_by={"torch": str(torch.__version__), **read_versions(("onnx", "onnxscript", "onnxruntime"))},
         export_check=check,
-        caveats=(*parent.caveats, *doubts),
+        warnings=(*parent.warnings, *warnings),
     )
 
 

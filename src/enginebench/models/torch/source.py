@@ -12,15 +12,15 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench.core.array_files import ONLY, read_array_file
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import slug
 from enginebench.core.protocols import Array
-from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, TensorSpec, Weights
+from enginebench.core.records import Artifact, Precision, ResultWarning, ShapeRange, TensorSpec, Weights
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shape, format_shapes
 from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
+from enginebench.core.warnings import make_warning
 
 with importing("PyTorch", 'pip install "enginebench[torch]"'):
     import torch
@@ -71,7 +71,7 @@ _First: TypeAlias = Literal["open", "fixed", "whole"]
 
 
 # Where the weights in a module came from, and what there is to doubt.
-_Filled: TypeAlias = tuple[Weights, tuple[Caveat, ...]]
+_Filled: TypeAlias = tuple[Weights, tuple[ResultWarning, ...]]
 
 
 def make_torch_artifact(
@@ -115,17 +115,17 @@ def make_torch_artifact(
             module, own = build_module(ref, input_size)
     examples = take_given(module, given, model, own) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
-    doubts = list(_reset_state(module, examples))
+    warnings = list(_reset_state(module, examples))
     if isinstance(module, Flat) and module.came_training:  # its layers behave otherwise there
-        doubts.append(make_caveat("eval_mode", layers=", ".join(module.came_training)))
+        warnings.append(make_warning("eval_mode", layers=", ".join(module.came_training)))
     draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
         shapes = {spec.name: concrete_shape(spec, 1) for spec in draft.inputs}
         told = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
-        doubts.append(make_caveat("chosen_shapes.made", shapes=told, option=format_shapes(shapes)))
+        warnings.append(make_warning("chosen_shapes.made", shapes=told, option=format_shapes(shapes)))
     filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
     if count_stand_in_calls() > stand_in_calls:
-        doubts.append(make_caveat("environment.torchvision"))
+        warnings.append(make_warning("environment.torchvision"))
     if ref.kind in ("factory", "object", "pt2") and not input_shapes:
         _keep_examples(module, own, draft, out_dir / EXAMPLES)
     if not whole:
@@ -138,11 +138,11 @@ def make_torch_artifact(
         sha256=sha256,
         files=files,
         weights=filled[0],
-        caveats=(*filled[1], *draft.caveats, *doubts),
+        warnings=(*filled[1], *draft.warnings, *warnings),
     )
 
 
-def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[Caveat, ...]:
+def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[ResultWarning, ...]:
     """Lets every call of a module with a state begin with the same one, and says so."""
     try:
         state = find_state(module, examples) if isinstance(module, Flat) else ()
@@ -151,7 +151,7 @@ def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple
     if not state:
         return ()
     module.begin_anew(state)
-    return (make_caveat("state_restored", buffers=", ".join(state)),)
+    return (make_warning("state_restored", buffers=", ".join(state)),)
 
 
 def _keep_examples(module: nn.Module, examples: tuple[torch.Tensor, ...], described: Artifact, folder: Path) -> None:
@@ -165,9 +165,9 @@ def _keep_examples(module: nn.Module, examples: tuple[torch.Tensor, ...], descri
         write_samples([arrays], described.inputs, folder)
 
 
-def read_state_names(caveats: Sequence[Caveat]) -> tuple[str, ...]:
+def read_state_names(warnings: Sequence[ResultWarning]) -> tuple[str, ...]:
     """The buffers that `_reset_state` found."""
-    found = [str(c.figures["buffers"]) for c in caveats if c.template == "state_restored"]
+    found = [str(c.figures["buffers"]) for c in warnings if c.template == "state_restored"]
     return tuple(found[0].split(", ")) if found else ()
 
 
@@ -198,7 +198,7 @@ def load_module(artifact: Artifact) -> nn.Module:
     of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
     """
     module = _load(artifact).requires_grad_(False)  # an answer may be a parameter, which else is no plain array
-    if state := read_state_names(artifact.caveats):
+    if state := read_state_names(artifact.warnings):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
     if artifact.normalize is not None and artifact.recipe not in ("pt2e", "static"):  # such a program holds it
@@ -373,7 +373,7 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
     except Exception as error:  # user code: it ran in eval mode before, but may not with BatchNorm in train mode
         calibrated = f"; statistics of BatchNorm are the initial ones, since the module fails in train mode: {error}"
     filled = f"; {count_of(drawn, 'tensors')} of zeros drawn at random" if drawn else ""
-    return "random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}{filled}"),)
+    return "random", (make_warning("random_weights", seed=seed, reason=f"{reason}{calibrated}{filled}"),)
 
 
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
@@ -436,7 +436,7 @@ def _describe(
                 f"known: {', '.join(NUMPY_TYPES)}"
             )
     outputs = _open_lengths(module, inputs, outputs, examples)
-    precision, doubts = _read_precision(module, (*inputs, *outputs))
+    precision, warnings = _read_precision(module, (*inputs, *outputs))
     batched = find_batch_axes(inputs) if first == "fixed" else {}
     shapes = {spec.name: concrete_shape(spec, 1) for spec in inputs if batched.get(spec.name) is not None}
     return Artifact(
@@ -451,7 +451,7 @@ def _describe(
         allowed={name: ShapeRange(smallest=shape, largest=shape) for name, shape in shapes.items()},  # that batch alone
         preprocess_sha256=hash_preprocess(ref.text, input_size),
         made_by=_read_versions(ref),
-        caveats=doubts,
+        warnings=warnings,
     )
 
 
@@ -476,8 +476,8 @@ def _open_lengths(
     return outputs
 
 
-def _read_precision(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Precision, tuple[Caveat, ...]]:
-    """(the precision of most of the parameters, "fp32" without any; the doubt that most floats are FP64).
+def _read_precision(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Precision, tuple[ResultWarning, ...]]:
+    """(the precision of most of the parameters, "fp32" without any; the warning that most floats are FP64).
 
     Where there are no parameters, the floats are those of the inputs and outputs.
     """
@@ -487,8 +487,8 @@ def _read_precision(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Prec
     precision: Precision = next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
     floats = Counter({str(d).removeprefix("torch."): n for d, n in sizes.items() if d.is_floating_point})
     floats = floats or Counter(spec.dtype for spec in ends if spec.dtype.startswith("float"))
-    doubts = [make_caveat("double_precision", precision=precision)] if 2 * floats["float64"] > floats.total() else []
-    return precision, tuple(doubts)
+    warnings = [make_warning("double_precision", precision=precision)] if 2 * floats["float64"] > floats.total() else []
+    return precision, tuple(warnings)
 
 
 def _read_versions(ref: ModelRef) -> dict[str, str]:

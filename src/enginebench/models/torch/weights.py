@@ -48,7 +48,7 @@ State = dict[str, torch.Tensor]
 
 
 class DownloadFailed(Exception):
-    """Why the weights could not be had. Always caught: random weights take their place, with a caveat."""
+    """Why the weights could not be had. Always caught: random weights take their place, with a warning."""
 
 
 def fetch_pretrained(ref: ModelRef) -> State:

@@ -189,7 +189,7 @@ def format_ran_precision(row: Row) -> str:
         f"mix {row.mix}" if row.mix else "",
     ]
     share = (row.effective_precision or {}).get(row.precision or "")
-    if share is not None and any(caveat.code == "low_effective_precision" for caveat in row.caveats):
+    if share is not None and any(warning.code == "low_effective_precision" for warning in row.warnings):
         parts.append(f"{share:.0%}")
     asked = row.requested_precision
     return " ".join(filter(None, parts)) + (f", not {asked}" if asked not in (None, row.precision) else "")
@@ -256,8 +256,8 @@ def list_fields() -> tuple[Column, ...]:
             columns |= {end: take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
         elif name == "shapes":
             columns[name] = lambda row: format_shapes(row.shapes)
-        elif name == "caveats":
-            columns[name] = lambda row: " ".join(dict.fromkeys(c.code for c in row.caveats))
+        elif name == "warnings":
+            columns[field.encode_name] = lambda row: " ".join(dict.fromkeys(c.code for c in row.warnings))
         else:
             columns[name] = attrgetter(name)
     columns["p99_supported"] = take_end("p99_ms", "supported")

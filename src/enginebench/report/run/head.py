@@ -116,10 +116,10 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
     elif headline.outputs == "changed":
         yield "no configuration keeps the outputs of the reference"
     yield from dict.fromkeys(
-        caveat.message
+        warning.message
         for one in document.rows
-        for caveat in one.caveats
-        if caveat.template == "outputs_differ.optimizer" and (one.batch, one.bucket) == (row.batch, row.bucket)
+        for warning in one.warnings
+        if warning.template == "outputs_differ.optimizer" and (one.batch, one.bucket) == (row.batch, row.bucket)
     )
     alike = [one for group in group_rows(document.rows) if row in group for one in group]
     yield from _format_implausible(alike, names)
@@ -198,7 +198,7 @@ def _format_implausible(rows: Sequence[Row], names: dict[str, str] | None = None
     """Each configuration whose times are implausible, and why."""
     names = name_rows(rows) if names is None else names
     for row in rows:
-        why = [caveat.message for caveat in row.caveats if caveat.code == "implausible_time"]
+        why = [warning.message for warning in row.warnings if warning.code == "implausible_time"]
         if row.validity == "implausible" and why:
             yield f"{names[row.id]} is not ranked, its times are implausible: {why[0]}"
 
@@ -280,7 +280,7 @@ def _format_trust(document: RunDocument, headline: Headline) -> str:
 def _explain_times(document: RunDocument, headline: Headline) -> list[str]:
     """Why absolute times are not good: what all configurations share, and how many were disturbed."""
     virtual = headline.validity != "valid" and document.machine is not None and document.machine.virtual
-    measured = [{caveat.code for caveat in row.caveats} for row in document.rows if row.n]
+    measured = [{warning.code for warning in row.warnings} for row in document.rows if row.n]
     shared = set[str]().union(*measured).intersection(*measured) if len(measured) > 1 else set()
     reasons = ["virtual machine"] if virtual else []
     reasons += [text for code, text in _SHARED.items() if code in shared]

@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-from enginebench.core.caveats import find_sentence, format_kinds
 from enginebench.core.names import format_precision
 from enginebench.core.precisions import REORDER, UNKNOWN
-from enginebench.core.records import Caveat
+from enginebench.core.records import ResultWarning
+from enginebench.core.warnings import find_sentence, format_kinds
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.head import TOLD, format_name, name_rows
 from enginebench.report.run.rows import Row, RunDocument
@@ -35,7 +35,7 @@ def _format_cause(row: Row) -> str:
     if not shares:
         return "the engine keeps no record of what ran, so that the cause is not known"
     told = list_shares(shares)
-    if any(caveat.code == "enqueue_bound" for caveat in row.caveats):
+    if any(warning.code == "enqueue_bound" for warning in row.warnings):
         return f"{told}; the GPU waits for the host, so that faster kernels gain nothing"
     own, reorder, unknown = (shares.get(name or "", 0.0) for name in (row.requested_precision, REORDER, UNKNOWN))
     rest = 1 - own - reorder - unknown
@@ -79,23 +79,26 @@ def _gather_warnings(document: RunDocument) -> Iterator[tuple[str, str, str]]:
     names, whole = name_rows(document.rows), name_measured_rows(document.rows)
     rows = [row for row in document.rows if row.n]
     every = {row.id: (names[row.id], whole[row.id].removeprefix(names[row.id]).removeprefix(", ")) for row in rows}
-    found = gather_notes([(row.id, [*_list_own(row), *row.caveats]) for row in rows])
+    found = gather_notes([(row.id, [*_list_own(row), *row.warnings]) for row in rows])
     return ((name_having(having, every), text, code) for having, text, code in found)
 
 
-def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterator[tuple[list[str], str, str]]:
+def gather_notes(noted: Iterable[tuple[str, Iterable[ResultWarning | str]]]) -> Iterator[tuple[list[str], str, str]]:
     """(who has it, the sentence, its code) of each warning in order; all that was made up for the same ones is one."""
-    alike: dict[Hashable, list[tuple[str, Caveat | str]]] = {}
+    alike: dict[Hashable, list[tuple[str, ResultWarning | str]]] = {}
     for name, note in ((name, note) for name, notes in noted for note in notes):
-        alike.setdefault(find_sentence(note) if isinstance(note, Caveat) else note, []).append((name, note))
-    kinds: dict[Hashable, list[list[Caveat]]] = {}
+        alike.setdefault(find_sentence(note) if isinstance(note, ResultWarning) else note, []).append((name, note))
+    kinds: dict[Hashable, list[list[ResultWarning]]] = {}
     found: dict[Hashable, tuple[list[str], str, str]] = {}
     for key, members in alike.items():
-        names, caveats = [name for name, _ in members], [note for _, note in members if isinstance(note, Caveat)]
-        code = caveats[0].code if caveats else ""
+        names, warnings = (
+            [name for name, _ in members],
+            [note for _, note in members if isinstance(note, ResultWarning)],
+        )
+        code = warnings[0].code if warnings else ""
         key = (*names,) if code in ("random_weights", "random_inputs") else key
-        kinds.setdefault(key, []).append(caveats)
-        found[key] = names, format_kinds(kinds[key]) if caveats else str(key), code
+        kinds.setdefault(key, []).append(warnings)
+        found[key] = names, format_kinds(kinds[key]) if warnings else str(key), code
     yield from found.values()
 
 
@@ -116,7 +119,7 @@ def name_having(having: Iterable[str], every: Mapping[str, tuple[str, str]]) -> 
 
 
 def _list_own(row: Row) -> Iterator[str]:
-    """What is to be known of a row that no caveat says."""
+    """What is to be known of a row that no warning says."""
     if row.status == "partial":
         yield f"not finished: {row.reason or 'not all of its trials were measured'}"
     if row.clock not in (None, "host") and not row.modelled:

@@ -7,11 +7,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import asdict as to_fields
 from msgspec.structs import replace
 
-from enginebench.core.caveats import limit_to_processes, make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine
 from enginebench.core.recipes import FEW_BITS
@@ -20,7 +19,6 @@ from enginebench.core.records import (
     BoundBy,
     Cache,
     Capacity,
-    Caveat,
     Clock,
     Estimate,
     Machine,
@@ -30,6 +28,7 @@ from enginebench.core.records import (
     RatioValidity,
     Recipe,
     Result,
+    ResultWarning,
     Scope,
     Score,
     Status,
@@ -38,12 +37,13 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import format_shapes
-from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
+from enginebench.core.warnings import limit_to_processes, make_warning
+from enginebench.stats.builds import BuildEffect, describe_builds, list_build_warnings
 from enginebench.stats.compare import MIN_REPETITIONS, Unit
-from enginebench.stats.drift import doubt_samples
+from enginebench.stats.drift import list_sample_warnings
 from enginebench.stats.headline import Headline, find_start_s
 from enginebench.stats.metrics.scores import find_value
-from enginebench.stats.profile import doubt_kernel_times, doubt_row, share_of_limit
+from enginebench.stats.profile import list_bound_warnings, list_kernel_warnings, share_of_limit
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
 from enginebench.stats.standing import Standing, compare_rows
@@ -93,7 +93,7 @@ class Row(Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None
     energy_mj: float | None
     pareto: bool
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
     result: str
     # Beside the contract.
     mix: str = ""  # which nodes of the graph stay in FP32 by choice, as `name_mix` tells; "": none
@@ -200,7 +200,7 @@ def describe_row(standing: Standing) -> Row:
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.
     limited_ms = None if summary is None or standing.modelled else (summary.p50_device or summary.p50).value
-    beaten = doubt_row(result.bound, limited_ms)
+    beaten = list_bound_warnings(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
     gpus = result.machine.gpus if result.machine else ()
@@ -232,7 +232,7 @@ def describe_row(standing: Standing) -> Row:
         energy_mj=mean_of_known([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
         top1_accuracy=find_value(result.scores, "top1"),
-        caveats=_collect_caveats(result, (*standing.doubts, *doubt_builds(effect), *beaten)),
+        warnings=_collect_warnings(result, (*standing.warnings, *list_build_warnings(effect), *beaten)),
         result=f"rows/{result.id}.json",
         stop_rules=tuple(sorted({m.stop_rule for m in measured})),
         **_describe_times(standing.summary),
@@ -312,26 +312,26 @@ def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | 
     return low, high
 
 
-def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:
-    """Every doubt about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
+def _collect_warnings(result: Result, warnings: Sequence[ResultWarning]) -> tuple[ResultWarning, ...]:
+    """Every warning about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
     # Older versions warned of every virtual machine; TRUST says where that matters.
-    found = [c for c in (result.machine.caveats if result.machine else ()) if "virtual" not in c.template + c.message]
-    found += result.caveats
-    found += [caveat for artifact in result.artifacts for caveat in artifact.caveats]
+    found = [c for c in (result.machine.warnings if result.machine else ()) if "virtual" not in c.template + c.message]
+    found += result.warnings
+    found += [warning for artifact in result.artifacts for warning in artifact.warnings]
     # Of the processes one a code; where not every process has it, with the number of those that do.
-    each = [{caveat.code: caveat for caveat in m.caveats} for m in result.measurements]
-    first = {code: caveat for own in reversed(each) for code, caveat in own.items()}
+    each = [{warning.code: warning for warning in m.warnings} for m in result.measurements]
+    first = {code: warning for own in reversed(each) for code, warning in own.items()}
     counts, total = Counter(code for own in each for code in own), len(each)
     found += [first[c] if n == total else limit_to_processes(first[c], n, total) for c, n in counts.items()]
-    found += doubts
+    found += warnings
     device_ns = [median(m.device_ns) for m in result.measurements if m.device_ns]
-    found += doubt_kernel_times(result.layers, median(device_ns) if device_ns else None)
+    found += list_kernel_warnings(result.layers, median(device_ns) if device_ns else None)
     if result.drift and result.drift.unlike:
         why = "; ".join(result.drift.unlike)
-        found.append(make_caveat("outputs_not_compared", reference=result.drift.reference, why=why))
-    found += doubt_samples(result.drift) if result.drift else ()
+        found.append(make_warning("outputs_not_compared", reference=result.drift.reference, why=why))
+    found += list_sample_warnings(result.drift) if result.drift else ()
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
-        found.append(make_caveat("nonfinite.outputs", count=count))
+        found.append(make_warning("nonfinite.outputs", count=count))
     return tuple(dict.fromkeys(found))
 
 

@@ -410,11 +410,11 @@ def format_largest(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) 
     limit, texts = f"p99 {p99_limit_ms:g} ms", []
     for rows in series:
         if largest := find_largest(rows, p99_limit_ms):
-            doubts = [] if is_supported(largest) else ["too few samples for a p99"]
-            doubts += ["disturbed"] if largest.validity != "valid" else []
-            doubts += ["modelled"] if largest.modelled else []
-            doubt = f" ({', '.join(doubts)})" if doubts else ""
-            text = f"batch {largest.batch} is the largest within {limit}{doubt}"
+            warnings = [] if is_supported(largest) else ["too few samples for a p99"]
+            warnings += ["disturbed"] if largest.validity != "valid" else []
+            warnings += ["modelled"] if largest.modelled else []
+            warning = f" ({', '.join(warnings)})" if warnings else ""
+            text = f"batch {largest.batch} is the largest within {limit}{warning}"
         else:
             doubtful = [row.status for row in rows if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
             kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)

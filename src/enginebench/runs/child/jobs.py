@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.features import find
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
     Availability,
-    Caveat,
     Drift,
     EngineSpec,
     Facts,
@@ -29,6 +28,7 @@ from enginebench.core.records import (
     Precision,
     Recipe,
     ReferenceKind,
+    ResultWarning,
     Score,
     Task,
 )
@@ -56,7 +56,7 @@ class Proof(Struct, frozen=True, kw_only=True):
     effective_precision: dict[str, float] | None = None
     failure: str | None = None  # why there is no record, of an engine that keeps one
     layers: tuple[LayerTime, ...] = ()
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class Provable(Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class LabelledAnswer(Struct, frozen=True, kw_only=True):
     n: int
     nonfinite: int = 0  # samples whose answers are not all finite
     preprocess_sha256: str | None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.protocols import Backend, Engine, Loadable
-from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
+from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ResultWarning
 from enginebench.core.streams import LoadsSeveral
 from enginebench.core.text import list_some
+from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import NeedsPlanReader, ReadsOpsets, ReportsProgress
 from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.runs.child.jobs import NoteCall
 
-# Products that a doubt names before it counts the rest.
+# Products that a warning names before it counts the rest.
 LISTED = 8
 LOWERING_FIX = 'pip install "enginebench[ort]"'
 
@@ -56,7 +56,7 @@ def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
         _check_for_tensorrt(Path(artifact.path), note)
     built = backend.build(artifact, engine, Path(out_dir))
-    return replace(built, caveats=(*built.caveats, *_doubt_products(artifact, built.ahead_of_time)))
+    return replace(built, warnings=(*built.warnings, *_list_product_warnings(artifact, built.ahead_of_time)))
 
 
 def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
@@ -127,8 +127,8 @@ def _check_for_tensorrt(path: Path, note: NoteCall) -> None:
     refuse_what_tensorrt_refuses(load_whole_graph(path), str(path))
 
 
-def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat, ...]:
-    """The doubt about products that the graph gives in 8 bits and the builder planned in floats."""
+def _list_product_warnings(graph: Artifact, ahead: AheadOfTime | None) -> tuple[ResultWarning, ...]:
+    """The warning about products that the graph gives in 8 bits and the builder planned in floats."""
     if ahead is None or graph.precision not in ("int8", "fp8"):
         return ()
     from enginebench.models.precision.graph import load_whole_graph
@@ -140,7 +140,7 @@ def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat,
     if not lost:
         return ()
     names = list_some(lost, LISTED)
-    return (make_caveat("low_effective_precision.given_up", count=len(lost), total=len(wanted), names=names),)
+    return (make_warning("low_effective_precision.given_up", count=len(lost), total=len(wanted), names=names),)
 
 
 def pass_notes(backend: object, note: NoteCall) -> None:

@@ -1,15 +1,15 @@
 """What single verbs ask of a child process, beside the jobs of `run`: imported where one of them is asked for."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.records import (
     Artifact,
     Availability,
-    Caveat,
     Clock,
     EngineSpec,
     LayerProfile,
     MeasureSpec,
+    ResultWarning,
     TensorSpec,
 )
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
@@ -50,7 +50,7 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True):
     clock: Clock
     effective_precision: dict[str, float] | None = None
     engine_version: str | None = None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):

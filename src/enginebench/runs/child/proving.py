@@ -5,11 +5,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof
-from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
+from enginebench.core.records import Artifact, EngineSpec, LayerProfile, LayerTime, Precision, ResultWarning
 from enginebench.core.text import first_line
+from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes, WarnsOnLoad
 from enginebench.runs.child.jobs import NoteCall, Proof
 
@@ -25,33 +25,33 @@ def attempt_proof(prove: Callable[[], Proof]) -> Proof:
 def prove_timed_engine(engine: Engine) -> Proof:
     def prove() -> Proof:
         shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
-        layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
-        return Proof(effective_precision=shares, layers=layers, caveats=doubts)
+        layers, warnings = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
+        return Proof(effective_precision=shares, layers=layers, warnings=warnings)
 
     proof = attempt_proof(prove)
     on_load = engine.list_warnings() if isinstance(engine, WarnsOnLoad) else ()
-    return replace(proof, caveats=(*proof.caveats, *on_load))
+    return replace(proof, warnings=(*proof.warnings, *on_load))
 
 
-def doubt_record(requested: Precision | None, failure: str) -> Caveat:
-    return make_caveat("failed_proof", asked=requested or NOT_KNOWN, failure=failure)
+def make_record_warning(requested: Precision | None, failure: str) -> ResultWarning:
+    return make_warning("failed_proof", asked=requested or NOT_KNOWN, failure=failure)
 
 
 def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
     shares = prove_engine(backend, artifact, spec, note)
     profile = partial(backend.profile_plan, artifact, spec) if isinstance(backend, PlanProfiler) else None
-    layers, doubts = list_layers(profile)
-    return Proof(effective_precision=shares, layers=layers, caveats=doubts)
+    layers, warnings = list_layers(profile)
+    return Proof(effective_precision=shares, layers=layers, warnings=warnings)
 
 
-def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[Caveat, ...]]:
-    """(layers, doubts) of an engine that has its record; a profiler that fails is a doubt: nothing depends on it."""
+def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[ResultWarning, ...]]:
+    """Return (layers, warnings) of an engine with its record; a profiler that fails is a warning, no failure."""
     if profile is None:
         return (), ()
     try:
         return profile().layers, ()
     except Exception as error:
-        return (), (make_caveat("no_layer_times", failure=first_line(error)[:300]),)
+        return (), (make_warning("no_layer_times", failure=first_line(error)[:300]),)
 
 
 def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.core.protocols import Engine, Feeds
-from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
+from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, ResultWarning
 from enginebench.engines.abilities import CountsWork
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def time_watched(
 
 
 def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec, gpu: GpuWatch | None) -> Measurement:
-    """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
-    measured = replace(measured, caveats=(*measured.caveats, *doubt_telemetry(spec, gpu)))
+    """The measurement with memory and energy of the GPU, or with the warning that nothing was watched."""
+    measured = replace(measured, warnings=(*measured.warnings, *list_telemetry_warnings(spec, gpu)))
     if gpu is None:
         return measured
     images = (len(measured.latency_ns) + measured.untimed_calls) * spec.batch
@@ -82,7 +82,7 @@ def add_least(measured: Measurement, spec: EngineSpec, engine: object) -> Measur
     return replace(measured, least_ns=engine.count_least_ns())
 
 
-def doubt_telemetry(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[Caveat, ...]:
+def list_telemetry_warnings(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[ResultWarning, ...]:
     from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 
     if spec.device == "cpu":

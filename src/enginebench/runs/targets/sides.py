@@ -144,9 +144,9 @@ def open_side(
     """
     if _is_row(text):
         stored = open_as_stored(Path(text)) if is_bundle(Path(text)) else open_stored(Path(text))
-        # A plan carries only its own caveats; those of the graph that it was built from apply to it as well.
-        doubts = tuple(dict.fromkeys(c for a in stored.chain for c in a.caveats))
-        artifact = free_batch(replace(stored.chain[-1], caveats=doubts))
+        # A plan carries only its own warnings; those of the graph that it was built from apply to it as well.
+        warnings = tuple(dict.fromkeys(c for a in stored.chain for c in a.warnings))
+        artifact = free_batch(replace(stored.chain[-1], warnings=warnings))
         options = _add_profile(stored.spec.options, stored.spec.backend, request)
         spec = replace(stored.spec, threads=request.threads, options=options)
         return OpenSide(text=str(Path(text)), model=stored.result.model, artifact=artifact, engine=spec)
@@ -173,8 +173,8 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
     found = replace(answer.artifact, model=plan.model)
     if answer.proof is None:
         return found
-    ran, doubts = judge_precision(None, answer.proof.effective_precision, spec.device)
-    return replace(found, precision=ran, caveats=(*found.caveats, *doubts))
+    ran, warnings = judge_precision(None, answer.proof.effective_precision, spec.device)
+    return replace(found, precision=ran, warnings=(*found.warnings, *warnings))
 
 
 def check_side(text: str, device: str = "cpu") -> Side:

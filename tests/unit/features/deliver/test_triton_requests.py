@@ -60,7 +60,7 @@ def make_bundle(artifact: Artifact, batch: int, backend: str = "ort") -> Bundle:
         machine=None,
         drift=None,
         effective_precision=None,
-        caveats=(),
+        warnings=(),
         measured_utc="",
     )
 

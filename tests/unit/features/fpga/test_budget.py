@@ -255,7 +255,7 @@ def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
     assert (measured.clock, measured.latency_ns) == ("modelled", [1350] * 7)
     assert (measured.h2d_ns, measured.device_ns, measured.d2h_ns) == ([300] * 7, [1000] * 7, [50] * 7)
     assert measured.throughput_pipelined_per_s == 1e6
-    assert [c.code for c in measured.caveats] == ["modelled"]
+    assert [c.code for c in measured.warnings] == ["modelled"]
     assert len(backend.measure(artifact, SPEC, MeasureSpec()).latency_ns) >= 368
     assert all(board.closed for board in opened[0])
 
@@ -265,7 +265,7 @@ def test_design_keeps_its_chain(opened, artifact, tmp_path):
     built = FpgaSimBackend(None).build(artifact, SPEC, tmp_path)
     assert (built.kind, built.precision, built.parent_sha256, built.sha256) == ("design", "int8", "a" * 64, "d" * 64)
     assert opened[1][0][2] == tmp_path / "cache"
-    assert [c.code for c in built.caveats] == ["modelled"]
+    assert [c.code for c in built.warnings] == ["modelled"]
     FpgaSimBackend(None).measure(built, SPEC, MeasureSpec(iters=1))
 
 

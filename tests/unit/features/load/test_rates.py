@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, Block, BlockReading, Capacity, EngineSpec, Gpu, TensorSpec
+from enginebench.core.warnings import make_warning
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
@@ -57,7 +57,7 @@ SOURCE = Artifact(
     inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 3)),),
 )
 ROW = replace(make_result(), artifacts=(SOURCE,))
-DISTURBED = make_caveat("foreign_cpu", share=1.0)
+DISTURBED = make_warning("foreign_cpu", share=1.0)
 
 
 def probe(plan: Plan, offsets: Any, samples: Any, block: Block | None = None) -> LoadPoint:
@@ -128,9 +128,9 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
 def test_a_warning_is_told_once_and_percentiles_of_few_requests_are_marked() -> None:
     engines = [EngineSpec(backend=name) for name in ("fake", "ort")]
     rows = [LoadRow(id=e.backend, engine=e, streams=1, max_batch=1, max_wait_ms=0.0) for e in engines]
-    few = make_caveat("too_few_samples.requests", n=9, percentile="99", needed=459)
-    doubts = {"fake": ((DISTURBED, few), (DISTURBED,)), "ort": ((DISTURBED,), ())}
-    points = [replace(POINT, row=row, caveats=found) for row, both in doubts.items() for found in both]
+    few = make_warning("too_few_samples.requests", n=9, percentile="99", needed=459)
+    warnings = {"fake": ((DISTURBED, few), (DISTURBED,)), "ort": ((DISTURBED,), ())}
+    points = [replace(POINT, row=row, warnings=found) for row, both in warnings.items() for found in both]
     points[1] = replace(points[1], offered=500)
     told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": None, "percentile": 99.0, "seed": 0}
     both, alone = (
@@ -303,12 +303,12 @@ def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path, text: str, 
 
 @pytest.mark.parametrize("limit_ms", [None, 5.0])
 def test_a_row_that_was_timed_is_put_under_load_as_others_ask(tmp_path, monkeypatch, limit_ms) -> None:
-    """With a limit by one search, else by requests that are all there at once; its doubts are those of its points."""
+    """With a limit by one search, else by requests that are all there at once; its warnings are those of its points."""
     found = Capacity(passes_qps=8.0, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended="settled")
 
     def see(self: Prober, bench: LoadCandidate, earlier: Any = ()) -> Any:
         assert self.rows == {"a": bench.row} and bench.row.max_batch == 4
-        self.points.append(replace(POINT, validity="invalid", caveats=(DISTURBED, make_caveat("unsteady", **LITTLE))))
+        self.points.append(replace(POINT, validity="invalid", warnings=(DISTURBED, make_warning("unsteady", **LITTLE))))
         return POINT if limit_ms is None else found
 
     monkeypatch.setattr(Prober, "measure_offline" if limit_ms is None else "search_capacity", see)
@@ -325,4 +325,4 @@ def test_a_row_that_was_timed_is_put_under_load_as_others_ask(tmp_path, monkeypa
         reporter=Silent(),
     )
     assert (carried.per_s, carried.capacity) == ((9, None) if limit_ms is None else (None, found))
-    assert (carried.validity, carried.caveats) == ("invalid", (DISTURBED,))
+    assert (carried.validity, carried.warnings) == ("invalid", (DISTURBED,))

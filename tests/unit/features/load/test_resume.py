@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.names import parse_engine
 from enginebench.core.records import MeasureSpec
 from enginebench.core.store import encode
+from enginebench.core.warnings import make_warning
 from enginebench.features.load import verb, winners
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
@@ -73,8 +73,8 @@ class World:
         stamps = Stamps(board.scheduled, board.released, board.started, board.computed, board.done, board.status)
         if how in ("interrupted", "half"):
             stamps.released[len(offsets) // 2 :] = 0
-            cut = make_caveat("cut_short", came=1, planned=2, reason="interrupted")
-            whole = describe_point(stamps, qps=plan.qps, limit=plan.limit, row=plan.row, doubts=(cut,))
+            cut = make_warning("cut_short", came=1, planned=2, reason="interrupted")
+            whole = describe_point(stamps, qps=plan.qps, limit=plan.limit, row=plan.row, warnings=(cut,))
             raise Interrupted(whole) if how == "half" else KeyboardInterrupt
         if how == "killed":
             raise Killed

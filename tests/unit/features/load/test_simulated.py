@@ -53,7 +53,7 @@ def test_littles_law_holds_for_a_steady_queue_and_one_that_grows_is_suspect() ->
     board, busy_ns = simulate(schedule_poisson(250, 5_000, seed=3), lambda n: 5 * MS)
     point = describe(board, busy_ns, 250)
     assert point.validity == "suspect"
-    assert [caveat.code for caveat in point.caveats] == ["unsteady"]
+    assert [warning.code for warning in point.warnings] == ["unsteady"]
     assert point.in_system is not None and point.little is not None and point.in_system < 0.9 * point.little
 
 
@@ -63,7 +63,7 @@ def test_latency_runs_from_the_scheduled_moment_whatever_the_generator_does() ->
     first, second = describe(on_time, 0, 10), describe(late, 0, 10)
     assert (first.p50_ms, second.p50_ms) == (1.0, 21.0)
     assert second.generator_late_ms == 20.0
-    assert second.validity == "suspect" and second.caveats[0].code == "generator_late"
+    assert second.validity == "suspect" and second.warnings[0].code == "generator_late"
 
 
 def test_a_stall_of_the_engine_is_seen_by_all_who_came_meanwhile() -> None:
@@ -87,7 +87,7 @@ def test_overload_ends_in_time_with_a_bounded_queue_and_counts_who_was_turned_aw
     assert board.done.max() <= deadline
     assert point.completed + point.dropped == point.offered == 4_000
     assert point.dropped == pytest.approx(2_000, rel=0.1)
-    assert point.p99_ms is None and "overload" in [caveat.code for caveat in point.caveats]
+    assert point.p99_ms is None and "overload" in [warning.code for warning in point.warnings]
 
 
 def test_what_still_waits_at_the_deadline_is_dropped_not_served() -> None:

@@ -26,8 +26,8 @@ from enginebench.runs.ceilings import find_peak_store, name_file, store_ceilings
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored
-from enginebench.stats.engine_profile import doubt_layers
-from enginebench.stats.profile import doubt_row, share_of_limit
+from enginebench.stats.engine_profile import list_layer_warnings
+from enginebench.stats.profile import list_bound_warnings, share_of_limit
 from in_process import Children
 from reporters import Silent
 
@@ -141,19 +141,19 @@ def test_absorbed_nodes_never_make_a_bound_larger() -> None:
     assert alone is not None and found.bound == alone
 
 
-def test_what_beats_its_bound_is_doubted() -> None:
+def test_what_beats_its_bound_is_warned_about() -> None:
     bound = Bound(bound_ms=2.0, bound_by="compute")
     assert share_of_limit(bound, 4.0) == 0.5
     assert share_of_limit(None, 4.0) is share_of_limit(bound, 0.0) is share_of_limit(bound, None) is None
-    assert doubt_row(bound, 2.1) == doubt_row(None, 1.0) == ()
-    (doubt,) = doubt_row(bound, 1.6)
-    assert doubt.code == "beats_bound" and "125%" in doubt.message
+    assert list_bound_warnings(bound, 2.1) == list_bound_warnings(None, 1.0) == ()
+    (warning,) = list_bound_warnings(bound, 1.6)
+    assert warning.code == "beats_bound" and "125%" in warning.message
     times = {"fine": 3.0, "tick": 1.9995, "wrong": 1.0}
     fine, tick, wrong = (layer(name, ms, bound=bound) for name, ms in times.items())
-    assert doubt_layers([fine, tick], 1e3) == ()
-    assert doubt_layers([fine, tick, wrong], 3e6) == ()  # of a clock that cannot tell
-    (doubt,) = doubt_layers([fine, tick, wrong], 1e3)
-    assert "1 layers" in doubt.message and "wrong" in doubt.message and "200%" in doubt.message
+    assert list_layer_warnings([fine, tick], 1e3) == ()
+    assert list_layer_warnings([fine, tick, wrong], 3e6) == ()  # of a clock that cannot tell
+    (warning,) = list_layer_warnings([fine, tick, wrong], 1e3)
+    assert "1 layers" in warning.message and "wrong" in warning.message and "200%" in warning.message
 
 
 REQUEST = RunRequest(
@@ -172,7 +172,7 @@ def store(rate: float) -> None:
 
 
 @pytest.mark.parametrize(("rate", "beaten"), [(40.0, False), (1e-3, True)])
-def test_a_row_gets_its_bound_and_beating_it_is_a_doubt(tmp_path, children, rate, beaten) -> None:
+def test_a_row_gets_its_bound_and_beating_it_is_a_warning(tmp_path, children, rate, beaten) -> None:
     """At 1 MAC a nanosecond the network takes some microseconds; at a millionth of 40, longer than it took."""
     store(rate)
     run_model(REQUEST, tmp_path / "r", reporter=Silent())
@@ -180,7 +180,7 @@ def test_a_row_gets_its_bound_and_beating_it_is_a_doubt(tmp_path, children, rate
     (row,) = describe_stored(record, results).rows
     assert row.bound_ms is not None and row.of_limit is not None and row.p50_ms is not None
     assert row.of_limit == pytest.approx(row.bound_ms / row.p50_ms.value)
-    assert (row.of_limit > 1, "beats_bound" in {c.code for c in row.caveats}) == (beaten, beaten)
+    assert (row.of_limit > 1, "beats_bound" in {c.code for c in row.warnings}) == (beaten, beaten)
     assert (row.validity == "suspect") or not beaten
     assert (tmp_path / "r" / "ceilings.json").is_file(), "what the bounds were made of lies beside the rows"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.warnings import make_warning
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.reporting import read_prices, report_sweep
 from enginebench.features.sweep.sections import format_warnings, list_sweep, rank_cell
@@ -85,7 +85,7 @@ def make_sweep() -> SweepDocument:
             p50_ms=single,
             p99_ms=make_estimate(0.0654, 0.049, 0.077),
             speedup=single,
-            caveats=(make_caveat("single_process"),),
+            warnings=(make_warning("single_process"),),
         ),
     ]
     cells = [
@@ -95,7 +95,7 @@ def make_sweep() -> SweepDocument:
     return SweepDocument(store="s", cells=tuple(cells), failed=())
 
 
-def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
+def test_a_sweep_marks_warning_where_the_number_stands() -> None:
     lines = draw(list_sweep(make_sweep()), 80).splitlines()
     assert "not shown" not in "\n".join(lines)
     (single,) = [line for line in lines if "  openvino" in line]
@@ -116,8 +116,8 @@ def test_an_implausible_time_is_the_fastest_of_no_model() -> None:
 
 def test_what_was_random_is_said_of_the_rows_that_have_it() -> None:
     made_up = (
-        make_caveat("random_weights", seed=0, reason="as asked"),
-        make_caveat("random_inputs", seed=0, cure="give --inputs F.npz"),
+        make_warning("random_weights", seed=0, reason="as asked"),
+        make_warning("random_inputs", seed=0, cure="give --inputs F.npz"),
     )
-    rows = [SweepRow(id="a", status="ok", caveats=(caveat,)) for caveat in made_up]
+    rows = [SweepRow(id="a", status="ok", warnings=(warning,)) for warning in made_up]
     assert [line[:6] for line in format_warnings(rows)] == ["1 of 2"] * 2

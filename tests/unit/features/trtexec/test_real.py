@@ -206,8 +206,8 @@ def test_tf32_is_not_sold_as_fp32(real: Path) -> None:
     shares = ToolFiles().read_precision(next(folder.glob("*.graph.json")), next(folder.glob("*.profile.json")))
     assert shares is not None and shares["tf32"] == pytest.approx(share) and sum(shares.values()) == pytest.approx(1)
     assert set(shares) == {"tf32", "fp32", "reorder"}
-    ran, (caveat,) = judge_precision("fp32", shares, "cuda:0")
-    assert ran == "tf32" and caveat.code == "relabelled" and "Reported as tf32" in caveat.message
+    ran, (warning,) = judge_precision("fp32", shares, "cuda:0")
+    assert ran == "tf32" and warning.code == "relabelled" and "Reported as tf32" in warning.message
 
 
 def test_log_and_files_of_every_case_agree(real: Path) -> None:

@@ -148,7 +148,7 @@ def test_nan_and_inf_are_counted_and_left_out(word: bytes) -> None:
     data = made.make_times(3)
     at = data.rindex(b'"latencyMs" : ') + 14
     document = summarize(data[:at] + word + b" }\n]\n")
-    assert (document.n, document.nonfinite, document.caveats[-1].code) == (3, 1, "nonfinite")
+    assert (document.n, document.nonfinite, document.warnings[-1].code) == (3, 1, "nonfinite")
     assert document.latency_ms.max == made.sample_latencies(3)["latency"][:2].max()
     with pytest.raises(ParseError, match="no finite latency"):
         summarize(re.sub(rb'"latencyMs" : [^ ]+', b'"latencyMs" : ' + word, made.make_times(2)))
@@ -210,7 +210,7 @@ def test_intervals_contain_the_value_and_know_their_limits() -> None:
         assert estimate.low <= estimate.value <= estimate.high
     few = summarize(made.make_times(50)).intervals["latency_ms"]
     assert not few["99"].supported and "too few for an interval" in few["99"].method
-    assert summarize(made.make_times(50)).caveats[0].code == "too_few_samples"
+    assert summarize(made.make_times(50)).warnings[0].code == "too_few_samples"
     assert summarize(made.make_times(50), intervals=False).intervals == {}
 
 

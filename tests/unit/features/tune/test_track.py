@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.records import Artifact, Caveat, MeasureSpec, Result, TensorSpec
+from enginebench.core.records import Artifact, MeasureSpec, Result, ResultWarning, TensorSpec
 from enginebench.features.tune import track
 from enginebench.features.tune.proposals import LowerLevels, Tried
 from enginebench.features.tune.space import Arm, Setting
@@ -86,11 +86,11 @@ def test_what_was_held_against_fp32_that_does_not_race_is_judged_by_its_drift() 
 
 @pytest.mark.parametrize(("cosine", "score", "races"), [(0.93, 0.1, True), (0.27, None, True), (0.1, None, False)])
 def test_random_weights_refuse_what_is_grossly_wrong_alone(cosine: float, score: float | None, races: bool) -> None:
-    random = Caveat(code="random_weights", message="the weights are random")
-    row = replace(make_row(passed=False, cosine=cosine, score=score), caveats=(random,), requested_precision="int8")
+    random = ResultWarning(code="random_weights", message="the weights are random")
+    row = replace(make_row(passed=False, cosine=cosine, score=score), warnings=(random,), requested_precision="int8")
     base = make_row("r", score=None if score is None else 5 * score)
     assert (find_refusal(row, base) is None) is races
-    assert find_refusal(replace(row, caveats=()), base) is not None
+    assert find_refusal(replace(row, warnings=()), base) is not None
 
 
 def test_limits_that_are_named_hold_beside_the_score_and_in_place_of_the_usual_ones() -> None:

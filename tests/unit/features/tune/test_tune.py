@@ -88,7 +88,7 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     rows = describe_stored(record, results).rows
     assert all(row.outputs_agree for row in rows) and any(row.is_reference for row in rows)
     judged = {r.id: tuple(map(tuple, judge(r.measurements))) for r in results}
-    assert all((tuple(row.validity), row.caveats) == judged[row.id] for row in document.final)
+    assert all((tuple(row.validity), row.warnings) == judged[row.id] for row in document.final)
     assert "fake:latency_us=300 fp32 2 threads" in [row.candidate for row in document.final if row.default]
     winner, done = document.winner.id, len(crash.jobs)
     final, race = (json.loads((folder / "rows" / f"{name}.json").read_bytes()) for name in (winner, f"{winner}-race"))
@@ -211,7 +211,7 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
     def carry(folder: Any, result: Any, streams: int, max_batch: int, settings: dict[str, Any], **more: Any) -> Any:
         given.append((streams, max_batch, *settings.values(), more["name"]))
         capacity = Capacity(passes_qps=None, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended=ended)
-        return SimpleNamespace(per_s=None, capacity=capacity, validity="invalid", caveats=(DISTURBED,))
+        return SimpleNamespace(per_s=None, capacity=capacity, validity="invalid", warnings=(DISTURBED,))
 
     loads["load_row"] = carry
     request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Measurement, MeasureSpec, Result
 from enginebench.core.store import encode
+from enginebench.core.warnings import format_warning, make_warning
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
 from enginebench.features.tune.records import Candidate, Dropped, Finalist, TuneDocument, TuneRef
 from enginebench.features.tune.sections import draw_frontier, format_answer, list_tune, list_tune_page
@@ -106,13 +106,13 @@ def test_the_answer_comes_first(document: TuneDocument, answer: str) -> None:
 
 
 def test_a_final_that_others_disturbed_is_told_with_its_reasons() -> None:
-    rows = (make_row("new", validity="invalid", caveats=(DISTURBED, DISTURBED)), make_row("a", 1.25))
+    rows = (make_row("new", validity="invalid", warnings=(DISTURBED, DISTURBED)), make_row("a", 1.25))
     candidates = tuple(replace(one, validity="suspect") for one in BEATEN.candidates)
-    quota = make_caveat("environment.quota", cores=1.5)
-    document = replace(BEATEN, final=rows, validity="invalid", candidates=candidates, caveats=(quota,))
+    quota = make_warning("environment.quota", cores=1.5)
+    document = replace(BEATEN, final=rows, validity="invalid", candidates=candidates, warnings=(quota,))
     for said in (flatten(show(document)), html.unescape(format_tune_page(document))):
-        assert said.count(format_caveat(DISTURBED)) == 1
-        assert "the race was disturbed for 1 setting" in said and format_caveat(quota) in said
+        assert said.count(format_warning(DISTURBED)) == 1
+        assert "the race was disturbed for 1 setting" in said and format_warning(quota) in said
         assert "~ 3.00" in said
     assert "Warnings" not in format_tune_page(BEATEN) and "disturbed" not in show(BEATEN)
 

@@ -80,9 +80,9 @@ def test_metadata_of_a_detector_say_its_size(tmp_path: Path) -> None:
     assert shapes_of(complete_inputs(graph)) == {"x": (1, 3, 320, 480)}
 
 
-def test_the_users_shape_wins_and_is_no_caveat(tmp_path: Path) -> None:
+def test_the_users_shape_wins_and_is_no_warning(tmp_path: Path) -> None:
     made = complete_inputs(write_graph(tmp_path / "g.onnx", PICTURE), {"x": (1, 3, 96, 64)})
-    assert shapes_of(made) == {"x": (1, 3, 96, 64)} and made.caveats == ()
+    assert shapes_of(made) == {"x": (1, 3, 96, 64)} and made.warnings == ()
     assert made.inputs[0].shape == ("batch", 3, "height", "width")  # open for whoever takes it so
 
 
@@ -122,8 +122,8 @@ def test_a_recurrent_network_starts_from_zeros_whatever_its_states_are_called(tm
 def test_a_graph_that_refuses_every_size_says_so(tmp_path: Path) -> None:
     text = "(float[batch, length] x) => (float[1, 7, 11, 13] y) { y = Reshape (x, to) }"
     made = settle(tmp_path, text, {"to": np.array([1, 7, 11, 13])})
-    assert [c.template for c in made.caveats] == ["chosen_shapes.refused"]
-    assert "Reshape" in made.caveats[0].message and "--input-shape x:1x" in made.caveats[0].advice
+    assert [c.template for c in made.warnings] == ["chosen_shapes.refused"]
+    assert "Reshape" in made.warnings[0].message and "--input-shape x:1x" in made.warnings[0].advice
     assert shapes_of(made)["x"][1] != 1
 
 

@@ -248,7 +248,7 @@ def test_only_packaged_models_ship_as_onnx() -> None:
         read_packaged_onnx("resnet18")
 
 
-def test_doubts_that_cannot_be_read_are_not_dropped(tmp_path: Path) -> None:
+def test_warnings_that_cannot_be_read_are_not_dropped(tmp_path: Path) -> None:
     said = {"caveats": "[{", "preprocess_sha256": "\x1b[31mred"}
     with pytest.raises(ParseError, match=r"enginebench\.caveats"):
         read_onnx(_save(_make_model(**said), tmp_path / "q.onnx"))
@@ -271,20 +271,20 @@ def test_a_graph_without_weights_has_the_precision_of_its_inputs(tmp_path: Path)
         assert _read_single(tmp_path, "Identity", (kind, other), []).precision == precision, (kind, other)
 
 
-def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
-    def is_doubted(weight: int, size: int, end: int) -> bool:
+def test_a_graph_in_fp64_is_warned_about(tmp_path: Path) -> None:
+    def has_warning(weight: int, size: int, end: int) -> bool:
         weights = [helper.make_tensor("w", weight, [size], [1.0] * size)] if size else []
         full = _read_single(tmp_path, "Neg", (end, end), weights)
         assert full.precision == "fp32"
-        return [caveat.code for caveat in full.caveats] == ["double_precision"]
+        return [warning.code for warning in full.warnings] == ["double_precision"]
 
     double, single = TensorProto.DOUBLE, TensorProto.FLOAT
-    assert is_doubted(double, 4, double) and is_doubted(double, 4, single) and is_doubted(single, 0, double)
-    assert not is_doubted(single, 4, double) and not is_doubted(double, 1, single)
-    assert not is_doubted(single, 4, single) and not is_doubted(single, 0, TensorProto.INT64)
+    assert has_warning(double, 4, double) and has_warning(double, 4, single) and has_warning(single, 0, double)
+    assert not has_warning(single, 4, double) and not has_warning(double, 1, single)
+    assert not has_warning(single, 4, single) and not has_warning(single, 0, TensorProto.INT64)
 
 
-def test_weights_of_few_bits_are_doubted(tmp_path: Path) -> None:
+def test_weights_of_few_bits_are_warned_about(tmp_path: Path) -> None:
     """As ONNX Runtime's own quantizer writes them: two weights to a byte, a scale for each block."""
     sizes = {"K": 32, "N": 32, "bits": 4, "block_size": 32}
     node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **sizes)
@@ -293,8 +293,8 @@ def test_weights_of_few_bits_are_doubted(tmp_path: Path) -> None:
     model = _make_model([node], [_value("x", [1, 32])], [_value("y", [1, 32])], [packed, scales])
     full = read_onnx(_save(model, tmp_path / "g.onnx"))
     assert full.precision == "fp32"
-    (doubt,) = full.caveats
-    assert (doubt.code, doubt.figures) == ("packed_weights", {"operators": "MatMulNBits", "precision": "fp32"})
+    (warning,) = full.warnings
+    assert (warning.code, warning.figures) == ("packed_weights", {"operators": "MatMulNBits", "precision": "fp32"})
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ def test_an_infinity_takes_the_range_away(tmp_path, method):
     np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
     found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
     assert found.ranges.keys() == {"x", "y"}
-    assert [c.code for c in found.caveats] == ["external_preprocess", "nonfinite"] and ": h" in found.caveats[1].message
+    assert [c.code for c in found.warnings] == ["external_preprocess", "nonfinite"] and ": h" in found.warnings[
+        1
+    ].message
 
 
 def test_nodes_get_names_of_their_own():
@@ -233,7 +235,7 @@ def test_cache_has_tensorrts_form(tmp_path):
     assert found.method == "entropy" and found.n is None and found.preprocess_sha256 == EXTERNAL
     assert found.ranges["täg/0:0 x"].high == pytest.approx(6, rel=1e-6)
     assert found.ranges["input"].low == pytest.approx(-2.54, rel=1e-6)
-    assert [c.code for c in found.caveats] == ["external_preprocess"]
+    assert [c.code for c in found.warnings] == ["external_preprocess"]
 
 
 @pytest.mark.parametrize(

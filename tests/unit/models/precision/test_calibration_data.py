@@ -50,7 +50,7 @@ def open_pictures(folder, **changes):
 def test_images_go_through_the_models_own_preprocessing(folder):
     data = open_pictures(folder)
     preprocess = preprocess_for("resnet18", 32)
-    assert data.n == 4 and data.preprocess_sha256 == preprocess.sha256() and data.caveats == ()
+    assert data.n == 4 and data.preprocess_sha256 == preprocess.sha256() and data.warnings == ()
     expected = {preprocess.apply(Image.open(p)).tobytes() for p in list_images(folder)}
     assert {entry.tobytes() for entry in data.read(0, 4)["input"]} == expected
 
@@ -180,7 +180,7 @@ def test_fake_is_seeded_and_marked():
     feeds = data.read(0, 6)
     assert feeds["ids"].shape == (6, 5) and feeds["ids"].dtype == np.int64
     assert np.array_equal(data.read(3, 5)["mask"], feeds["mask"][3:5])
-    assert [c.code for c in data.caveats] == ["random_calibration"]
+    assert [c.code for c in data.warnings] == ["random_calibration"]
     with pytest.raises(UsageError, match="no labels"):
         data.read_labels()
 
@@ -189,7 +189,7 @@ def test_arrays_are_external(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((7, 64), np.float32))
     data = open_data(str(tmp_path / "x.npy"), model="digits-mlp", inputs=DIGITS, n=5)
     assert data.n == 5 and data.preprocess_sha256 == EXTERNAL
-    assert [c.code for c in data.caveats] == ["external_preprocess"]
+    assert [c.code for c in data.warnings] == ["external_preprocess"]
     np.savez(tmp_path / "x.npz", ids=np.ones((3, 5), np.int64), mask=np.ones((3, 5), np.float32))
     assert open_arrays(tmp_path / "x.npz", TWO, 100).read(2, 3)["ids"].shape == (1, 5)
     (tmp_path / "many").mkdir()
@@ -247,8 +247,8 @@ def test_kept_batches_remember_where_they_come_from(tmp_path):
     keep_batches(data, tmp_path / "neu" / "kept.npz")
     again = open_data(str(tmp_path / "neu" / "kept.npz"), model="digits-mlp", inputs=DIGITS, n=100)
     assert (again.n, again.source, again.seed) == (9, "digits", 2)
-    assert again.preprocess_sha256 == data.preprocess_sha256 and again.caveats == ()
+    assert again.preprocess_sha256 == data.preprocess_sha256 and again.warnings == ()
     assert np.array_equal(again.read(0, 9)["input"], data.read(0, 9)["input"])
     fake = open_data("fake", model="digits-mlp", inputs=DIGITS, n=2)
     keep_batches(fake, tmp_path / "fake.npz")
-    assert open_arrays(tmp_path / "fake.npz", DIGITS, 2).caveats == fake.caveats
+    assert open_arrays(tmp_path / "fake.npz", DIGITS, 2).warnings == fake.warnings

@@ -114,7 +114,7 @@ def test_recipes_of_products_refuse_convolutions_alone(residual, digits, tmp_pat
         quantize(residual[0], "int8", recipe, tmp_path / "q.onnx", exclude=gemms)
     assert not (tmp_path / "q.onnx").exists()
     made = quantize(digits["digits-cnn"][0], "int8", recipe, tmp_path / "q.onnx")
-    (low,) = made.caveats
+    (low,) = made.warnings
     assert (low.code, "products with constant matrices" in low.message) == ("low_coverage", True)
 
 
@@ -292,7 +292,7 @@ def test_fp16(residual, tmp_path, io_types):
     made = quantize(artifact, "fp16", None, tmp_path / "q.onnx", io_types=io_types)
     dtype = "float32" if io_types == "keep" else "float16"
     assert {spec.dtype for spec in (*made.inputs, *made.outputs)} == {dtype}
-    assert made.precision == "fp16" and made.recipe is None and made.caveats == ()
+    assert made.precision == "fp16" and made.recipe is None and made.warnings == ()
     found = run_graph(tmp_path / "q.onnx", {"x": feeds["x"].astype(dtype)})
     assert np.allclose(found, run_graph(artifact.path, feeds), atol=0.02)
     assert (tmp_path / "q.onnx").stat().st_size < 0.8 * (tmp_path / "residual.onnx").stat().st_size
@@ -312,9 +312,9 @@ def test_nodes_that_overflow_stay_in_fp32(tmp_path, factor, kept):
     made = quantize(artifact, "fp16", None, tmp_path / "q.onnx")
     listed = {p.key: p.value for p in onnx.load(tmp_path / "q.onnx").metadata_props}.get("enginebench.kept_fp32", "")
     assert sorted(listed.split()) == kept
-    assert [c.code for c in made.caveats] == (["kept_fp32"] if kept else [])
+    assert [c.code for c in made.warnings] == (["kept_fp32"] if kept else [])
     if kept:
-        assert "blow_up, shrink" in made.caveats[0].message
+        assert "blow_up, shrink" in made.warnings[0].message
     x = np.random.default_rng(1).standard_normal((3, 4), dtype=np.float32)
     assert np.allclose(run_graph(tmp_path / "q.onnx", {"x": x}), x, rtol=2e-3, atol=2e-3)
 
@@ -337,7 +337,7 @@ def test_overflow_is_found_behind_inputs_of_other_first_axes(tmp_path):
 def test_bf16(residual, tmp_path, io_types):
     artifact, _, _ = residual
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx", io_types=io_types)
-    assert made.precision == "bf16" and made.opset == 22 and made.caveats == ()
+    assert made.precision == "bf16" and made.opset == 22 and made.warnings == ()
     assert {s.dtype for s in (*made.inputs, *made.outputs)} == {"float32" if io_types == "keep" else "bfloat16"}
     model = onnx.load(tmp_path / "q.onnx")
     assert {t.data_type for t in model.graph.initializer if t.name != "axes"} <= {
@@ -362,7 +362,7 @@ def test_bf16_leaves_operators_without_a_bf16_form_in_fp32(tmp_path):
     nodes = "h = MatMul (x, w) [largest] a, places = TopK (h, k) y = Relu (a)"
     artifact = write_nodes(tmp_path, nodes, {"w": np.eye(4, dtype=np.float32), "k": np.array([4])})
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
-    assert [c.code for c in made.caveats] == ["kept_fp32"] and "largest" in made.caveats[0].message
+    assert [c.code for c in made.warnings] == ["kept_fp32"] and "largest" in made.warnings[0].message
     assert count_ops(tmp_path / "q.onnx")["Cast"] == 4
 
 
@@ -375,7 +375,7 @@ def test_bf16_of_a_graph_with_a_branch(tmp_path):
     constants = {"w": np.eye(4, dtype=np.float32), "zero": np.float32(0)}
     artifact = write_nodes(tmp_path, nodes, constants)
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
-    assert made.caveats == ()  # the branch is in BF16, too
+    assert made.warnings == ()  # the branch is in BF16, too
     quantize(artifact, "fp16", None, tmp_path / "half.onnx")
     for sign in (-1, 1):
         x = sign * np.abs(np.random.default_rng(0).standard_normal((3, 4), dtype=np.float32))
@@ -411,7 +411,7 @@ def test_products_of_two_activations_stay_in_fp32(tmp_path):
     calibration = calibrate_on_noise(artifact)
     for recipe in ("tensorrt", "cpu"):
         made = quantize(artifact, "int8", recipe, tmp_path / f"{recipe}.onnx", calibration=calibration)
-        assert "scores" in next(c.message for c in made.caveats if c.code == "kept_fp32")
+        assert "scores" in next(c.message for c in made.warnings if c.code == "kept_fp32")
 
 
 def test_a_transformers_sums_stay_in_fp32(tmp_path):

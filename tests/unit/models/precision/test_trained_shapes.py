@@ -90,7 +90,7 @@ def test_lengths_that_are_computed_as_floats_stay_exact(tmp_path):
     x[0, -1] = 1  # FP16 would cut at 3,000
     for to in ("fp16", "bf16"):
         made = quantize(artifact, to, None, tmp_path / f"{to}.onnx")
-        assert made.caveats == ()  # they are no part of the network, so nobody is told
+        assert made.warnings == ()  # they are no part of the network, so nobody is told
     found = run_graph(tmp_path / "fp16.onnx", {"x": x})
     assert float(found[0, 0]) == 1
     prepared = onnx.shape_inference.infer_shapes(onnx.load(artifact.path))

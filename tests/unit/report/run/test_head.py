@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Artifact, Block, Caveat, Drift, MeasureSpec, Result
+from enginebench.core.records import Artifact, Block, Drift, MeasureSpec, Result, ResultWarning
 from enginebench.report.markdown import escape
 from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head
@@ -17,7 +17,7 @@ from samples import make_drift, make_estimate, make_implausible, make_machine, m
 
 AGREE = make_drift(1e-6)
 GROSS = make_drift(9.0, passed=False, centred=0.1)
-RANDOM = Caveat(code="random_weights", message="weights are random")
+RANDOM = ResultWarning(code="random_weights", message="weights are random")
 
 
 def describe(*results: Result, **more: object) -> RunDocument:
@@ -130,20 +130,20 @@ def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
 
 
 def test_an_engine_that_varies_alone_is_held_to_its_outputs() -> None:
-    def vary(row: str) -> Caveat:
-        return Caveat(code="outputs_vary", message="varies", figures={"row": row})
+    def vary(row: str) -> ResultWarning:
+        return ResultWarning(code="outputs_vary", message="varies", figures={"row": row})
 
-    alone = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"),)))
+    alone = head(PYTORCH, ort(5, drift=GROSS, warnings=(vary("ort-fp32-b1"),)))
     assert alone["USE"].startswith("pytorch fp32") and "nothing faster keeps the outputs | ort fp32 is" in alone["USE"]
-    both = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"), vary(PYTORCH.id))))
+    both = head(PYTORCH, ort(5, drift=GROSS, warnings=(vary("ort-fp32-b1"), vary(PYTORCH.id))))
     assert both["USE"].startswith("ort fp32") and "different outputs for the same inputs" in both["OUTPUTS"]
-    lost = ort(5, drift=make_drift(9.0, passed=False, nonfinite=3), caveats=(vary(PYTORCH.id),))
+    lost = ort(5, drift=make_drift(9.0, passed=False, nonfinite=3), warnings=(vary(PYTORCH.id),))
     assert "3 values are not finite" in head(PYTORCH, lost)["USE"]
 
 
 def test_labels_decide_nothing_where_the_weights_are_random() -> None:
-    base = make_result(median_ms=20, accuracy=0.1, caveats=(RANDOM,))
-    found = head(base, ort(5, "int8", accuracy=0.05, caveats=(RANDOM,)))
+    base = make_result(median_ms=20, accuracy=0.1, warnings=(RANDOM,))
+    found = head(base, ort(5, "int8", accuracy=0.05, warnings=(RANDOM,)))
     assert found["USE"].startswith("ort int8") and found["OUTPUTS"].startswith("not judged: random weights")
 
 
@@ -188,26 +188,26 @@ def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None:
     for drift in (make_drift(0.08), make_drift(0.08, passed=False, centred=0.95)):
-        found = head(PYTORCH, ort(5, precision, drift, caveats=(RANDOM,)))
+        found = head(PYTORCH, ort(5, precision, drift, warnings=(RANDOM,)))
         assert found["USE"].startswith(f"ort {precision}")
         assert found["OUTPUTS"] == f"not judged: random weights. {precision} differs by 8e-02. Give --weights"
-    noisy = head(PYTORCH, ort(5, precision, make_drift(0.3, passed=False, centred=0.3), caveats=(RANDOM,)))["USE"]
+    noisy = head(PYTORCH, ort(5, precision, make_drift(0.3, passed=False, centred=0.3), warnings=(RANDOM,)))["USE"]
     assert noisy.startswith("ort int8" if precision == "int8" else "pytorch fp32"), "sound in 8 bits alone"
-    wrong = head(PYTORCH, ort(5, precision, GROSS, caveats=(RANDOM,)))
+    wrong = head(PYTORCH, ort(5, precision, GROSS, warnings=(RANDOM,)))
     assert wrong["USE"].startswith("pytorch fp32") and f"ort {precision} is" in wrong["USE"]
 
 
 def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:
     """Random weights: 0.67 is what BF16 keeps of ResNet-50, and FP32 all of it."""
     drift = replace(AGREE, passed=False, outputs=make_drift(0.1, centred=0.67).outputs)
-    found = head(replace(PYTORCH, caveats=(RANDOM,)), replace(ort(drift=drift), caveats=(RANDOM,)))
+    found = head(replace(PYTORCH, warnings=(RANDOM,)), replace(ort(drift=drift), warnings=(RANDOM,)))
     assert found["USE"].startswith("pytorch fp32") and "ort fp32 is" in found["USE"]
-    short = replace(ort(drift=drift, precision="bf16"), caveats=(RANDOM,))
-    assert head(replace(PYTORCH, caveats=(RANDOM,)), short)["USE"].startswith("ort bf16")
+    short = replace(ort(drift=drift, precision="bf16"), warnings=(RANDOM,))
+    assert head(replace(PYTORCH, warnings=(RANDOM,)), short)["USE"].startswith("ort bf16")
 
 
 def test_fp32_that_agrees_is_the_same_also_with_random_weights_but_not_on_constant_outputs() -> None:
-    assert head(PYTORCH, ort(caveats=(RANDOM,)))["OUTPUTS"] == "same: with random weights"
+    assert head(PYTORCH, ort(warnings=(RANDOM,)))["OUTPUTS"] == "same: with random weights"
     constant = replace(AGREE, outputs=(replace(AGREE.outputs[0], centred_cosine_mean=None),))
     assert head(PYTORCH, ort(drift=constant))["OUTPUTS"].startswith("not judged: the model gives the same output")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Block, Build, Caveat, LayerTime, Result
+from enginebench.core.records import Block, Build, LayerTime, Result, ResultWarning
 from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
 from enginebench.report.run.sections import find_largest, format_builds, format_largest, list_batches, make_builds
 from enginebench.stats.ranking import Rules
@@ -40,19 +40,19 @@ def test_baseline_is_pytorch_fp32_of_the_same_kind() -> None:
     assert find_baseline(wanted, [relabelled, wanted]) is wanted
 
 
-def test_a_check_of_a_part_of_the_samples_is_doubted() -> None:
+def test_a_check_of_a_part_of_the_samples_is_warned_about() -> None:
     whole = describe_row(weigh(make_result(drift=replace(AGREE, n=32, asked=32)), None))
     part = describe_row(weigh(make_result(drift=replace(AGREE, n=4, asked=32)), None))
-    assert "partly_compared" not in {c.code for c in whole.caveats}
-    (doubt,) = (c for c in part.caveats if c.code == "partly_compared")
-    assert "4 of 32 samples" in doubt.message
+    assert "partly_compared" not in {c.code for c in whole.warnings}
+    (warning,) = (c for c in part.warnings if c.code == "partly_compared")
+    assert "4 of 32 samples" in warning.message
 
 
-def test_caveat_of_some_processes_stands_once_with_their_number() -> None:
-    doubt = Caveat(code="foreign_cpu", message="0.4 cores", advice="stop it")
-    result = make_result(caveats=(Caveat(code="random_weights", message="random"),) * 2)
-    noisy = tuple(replace(m, caveats=(doubt,) if m.repetition < 3 else ()) for m in result.measurements)
-    found = describe_row(weigh(replace(result, measurements=noisy), None)).caveats
+def test_warning_of_some_processes_stands_once_with_their_number() -> None:
+    warning = ResultWarning(code="foreign_cpu", message="0.4 cores", advice="stop it")
+    result = make_result(warnings=(ResultWarning(code="random_weights", message="random"),) * 2)
+    noisy = tuple(replace(m, warnings=(warning,) if m.repetition < 3 else ()) for m in result.measurements)
+    found = describe_row(weigh(replace(result, measurements=noisy), None)).warnings
     assert [c.message for c in found] == ["random", "0.4 cores (3 of 10 trials)"]
 
 
@@ -100,16 +100,16 @@ def test_an_invalid_row_is_on_no_front() -> None:
     assert [(row.validity, row.pareto) for row in rows] == [("valid", True), ("invalid", False)]
 
 
-def test_kernels_that_were_slower_under_the_profiler_are_doubted() -> None:
+def test_kernels_that_were_slower_under_the_profiler_are_warned_about() -> None:
     row = make_result()
     kernels = tuple(LayerTime(name=n, mean_ns=3e6, median_ns=3e6, precision="fp16", kind="kernel") for n in "ab")
     for device_ns, factor in ((6_000_000, None), (4_000_000, "1.50 times")):
         timed = tuple(replace(m, device_ns=[device_ns] * len(m.latency_ns)) for m in row.measurements)
         (found,) = run([replace(row, measurements=timed, layers=kernels)]).rows
-        doubts = [c.message for c in found.caveats if c.code == "disturbed_profile"]
-        assert bool(doubts) is bool(factor) and all(str(factor) in text for text in doubts)
+        warnings = [c.message for c in found.warnings if c.code == "disturbed_profile"]
+        assert bool(warnings) is bool(factor) and all(str(factor) in text for text in warnings)
     (unknown,) = run([replace(row, layers=kernels)]).rows
-    assert not unknown.caveats
+    assert not unknown.warnings
 
 
 def test_pareto_without_labels_goes_by_centred_cosine() -> None:

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.names import find_rows, row_id, shorten_ids
 from enginebench.core.records import Result
+from enginebench.core.warnings import make_warning
 from enginebench.report.run.diff import format_junit
 from enginebench.report.run.remarks import list_remarks, list_warnings, name_having
 from enginebench.report.run.rows import RunDocument, describe_run
@@ -41,10 +41,10 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
     tool = make_result("trtexec", identity="t")
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
     made_up = [
-        make_caveat("random_weights", seed=0, reason="asked"),
-        make_caveat("random_inputs.check", seed=0, cure="give --inputs F.npz"),
+        make_warning("random_weights", seed=0, reason="asked"),
+        make_warning("random_inputs.check", seed=0, cure="give --inputs F.npz"),
     ]
-    document = describe(*(replace(row, caveats=(*row.caveats, *made_up)) for row in (make_result(), tool)))
+    document = describe(*(replace(row, warnings=(*row.warnings, *made_up)) for row in (make_result(), tool)))
     found, told = list_warnings(document).lines, "and outputs were compared on random inputs (seed 0); give --weights"
     assert [label for label, text in found if told in text] == ["all"]
     every = {name: (name.lower(), "of A" * name.isupper()) for name in "abcdeA"}
@@ -121,7 +121,7 @@ def test_it_says_why_less_precision_is_slower(shares: dict[str, float] | None, c
     other = replace(slow, engine=replace(slow.engine, precision="fp32"))
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), other)
     assert "ort fp32, asked for in int8, is slower than the same engine in fp32 (0.6" in text
-    waiting = replace(slow, caveats=(make_caveat("enqueue_bound.share", share=1.0),))
+    waiting = replace(slow, warnings=(make_warning("enqueue_bound.share", share=1.0),))
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), waiting)
     assert shares is None or "the GPU waits for the host, so that faster kernels gain nothing." in text
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Feeds
-from enginebench.core.records import TEXT, Artifact, Caveat
+from enginebench.core.records import TEXT, Artifact, ResultWarning
 from enginebench.core.store import open_partial
+from enginebench.core.warnings import make_warning
 from enginebench.engines.openvino import BoundGraph, compile_model, read_graph
 from enginebench.engines.refusals import explaining_refusal
 
@@ -34,7 +34,7 @@ class GraphSource(BoundGraph):
 
     def __init__(self, artifact: Artifact, *, static: bool) -> None:
         super().__init__(None, static=static)  # no whole: it is rewritten for each call
-        self.caveats: tuple[Caveat, ...] = ()
+        self.warnings: tuple[ResultWarning, ...] = ()
         self._artifact = artifact
         self._rewritable: Rewritable | None = None
         try:
@@ -54,7 +54,7 @@ class GraphSource(BoundGraph):
             self.deciders = self._rewritable.deciders
             self._try_one()
             operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
-            self.caveats = (make_caveat("rewritten_graph", operator=operator),)
+            self.warnings = (make_warning("rewritten_graph", operator=operator),)
         else:
             check_model_interface(artifact, self.whole)
 

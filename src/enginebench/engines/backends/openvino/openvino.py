@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 import openvino
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, drop_filling, fill_batch, random_feeds, sum_entries
 from enginebench.core.protocols import Feeds
-from enginebench.core.records import Artifact, ArtifactKind, Availability, Caveat, EngineSpec, LayerProfile
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile, ResultWarning
 from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
+from enginebench.core.warnings import make_warning
 from enginebench.engines import openvino as engine
 from enginebench.engines.backends.openvino.entries import OPENVINO
 from enginebench.engines.backends.openvino.graphs import UNCOMPILED, GraphSource, save_model
@@ -91,7 +91,7 @@ class OpenvinoBackend:
             return artifact
         graph = GraphSource(artifact, static=options["shapes"] == "static")
         if graph.whole is None:
-            return replace(artifact, caveats=tuple(dict.fromkeys((*artifact.caveats, *graph.caveats))))
+            return replace(artifact, warnings=tuple(dict.fromkeys((*artifact.warnings, *graph.warnings))))
         target = out_dir / f"{Path(artifact.path).stem}.xml"
         save_model(graph.whole, target)
         files, made_by = [target, target.with_suffix(".bin")], {"openvino": openvino.__version__}
@@ -179,12 +179,12 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         self._watch()
         return prove_precision(self._proven)
 
-    def list_warnings(self) -> tuple[Caveat, ...]:
+    def list_warnings(self) -> tuple[ResultWarning, ...]:
         """That the graph does not compile in BF16, where that was asked for, and what ran."""
         if self._compiled is None or not has_lost_bf16(self._compiled, self._settings):
             return ()
         record = "Requested floats in bf16; OpenVINO has no BF16 kernel for a node of this graph, and ran them in fp32."
-        return (make_caveat("low_effective_precision", record=record, asked="bf16"),)
+        return (make_warning("low_effective_precision", record=record, asked="bf16"),)
 
     def profile_layers(self) -> LayerProfile:
         watched = self._watch()

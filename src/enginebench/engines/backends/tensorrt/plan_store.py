@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.cuda_devices import find_handle
 from enginebench.core.errors import ArtifactError, ParseError
-from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
+from enginebench.core.records import Artifact, EngineSpec, ResultWarning, ShapeRange
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import derive, encode, explain_writing, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import PlanReader
@@ -43,7 +43,7 @@ class StoredPlan(Struct, frozen=True, kw_only=True):
     record: PlanRecord
     sha256: str
     build_s: float
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 class PlanBackend:
@@ -81,7 +81,7 @@ def ensure_plan(
     record: PlanRecord,
     artifact: Artifact,
     spec: EngineSpec,
-    build: Callable[[Path], tuple[Caveat, ...]],
+    build: Callable[[Path], tuple[ResultWarning, ...]],
     profiles: Sequence[ShapeProfile] = (),
 ) -> Artifact:
     """The plan of `record` as an artifact, built now if the folder has none, with the shapes of its first profile."""
@@ -103,7 +103,7 @@ def ensure_plan(
         made_with=artifact.made_with | {key: spec.options[key] for key in spec.options.keys() & {"workspace_mb"}},
         export_check=None,
         opset=None,
-        caveats=stored.caveats,
+        warnings=stored.warnings,
         allowed=allowed,
     )
 
@@ -117,7 +117,7 @@ def _find_plan(path: Path) -> StoredPlan | None:
     return stored if path.is_file() and hash_file(path) == stored.sha256 else None
 
 
-def _make_plan(path: Path, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
+def _make_plan(path: Path, record: PlanRecord, build: Callable[[Path], tuple[ResultWarning, ...]]) -> StoredPlan:
     """A new plan. It is built under another name, so that a build that was killed leaves no plan."""
     part = path.with_suffix(".part")
     with explain_writing(part):
@@ -125,10 +125,10 @@ def _make_plan(path: Path, record: PlanRecord, build: Callable[[Path], tuple[Cav
         part.unlink(missing_ok=True)
     start = time.perf_counter()
     try:
-        caveats = build(part)
+        warnings = build(part)
         build_s = time.perf_counter() - start
         require_plan(part)
-        stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
+        stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, warnings=warnings)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError, importing
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec, Precision, ResultWarning
 from enginebench.core.store import write_atomic
+from enginebench.core.warnings import make_warning
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
 from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS, TENSORRT_RTX
 from enginebench.engines.backends.tensorrt.plan_store import (
@@ -76,8 +76,8 @@ DEFAULTS = {key: option.default for key, option in BUILD_OPTIONS.items()}  # wha
 TARGETS = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
 LACKING: dict[Precision, tuple[str, ...]] = {"tf32": ("7.5",), "bf16": ("7.5",), "fp8": ("7.5", "8.0", "8.6")}
 
-UNVERIFIED = make_caveat("unverified_engine.rtx")
-SUBOPTIMAL = make_caveat("environment.suboptimal_plan")
+UNVERIFIED = make_warning("unverified_engine.rtx")
+SUBOPTIMAL = make_warning("environment.suboptimal_plan")
 
 # Why a plan does not run here, by the names of its diagnostics.
 INVALID = {
@@ -119,7 +119,7 @@ class TensorRtRtxBackend(PlanBackend):
             return replace(
                 adopt_tensors(trt, finished, artifact, options),
                 made_by={**artifact.made_by, NAME: LIBRARY.version},
-                caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(path, read_index(spec))),
+                warnings=(*artifact.warnings, UNVERIFIED, *judge_validity(path, read_index(spec))),
             )
         if options["weight_streaming"] == options["graph"] == "1":
             raise UsageError(
@@ -169,7 +169,7 @@ class TensorRtRtxBackend(PlanBackend):
             LIBRARY, plan, artifact, spec, options, self._reader, create_context=create, on_close=write_cache
         )
 
-    def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:
+    def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[ResultWarning, ...]:
         LIBRARY.log.layers = ""
         build_plan(LIBRARY, onnx, settings, plan, note=self._note)
         write_atomic(find_layers(plan), read_dump(LIBRARY.log.layers).encode())
@@ -227,8 +227,8 @@ def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
     return LIBRARY.require(runtime.deserialize_cuda_engine(path.read_bytes()), f"cannot load {path}")
 
 
-def judge_validity(path: Path, index: int) -> tuple[Caveat, ...]:
-    """The doubt about a plan that runs here, and not as well as it could; the library looks at its head alone."""
+def judge_validity(path: Path, index: int) -> tuple[ResultWarning, ...]:
+    """The warning about a plan that runs here, and not as well as it could; the library looks at its head alone."""
     runtime = LIBRARY.make(trt.Runtime, "a runtime")
     with path.open("rb") as file:
         validity, bits = runtime.get_engine_validity(file.read(runtime.engine_header_size))

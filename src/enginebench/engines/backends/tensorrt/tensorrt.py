@@ -5,10 +5,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec
+from enginebench.core.records import Artifact, Availability, EngineSpec, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.engines import cuda
 from enginebench.engines.abilities import Reader
 from enginebench.engines.backends.tensorrt.builder import (
@@ -101,7 +101,7 @@ class TensorRtBackend(PlanBackend):
 
     def _build(
         self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
-    ) -> tuple[Caveat, ...]:
+    ) -> tuple[ResultWarning, ...]:
         first = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else batch
         whole = first if isinstance(first, int) else batch  # a static graph takes no other
         batches = read_batches(Path(options["calib_data"]), whole) if options["calib_data"] else None
@@ -109,7 +109,7 @@ class TensorRtBackend(PlanBackend):
             check_calib_cache(Path(settings.calib_cache))
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
-        return (make_caveat("random_calibration.tensorrt"),) if guessed else ()
+        return (make_warning("random_calibration.tensorrt"),) if guessed else ()
 
 
 create_backend = TensorRtBackend

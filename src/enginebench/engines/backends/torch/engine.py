@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.protocols import ModuleLoader
-from enginebench.core.records import Artifact, ArtifactKind, Caveat, EngineSpec, LayerProfile, Precision
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, LayerProfile, Precision, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.engines.backends.torch.entries import CUDA_PRECISIONS
 from enginebench.engines.backends.torch.module import load_ready_module
 from enginebench.engines.backends.torch.operators import (
@@ -49,13 +49,13 @@ COMPILED_NOTE = "layers are modules, or several where torch.compile made one ker
 PLAIN_NOTE = "layers are operators and generated kernels: {why}"
 
 
-def list_cast_warnings(module: Any) -> tuple[Caveat, ...]:
+def list_cast_warnings(module: Any) -> tuple[ResultWarning, ...]:
     """That the module is run by torch.autocast, if nobody asked for that."""
     asked = find_mixed_type(module)
     if asked is None:
         return ()
     record = f"the module's own code mixes types and fails once it is cast to {asked}: it runs under torch.autocast"
-    return (make_caveat("low_effective_precision", record=record, asked=asked),)
+    return (make_warning("low_effective_precision", record=record, asked=asked),)
 
 
 class Generated:
@@ -65,7 +65,7 @@ class Generated:
         self._generated = generated
         super().__init__(*others, **named)
 
-    def list_warnings(self) -> tuple[Caveat, ...]:
+    def list_warnings(self) -> tuple[ResultWarning, ...]:
         return list_cast_warnings(self._call)  # type: ignore[attr-defined]  # of the engine that comes after this class
 
     def close(self) -> None:

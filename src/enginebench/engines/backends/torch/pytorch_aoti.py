@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.aoti import describe_here, write_record
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
 from enginebench.core.protocols import ModuleLoader
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, LayerProfile
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, ResultWarning
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import derive, hash_file
 from enginebench.engines.backends.torch.engine import (
@@ -101,11 +101,11 @@ class PytorchAotiBackend:
             write_record(written, target, record)
         finally:
             written.unlink(missing_ok=True)
-        return derive(artifact, [target], out_dir, **fields, caveats=(*artifact.caveats, *found))
+        return derive(artifact, [target], out_dir, **fields, warnings=(*artifact.warnings, *found))
 
     def _compile(
         self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], written: Path
-    ) -> tuple[Caveat, ...]:
+    ) -> tuple[ResultWarning, ...]:
         """Exports the module and compiles it, and returns its warnings; the number of threads stays open."""
         # Imports that no load is to pay for.
         from torch._inductor import config as inductor

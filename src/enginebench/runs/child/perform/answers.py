@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.protocols import Array, Engine, Feeds, Loadable
-from enginebench.core.records import Artifact, Caveat, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, ResultWarning, TensorSpec
 from enginebench.core.shapes import find_open_outputs
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering
@@ -124,7 +124,7 @@ class Entries(Struct, frozen=True, kw_only=True, eq=False):
     preprocess_sha256: str | None
     label: Callable[[int | None], Array] | None = None  # number of classes -> the labels that the data have themselves
     names: tuple[str, ...] | None = None
-    caveats: tuple[Caveat, ...] = ()
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
@@ -142,7 +142,7 @@ def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
         group=lambda step: group_samples(samples, step, specs),
         feed=lambda places, step: join_samples([samples[i] for i in places], specs, step),
         preprocess_sha256=EXTERNAL,
-        caveats=(explain_external(f"inputs come from {job.inputs}"),),
+        warnings=(explain_external(f"inputs come from {job.inputs}"),),
     )
 
 
@@ -171,7 +171,7 @@ def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> En
         label=data.read_labels,
         preprocess_sha256=data.preprocess_sha256,
         names=data.names,
-        caveats=data.caveats,
+        warnings=data.warnings,
     )
 
 
@@ -287,5 +287,5 @@ def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
     save_arrays(Path(job.answers_path), answers)
     return LabelledAnswer(
-        n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, caveats=entries.caveats
+        n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, warnings=entries.warnings
     )

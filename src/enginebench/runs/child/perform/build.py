@@ -8,7 +8,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.input_sets import EXAMPLES, INTEGERS
@@ -16,6 +15,7 @@ from enginebench.core.protocols import Array, Backend, Engine, Feeds, Loadable
 from enginebench.core.records import BUILT, Artifact, Availability, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
+from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.engines.refusals import shorten_words
 from enginebench.models.samples import find_batch, read_samples
@@ -100,7 +100,7 @@ def _ask_graph(graph: Artifact, feeds: Sequence[Feeds]) -> list[dict[str, Array]
 
 
 def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpec) -> Artifact:
-    """The plan with its doubts, unless it is another network than the graph.
+    """The plan with its warnings, unless it is another network than the graph.
 
     Rounding never breaks the limits of 8 bits in a sound network. What breaks those of its own format alone is given
     with a warning: the inputs are random, and so may the weights be.
@@ -111,14 +111,14 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     if drift.passed:
         return plan
     if drift.unlike:
-        doubt = make_caveat("outputs_not_compared.graph", why=drift.unlike[0])
-        return replace(plan, caveats=(*plan.caveats, doubt))
+        warning = make_warning("outputs_not_compared.graph", why=drift.unlike[0])
+        return replace(plan, warnings=(*plan.warnings, warning))
     found = "; ".join(find_exceeded(drift))
     rounded = {graph.precision, spec.precision} - {"fp32", "tf32", None}
     # Under weak typing ranges and choices are its own, on which nobody set a limit.
     if spec.options.get("weak_typing") == "1" or (rounded and not is_gross(drift, rounded)):
-        doubt = make_caveat("outputs_differ", reference=drift.reference, found=found)
-        return replace(plan, caveats=(*plan.caveats, doubt))
+        warning = make_warning("outputs_differ", reference=drift.reference, found=found)
+        return replace(plan, warnings=(*plan.warnings, warning))
     raise ArtifactError(
         f"the plan gives other outputs than {drift.reference} does ({found}), so it is not delivered; it lies at "
         f"{plan.path}. The engine reads this graph (opset {graph.opset}) otherwise: try another version of it, or "

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Engine, Feeds, Loadable, SelfTimed
-from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
+from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, ResultWarning
 from enginebench.core.text import stamp_utc
+from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.runs.child.opening import load_all, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 
-NOT_PINNED = make_caveat("environment.not_pinned")
+NOT_PINNED = make_warning("environment.not_pinned")
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
 # More than half of the work: the row's times are those of the smaller part.
@@ -46,7 +46,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
             started_utc=started,
             reference_ns=[*before, *time_reference(REFERENCE_REPEATS)],
             pinned_cpus=pinned,
-            caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
+            warnings=(*measured.warnings, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
         return MeasureAnswer(measurement=measurement, shapes=dict(shapes))
 
@@ -79,7 +79,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
         warnings = _find_missing_work(engine, samples, measured, job)
         measured = replace(
             measured,
-            caveats=(*measured.caveats, *warnings),
+            warnings=(*measured.warnings, *warnings),
             load_s=round(loaded - start, 9),  # the clock tells no less than a nanosecond
             first_run_s=round(first_run - bound, 9),
             peak_memory_bytes=peak_memory,
@@ -96,13 +96,13 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
 
 def _find_missing_work(
     engine: Engine, samples: Sequence[Feeds], measured: Measurement, job: MeasureJob
-) -> list[Caveat]:
+) -> list[ResultWarning]:
     """Return warnings on an engine that does not do the work of the model in the calls that were timed."""
     from enginebench.measure.honesty import find_skipped_work
     from enginebench.measure.loop import measure_left
     from enginebench.runs.child.perform import recheck
 
-    precision, warnings = job.engine.precision, list[Caveat]()
+    precision, warnings = job.engine.precision, list[ResultWarning]()
     expected = recheck.load_expected(Path(job.recheck_path)) if job.recheck_path else None
     if expected is not None:  # first: an engine that skips its work after some calls must not be woken
         warnings += recheck.recheck_outputs(engine, samples, expected, precision)
@@ -113,7 +113,7 @@ def _find_missing_work(
     engine.bind(samples[0])
     engine.run()
     left = measure_left(engine)
-    warnings += [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
+    warnings += [make_warning("work_outside_run", share=left)] if left > LEFT_SHARE else []
     timed_ns = statistics.median(measured.latency_ns)
     return [*warnings, *find_skipped_work(engine, samples[0], timed_ns, waits=job.engine.device != "cpu")]
 

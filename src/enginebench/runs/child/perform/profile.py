@@ -11,7 +11,7 @@ from enginebench.engines.registry import find_installed, list_names, open_backen
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileAnswer, ProfileJob
 from enginebench.stats.quantiles import median
-from enginebench.stats.validity import doubt_enqueue, doubt_marks
+from enginebench.stats.validity import list_enqueue_warnings, list_mark_warnings
 
 
 def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
@@ -51,7 +51,7 @@ def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
         clock="device" if measured.device_ns else measured.clock,
         effective_precision=proof or None,
         engine_version=backend.probe().version,
-        caveats=(*measured.caveats, *doubt_marks([measured]), *doubt_enqueue([measured])),
+        warnings=(*measured.warnings, *list_mark_warnings([measured]), *list_enqueue_warnings([measured])),
     )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.protocols import Array, Engine, Feeds
-from enginebench.core.records import Artifact, Caveat, EngineSpec, Precision
+from enginebench.core.records import Artifact, EngineSpec, Precision, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.perform.answers import ask_engine
 
@@ -59,7 +59,7 @@ def load_expected(path: Path) -> list[dict[str, Array]]:
 
 def recheck_outputs(
     engine: Engine, feeds: Sequence[Feeds], expected: Sequence[Mapping[str, Array]], precision: Precision | None
-) -> list[Caveat]:
+) -> list[ResultWarning]:
     """Return a warning if the engine, after its timed calls, gives outputs that are not those of its inputs.
 
     Three calls, each on other inputs than the one before: an engine that computes in every second call is found in one
@@ -69,12 +69,12 @@ def recheck_outputs(
     for place in (1, 0, 1):
         found = ask_engine(engine, feeds[place])
         worst = max(worst, measure_strangeness(found, expected[place], expected[1 - place], precision))
-    return [make_caveat("implausible_time.outputs", share=worst)] if worst else []
+    return [make_warning("implausible_time.outputs", share=worst)] if worst else []
 
 
 def find_early_outputs(
     engine: Engine, feeds: Sequence[Feeds], expected: Sequence[Mapping[str, Array]], precision: Precision | None
-) -> list[Caveat]:
+) -> list[ResultWarning]:
     """Return a warning if an engine that ran on the second inputs has the outputs of the first when these are bound.
 
     An honest one has those of its last run, or refuses. Where an output holds nothing but values of an input, it may be
@@ -91,7 +91,7 @@ def find_early_outputs(
     except Exception:  # it refuses, in words of its own
         return []
     early = not measure_strangeness(found, own, other, precision)
-    return [make_caveat("implausible_time.before_run")] if early else []
+    return [make_warning("implausible_time.before_run")] if early else []
 
 
 def _holds_inputs(array: Array, feeds: Feeds) -> bool:

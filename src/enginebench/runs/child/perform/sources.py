@@ -87,9 +87,9 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
         prepared = hash_preprocess(model, inputs=artifact.inputs)
         artifacts = (replace(artifact, model=model, weights="trained", preprocess_sha256=prepared),)
     if known is not None and find_spec("onnx") is not None:
-        from enginebench.models.onnx.bytes import doubt_twice
+        from enginebench.models.onnx.bytes import warn_of_two_normalizations
 
-        artifacts = doubt_twice(artifacts, known)
+        artifacts = warn_of_two_normalizations(artifacts, known)
     given = given or draw_data(job, artifacts[-1])
     if given is not None and artifacts[-1].inputs:
         write_samples(given, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)

@@ -74,7 +74,7 @@ def test_a_graph_is_lowered_to_what_the_version_reads(engine: str, build_file: B
     given = read_onnx(normalizing)
     assert built.lowered is not None and built.lowered.opset == 17
     assert [a.parent_sha256 for a in (built.artifact, built.lowered)] == [built.lowered.sha256, given.sha256]
-    assert "outputs_not_compared" not in {c.code for c in built.artifact.caveats}
+    assert "outputs_not_compared" not in {c.code for c in built.artifact.warnings}
     assert build_file(engine).artifact.sha256 == built.artifact.sha256  # the stored plan is found again
 
 
@@ -95,7 +95,7 @@ def test_what_rounds_too_much_is_given_with_a_warning(normalizing: Path) -> None
         spec = EngineSpec(backend="tensorrt", device="cuda:0", precision=precision)
         drift = measure_drift({"y": wanted}, {"y": wanted + noise / 10}, default_limits(precision), reference_id="g")
         with given:
-            assert [c.code for c in build.require_alike(graph, graph, drift, spec).caveats] == ["outputs_differ"]
+            assert [c.code for c in build.require_alike(graph, graph, drift, spec).warnings] == ["outputs_differ"]
 
 
 def test_an_operator_without_an_equal_is_refused_before_a_build(build_file: Built, normalizing: Path) -> None:
@@ -139,7 +139,7 @@ def test_labels_that_lie_near_a_tie_are_no_other_network(batch, calls, build_fil
     real = build._ask_graph
     monkeypatch.setattr(build, "_ask_graph", ask)
     wrong = 1
-    print(build_file("tensorrt", path).artifact.caveats)
+    print(build_file("tensorrt", path).artifact.warnings)
     assert asked == [calls]
     if calls == 1:
         wrong = 3

@@ -69,11 +69,11 @@ def add(gpu: Any) -> Measurement:
     return add_telemetry(measured, JOB.engine, JOB.measure, gpu)
 
 
-@pytest.mark.parametrize(("hidden", "caveats"), [(False, ()), (True, (HIDDEN_PROCESSES,))])
-def test_a_row_says_that_nobody_could_see_others(hidden: bool, caveats: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(("hidden", "warnings"), [(False, ()), (True, (HIDDEN_PROCESSES,))])
+def test_a_row_says_that_nobody_could_see_others(hidden: bool, warnings: tuple[object, ...]) -> None:
     measured = add(FakeWatch(hides_processes=hidden))
     assert (measured.peak_device_memory_bytes, measured.energy_mj) == (7, 100.0)
-    assert measured.caveats == caveats
+    assert measured.warnings == warnings
 
 
 def test_an_engine_that_times_itself_has_no_cold_rows() -> None:
@@ -132,8 +132,8 @@ def test_what_tensorrt_refuses_is_not_profiled(backend: OnNoGpu, tmp_path: Path)
 def test_a_profile_on_a_gpu_that_nobody_watched_says_so(backend, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(nvml, "open_gpu_watch", lambda device: None)
     graph = read_packaged_onnx("digits-mlp")
-    assert NO_TELEMETRY in profile(graph, tmp_path, backend="fake", device="cuda:0").caveats
-    assert NO_TELEMETRY not in profile(graph, tmp_path, backend="fake").caveats
+    assert NO_TELEMETRY in profile(graph, tmp_path, backend="fake", device="cuda:0").warnings
+    assert NO_TELEMETRY not in profile(graph, tmp_path, backend="fake").warnings
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
@@ -155,7 +155,7 @@ def test_a_profile_beside_others_says_so(backend, tmp_path, monkeypatch, device)
     if device == "cpu":
         monkeypatch.setattr(watch, "BlockWatch", lambda cpus: Busy())
     found = profile(read_packaged_onnx("digits-mlp"), tmp_path, backend="fake", device=device)
-    assert ("foreign_cpu" if device == "cpu" else "throttled") in {doubt.code for doubt in found.caveats}
+    assert ("foreign_cpu" if device == "cpu" else "throttled") in {warning.code for warning in found.warnings}
 
 
 def test_a_plan_of_another_batch_is_not_profiled_under_this_one(backend: OnNoGpu, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A doubt is its figures, and one template makes the sentence; of several rows, one sentence with ranges."""
+"""A warning is its figures, and one template makes the sentence; of several rows, one sentence with ranges."""
 
 import ast
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import TEMPLATES, find_sentence, format_caveat, make_caveat
-from enginebench.core.records import Caveat, CaveatCode
+from enginebench.core.records import ResultWarning, WarningCode
+from enginebench.core.warnings import TEMPLATES, find_sentence, format_warning, make_warning
 from rooms import list_lifted
 
 SOURCE = Path(enginebench.__file__).parent
@@ -44,45 +44,45 @@ def find_figures(text: str) -> set[str]:
 
 
 def test_words_are_made_in_one_place() -> None:
-    assert {path for path, _ in read_calls("Caveat")} == {"core/caveats.py"}
+    assert {path for path, _ in read_calls("ResultWarning")} == {"core/warnings.py"}
     own = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
-        if "caveat.message}" in (text := path.read_text(encoding="utf-8")) or "c.message}" in text
+        if "warning.message}" in (text := path.read_text(encoding="utf-8")) or "c.message}" in text
     ]
     assert own == []
 
 
 def test_every_template_is_used_and_every_code_is_known() -> None:
-    used = set().union(*(find_strings(call.args[0]) for _, call in read_calls("make_caveat") if call.args))
+    used = set().union(*(find_strings(call.args[0]) for _, call in read_calls("make_warning") if call.args))
     marks = find_strings(ast.parse((SOURCE / "stats" / "validity.py").read_text(encoding="utf-8")))
     assert set(TEMPLATES) <= used | marks or list_lifted()
-    assert {name.partition(".")[0] for name in TEMPLATES} <= set(get_args(CaveatCode))
+    assert {name.partition(".")[0] for name in TEMPLATES} <= set(get_args(WarningCode))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
     template = TEMPLATES[name]
     wanted = (find_figures(template.message) | find_figures(template.advice)) - {"options"}
-    for _, call in read_calls("make_caveat"):
+    for _, call in read_calls("make_warning"):
         if name in find_strings(call.args[0]) and all(keyword.arg for keyword in call.keywords):
             assert {keyword.arg for keyword in call.keywords} == wanted
 
 
 def test_templates_of_one_code_are_not_merged() -> None:
-    one, other = make_caveat("throttled.clock", share=0.1), make_caveat("throttled.device", share=0.1)
+    one, other = make_warning("throttled.clock", share=0.1), make_warning("throttled.device", share=0.1)
     assert one.code == other.code and find_sentence(one) != find_sentence(other)
 
 
-def test_an_older_doubt_keeps_its_words() -> None:
+def test_an_older_warning_keeps_its_words() -> None:
     stored = b'{"code": "clock_drift", "message": "up to 1.25 times slower", "advice": "fix it"}'
-    old = msgspec.json.decode(stored, type=Caveat)
+    old = msgspec.json.decode(stored, type=ResultWarning)
     assert find_sentence(old) != find_sentence(replace(old, message="up to 1.37 times slower"))
-    assert format_caveat(old, old) == format_caveat(old) == "up to 1.25 times slower; fix it"
+    assert format_warning(old, old) == format_warning(old) == "up to 1.25 times slower; fix it"
     gone = replace(old, template="clock_drift.no_more", figures={"ratio": 1.25})
-    assert format_caveat(gone, gone) == format_caveat(old)
+    assert format_warning(gone, gone) == format_warning(old)
 
 
 def test_a_text_in_braces_stays_text() -> None:
-    doubt = make_caveat("no_layer_times", failure="{0.__class__} {share:.0%}")
-    assert "{0.__class__} {share:.0%}" in format_caveat(doubt, doubt)
+    warning = make_warning("no_layer_times", failure="{0.__class__} {share:.0%}")
+    assert "{0.__class__} {share:.0%}" in format_warning(warning, warning)

@@ -1,4 +1,4 @@
-"""Every doubt that EngineBench can have about a number, the sentence it is told in, and one sentence for several."""
+"""Every warning that EngineBench can have about a number, the sentence it is told in, and one sentence for several."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.commands import format_command, list_own_options
-from enginebench.core.records import Caveat, CaveatCode, Figure
+from enginebench.core.records import Figure, ResultWarning, WarningCode
 from enginebench.core.text import clean_lines, list_or
 
 
@@ -481,7 +481,7 @@ TEMPLATES: dict[str, Template] = {
     ),
 }
 
-# Behind a doubt that only some processes of a row have.
+# Behind a warning that only some processes of a row have.
 _OF_PROCESSES = " ({in_processes} of {of_processes} trials)"
 
 
@@ -498,48 +498,48 @@ class _Range:
         return f"{low.removesuffix('%')} to {high}"
 
 
-def make_caveat(template: str, **figures: Figure) -> Caveat:
-    """The doubt of that name, as a sentence and as the figures in it."""
+def make_warning(template: str, **figures: Figure) -> ResultWarning:
+    """The warning of that name, as a sentence and as the figures in it."""
     known = TEMPLATES[template]
     message, advice = _word(known, figures)
-    code = cast("CaveatCode", template.partition(".")[0])
-    return Caveat(code=code, message=message, advice=advice, template=template, figures=figures)
+    code = cast("WarningCode", template.partition(".")[0])
+    return ResultWarning(code=code, message=message, advice=advice, template=template, figures=figures)
 
 
-def limit_to_processes(caveat: Caveat, count: int, total: int) -> Caveat:
-    """The doubt of a row of which only `count` of `total` processes have it."""
+def limit_to_processes(warning: ResultWarning, count: int, total: int) -> ResultWarning:
+    """The warning of a row of which only `count` of `total` processes have it."""
     figures: dict[str, Figure] = {"in_processes": count, "of_processes": total}
     return replace(
-        caveat, message=caveat.message + _OF_PROCESSES.format(**figures), figures={**caveat.figures, **figures}
+        warning, message=warning.message + _OF_PROCESSES.format(**figures), figures={**warning.figures, **figures}
     )
 
 
-def find_sentence(caveat: Caveat) -> tuple[object, ...]:
-    """Equal for doubts that `format_caveat` can tell in one sentence, since they differ in their numbers alone.
+def find_sentence(warning: ResultWarning) -> tuple[object, ...]:
+    """Equal for warnings that `format_warning` can tell in one sentence, since they differ in their numbers alone.
 
-    A doubt without figures, such as older versions stored, is like those of the same words.
+    A warning without figures, such as older versions stored, is like those of the same words.
     """
-    template, own = TEMPLATES.get(caveat.template), (caveat.message, caveat.advice)
+    template, own = TEMPLATES.get(warning.template), (warning.message, warning.advice)
     with suppress(LookupError, ValueError):  # figures of another version, whose words may be others, or damaged ones
-        if template is not None and _word(template, caveat.figures) == own:
-            known = ((n, None if isinstance(v, int | float) else v) for n, v in caveat.figures.items())
-            return caveat.template, *sorted(known)
-    return caveat.code, *own
+        if template is not None and _word(template, warning.figures) == own:
+            known = ((n, None if isinstance(v, int | float) else v) for n, v in warning.figures.items())
+            return warning.template, *sorted(known)
+    return warning.code, *own
 
 
-def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
+def format_warning(warning: ResultWarning, *alike: ResultWarning) -> str:
     """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges."""
-    return format_kinds([(caveat, *alike)])
+    return format_kinds([(warning, *alike)])
 
 
-def format_kinds(kinds: Sequence[Sequence[Caveat]]) -> str:
-    """One sentence on doubts of several kinds: what was seen, then what to do."""
+def format_kinds(kinds: Sequence[Sequence[ResultWarning]]) -> str:
+    """One sentence on warnings of several kinds: what was seen, then what to do."""
     messages, advices = zip(*map(_word_alike, kinds), strict=True)
     message, advice = (", and ".join(dict.fromkeys(filter(None, texts))) for texts in (messages, advices))
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
 
 
-def _word_alike(alike: Sequence[Caveat]) -> tuple[str, str]:
+def _word_alike(alike: Sequence[ResultWarning]) -> tuple[str, str]:
     first = alike[0]
     if len(alike) == 1 or not first.figures or find_sentence(first)[0] != first.template:  # of an earlier version
         return first.message, first.advice
