@@ -48,7 +48,7 @@ def time_host_calls(call: Callable[[], object], count: int) -> float:
 
 
 def observe(
-    trials: Iterable[PeakProbe],
+    probes: Iterable[PeakProbe],
     *,
     device: str,
     threads: int | None,
@@ -57,38 +57,38 @@ def observe(
     clock: Callable[[], float] = time.perf_counter,
     repetitions: int = 1,
 ) -> list[Ceiling]:
-    """The best of each ceiling in each repetition, for which it has `budget_s`, over all trials of it.
+    """The best of each ceiling in each repetition, for which it has `budget_s`, over all probes of it.
 
-    Trials of one kind and precision are ways to the same ceiling. They take turns within a repetition, so that none has
+    Probes of one kind and precision are ways to the same ceiling. They take turns within a repetition, so that none has
     all of the quiet moments.
     """
     groups: dict[tuple[CeilingKind, Precision | None], list[PeakProbe]] = {}
-    for trial in trials:
-        groups.setdefault((trial.kind, trial.precision), []).append(trial)
-    counts = {id(trial): count_calls(trial, timer) for group in groups.values() for trial in group}
+    for probe in probes:
+        groups.setdefault((probe.kind, probe.precision), []).append(probe)
+    counts = {id(probe): count_calls(probe, timer) for group in groups.values() for probe in group}
     best = [_time_group(group, counts, budget_s, timer, clock) for _ in range(repetitions) for group in groups.values()]
     return [
         Ceiling(
-            kind=trial.kind,
-            precision=trial.precision,
+            kind=probe.kind,
+            precision=probe.precision,
             threads=threads,
             value=value,
-            unit=UNITS[trial.kind],
+            unit=UNITS[probe.kind],
             low=value,
             high=value,
             device=device,
-            capacity_bytes=trial.capacity_bytes,
-            how=trial.how,
+            capacity_bytes=probe.capacity_bytes,
+            how=probe.how,
         )
-        for value, trial in best
+        for value, probe in best
     ]
 
 
-def count_calls(trial: PeakProbe, timer: Timer) -> int:
+def count_calls(probe: PeakProbe, timer: Timer) -> int:
     """Calls that are timed together, so that a clock can tell them from nothing; warms up, too."""
-    timer(trial.call, 1)
+    timer(probe.call, 1)
     count = 1
-    while count < MOST_CALLS and timer(trial.call, count) < SHORTEST_S:
+    while count < MOST_CALLS and timer(probe.call, count) < SHORTEST_S:
         count *= 2
     return count
 
@@ -99,17 +99,17 @@ def _time_group(
     best: dict[int, float] = {}
     end = clock() + budget_s
     while not best or clock() < end:
-        for trial in group:
-            count = counts[id(trial)]
-            seconds = timer(trial.call, count) / count
-            best[id(trial)] = min(seconds, best.get(id(trial), seconds))
-    values = [(scale_to_unit(trial, best[id(trial)]), trial) for trial in group]
+        for probe in group:
+            count = counts[id(probe)]
+            seconds = timer(probe.call, count) / count
+            best[id(probe)] = min(seconds, best.get(id(probe), seconds))
+    values = [(scale_to_unit(probe, best[id(probe)]), probe) for probe in group]
     return (min if _is_cost(group[0].kind) else max)(values, key=lambda pair: pair[0])
 
 
-def scale_to_unit(trial: PeakProbe, seconds: float) -> float:
+def scale_to_unit(probe: PeakProbe, seconds: float) -> float:
     """What a trial shows that took so long, in the unit of its kind."""
-    return 1e6 * seconds / trial.work if _is_cost(trial.kind) else trial.work / max(seconds, 1e-12) / 1e9
+    return 1e6 * seconds / probe.work if _is_cost(probe.kind) else probe.work / max(seconds, 1e-12) / 1e9
 
 
 def _is_cost(kind: CeilingKind) -> bool:
@@ -152,12 +152,12 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     precisions = _choose(job.precisions, possible, why)
     caches = read_caches(pinned[0] if pinned else 0)
     with torch.inference_mode():
-        trials = [*list_cpu_probes(precisions, caches, job.threads)]
+        probes = [*list_cpu_probes(precisions, caches, job.threads)]
         with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a ceiling is the best that any library reaches
             from enginebench.features.roofline import trials_graph
 
-            trials += trials_graph.list_graph_probes(precisions, job.threads)
-        found = observe(trials, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
+            probes += trials_graph.list_graph_probes(precisions, job.threads)
+        found = observe(probes, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
     notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
     notes = (*notes, *_note_missing(job.precisions, precisions, why))
     return CeilingsAnswer(ceilings=join_best(found), notes=notes)
