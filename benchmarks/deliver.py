@@ -113,14 +113,14 @@ def measure_pairs(root: Path, stored: Stored, out: Path, pairs: int) -> tuple[li
     return rows, bundles
 
 
-def measure_row(root: Path, stored: Stored, repetition: int) -> Measurement:
+def measure_row(root: Path, stored: Stored, trial: int) -> Measurement:
     job = MeasureJob(
         model=stored.result.model,
         artifact=stored.chain[-1],
         engine=stored.spec,
         measure=replace(stored.result.measure, time_limit_s=TIME_LIMIT_S),
         out_dir=str(root / "run" / "artefacts"),
-        repetition=repetition,
+        trial=trial,
         order=0,
     )
     answer = run_child(job, timeout_s=900, environment=child_environment(stored.spec.threads))
@@ -128,13 +128,13 @@ def measure_row(root: Path, stored: Stored, repetition: int) -> Measurement:
     return answer.measurement
 
 
-def ask(out: Path, repetition: int) -> Measurement:
+def ask(out: Path, trial: int) -> Measurement:
     """The times of the bundle's loop as a measurement, so that both sides are compared by the same rules."""
     command = [sys.executable, "-B", "-c", LOOP, str(out), str(TIME_LIMIT_S)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     times: list[int] = json.loads(done.stdout.splitlines()[-1])
     block = Block(start=0, stop=len(times), duration_ns=sum(times))
-    return Measurement(clock="host", latency_ns=times, blocks=(block,), stop_rule="time_limit", repetition=repetition)
+    return Measurement(clock="host", latency_ns=times, blocks=(block,), stop_rule="time_limit", trial=trial)
 
 
 def time_first(out: Path) -> float:

@@ -111,7 +111,7 @@ def make_row(rng: np.random.Generator, name: str, call_ns: float, others: Others
                 latency_ns=np.rint(times).astype(int).ravel().tolist(),
                 blocks=tuple(blocks),
                 stop_rule="settled",
-                repetition=trial,
+                trial=trial,
                 warmup_settled=True,
                 least_ns=least_ns if counts and seen.mean() > 0.5 else None,
             )

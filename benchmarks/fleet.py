@@ -147,15 +147,15 @@ def list_workers(root: Path) -> list[psutil.Process]:
 
 
 class Watched:
-    """The repetitions in a store, looked at while the sweep is at work: one that is replaced by another was lost.
+    """The trials in a store, looked at while the sweep is at work: one that is replaced by another was lost.
 
     The store at the end would not show it: a row that was measured again and written over its first figures has one
-    repetition, too.
+    trial, too.
     """
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._seen: dict[tuple[str, str], list[int]] = {}  # (model, row) -> times of its first repetition
+        self._seen: dict[tuple[str, str], list[int]] = {}  # (model, row) -> times of its first trial
         self._stamps: dict[Path, int] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -240,7 +240,7 @@ def wait_for_rows(watched: Watched, driver: subprocess.Popen[bytes], more: int, 
 
 
 def check_rows(store: Path, spec: SweepSpec, code: int, log: Path) -> str:
-    """Whether every row is there once, with one repetition each."""
+    """Whether every row is there once, with one trial each."""
     opened = open_store(str(store))
     parts = [part for group in list_groups(spec) if (part := read_group(opened, group.id))]
     rows = [(part.record.request.model, row.id) for part in parts for row in part.results]
@@ -275,7 +275,7 @@ def measure_faults(times: int, first: int) -> bool:
 
 
 def time_sweep(nodes: int, rows: int) -> float:
-    """Seconds from the first to the last repetition of a sweep of rows that take a second each."""
+    """Seconds from the first to the last trial of a sweep of rows that take a second each."""
     with open_nodes(nodes) as cluster, TemporaryDirectory(prefix="sweep-") as folder:
         place = Path(folder)
         engines = [f"fake:latency_us={50_000 + n},waiting=asleep" for n in range(5)]

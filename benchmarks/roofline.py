@@ -3,7 +3,7 @@
 python benchmarks/roofline.py cpu    # resnet18 INT8 in OpenVINO, by layer, on one thread; a few minutes
 python benchmarks/roofline.py gpu    # resnet50 FP16, batch 32, by layer in every engine of the list that is installed
 
-Ceilings are measured first; --stored takes those that are there. It ends with 1 where something beats its bound.
+Peaks are measured first; --stored takes those that are there. It ends with 1 where something beats its bound.
 
 The claims of docs/roofline.md rest on this.
 """
@@ -79,7 +79,7 @@ def list_beaten(document: EngineProfileDocument) -> list[EngineLayerTime]:
 
 
 def main() -> None:
-    """Measures ceilings, then the model."""
+    """Measures peaks, then the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["cpu", "gpu"])
     parser.add_argument("--stored", action="store_true", help="take the ceilings that are stored")
@@ -87,7 +87,7 @@ def main() -> None:
     given = parser.parse_args()
     if not given.stored:
         found = enginebench.roofline(device="cpu" if given.part == "cpu" else "cuda:0", threads=1, quick=given.quick)
-        for one in found.ceilings:
+        for one in found.peaks:
             print(f"{one.device:7} {one.kind:7} {one.precision or '-':5} {one.value:10.4g} {one.unit:7} {one.how}")
     count = rows = 0
     for document in [profile_cpu()] if given.part == "cpu" else profile_gpu():

@@ -125,7 +125,7 @@ def judge(rows: dict[str, Result], names: tuple[str, str], first: int) -> Headli
 def cut_group(rows: dict[str, Result], names: tuple[str, str], first: int) -> list[Result]:
     """The rows of two configurations as a run of ten trials has them."""
     turns = range(first, first + GROUP)
-    kept = [tuple(m for m in rows[name].measurements if m.repetition in turns) for name in names]
+    kept = [tuple(m for m in rows[name].measurements if m.trial in turns) for name in names]
     return [replace(rows[name], drift=None, status="ok", measurements=k) for name, k in zip(names, kept, strict=True)]
 
 

@@ -88,7 +88,7 @@ def make_row(name: str, times: Sequence[float]) -> Result:
         status="ok",
         drift=Drift(n=32, outputs=(SAME,), reference="row-0"),
         measurements=tuple(
-            Measurement(clock="host", latency_ns=[time], blocks=(), stop_rule="settled", repetition=i)  # type: ignore[list-item]
+            Measurement(clock="host", latency_ns=[time], blocks=(), stop_rule="settled", trial=i)  # type: ignore[list-item]
             for i, time in enumerate(times)
         ),
     )
@@ -106,7 +106,7 @@ def end_early(rows: Sequence[Result]) -> list[Result]:
 
 def cut(row: Result, trials: int) -> Result:
     """The row after so many trials."""
-    return replace(row, measurements=tuple(m for m in row.measurements if m.repetition < trials))
+    return replace(row, measurements=tuple(m for m in row.measurements if m.trial < trials))
 
 
 def covers(found: Estimate | None, log: float) -> bool:
@@ -219,13 +219,13 @@ def replay(rng: np.random.Generator, orders: int = ORDERS) -> Counter[str]:
 
 def make_brief(row: Result) -> Result:
     """The row with one sample for each trial, its median."""
-    ordered = sorted(row.measurements, key=lambda m: m.repetition)
+    ordered = sorted(row.measurements, key=lambda m: m.trial)
     return replace(row, look=None, measurements=tuple(reduce_to_median(m) for m in ordered))
 
 
 def shuffle(row: Result, order: Sequence[int]) -> Iterator[Measurement]:
     """The trials in another order, each with its neighbours."""
-    return (replace(row.measurements[old], repetition=new) for new, old in enumerate(order))
+    return (replace(row.measurements[old], trial=new) for new, old in enumerate(order))
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
     python benchmarks/verdicts.py [--runs 2000] [--json]
 
-Ten repetitions, process medians with a deviation of 1 %, samples within a process with 2 %, margin 2 %. Then eight
+Ten trials, process medians with a deviation of 1 %, samples within a process with 2 %, margin 2 %. Then eight
 noises that are not normal, or not independent from one trial to the next, with deviations of 0.3 to 5 %. Exit code 1
 when a figure misses its limit.
 
@@ -50,7 +50,7 @@ def make_side(
     centres = median_ns * np.exp(rng.normal(0, sd, (processes, 1)))
     latencies = np.rint(centres * np.exp(rng.normal(0, SAMPLE_SD, (processes, samples)))).astype(np.int64)
     return [
-        Measurement(clock="host", latency_ns=row, blocks=(), stop_rule="settled", repetition=i)
+        Measurement(clock="host", latency_ns=row, blocks=(), stop_rule="settled", trial=i)
         for i, row in enumerate(latencies.tolist())
     ]
 
@@ -101,7 +101,7 @@ def cover_p99(runs: int, *, correlation: float, processes: int = 10, samples: in
         noise = make_correlated(rng, processes, samples, correlation)
         rows = np.rint(MEDIAN_NS * np.exp(SAMPLE_SD * noise)).astype(np.int64).tolist()
         side = [
-            Measurement(clock="host", latency_ns=row, blocks=(), stop_rule="settled", repetition=i)
+            Measurement(clock="host", latency_ns=row, blocks=(), stop_rule="settled", trial=i)
             for i, row in enumerate(rows)
         ]
         found = estimate_tails([np.array(m.latency_ns) / 1e6 for m in side], [0.99])[0]
@@ -249,7 +249,7 @@ def compare_sides(logs: Logs, *, early: bool) -> tuple[Comparison, int]:
     """(the comparison of two sides, after how many trials)."""
     sides = [
         [
-            Measurement(clock="host", latency_ns=[ns], blocks=(), stop_rule="settled", repetition=i)
+            Measurement(clock="host", latency_ns=[ns], blocks=(), stop_rule="settled", trial=i)
             for i, ns in enumerate(np.rint(MEDIAN_NS * np.exp(row)).astype(np.int64).tolist())
         ]
         for row in logs

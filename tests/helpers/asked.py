@@ -18,7 +18,7 @@ def make_row(engine: EngineSpec, source: Artifact | None, measure: MeasureSpec, 
 
 
 def make_measure_job(folder: Path, artifact: Artifact, **more: Any) -> MeasureJob:
-    given = {"engine": FAKE, "measure": MeasureSpec(warmup=1, iters=5), "repetition": 0, "order": 0, **more}
+    given = {"engine": FAKE, "measure": MeasureSpec(warmup=1, iters=5), "trial": 0, "order": 0, **more}
     return MeasureJob(model=artifact.model, artifact=artifact, out_dir=str(folder), **given)
 
 

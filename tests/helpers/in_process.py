@@ -28,7 +28,7 @@ from processes import Cli, environment
 
 
 class Children:
-    """All children of a test: `jobs` as they were asked for, `turns` as (seed of the fake engine, repetition, order).
+    """All children of a test: `jobs` as they were asked for, `turns` as (seed of the fake engine, trial, order).
 
     `before` is called with each job ahead of it: what it raises is the child's failure.
     """
@@ -41,16 +41,16 @@ class Children:
 
     @property
     def turns(self) -> list[tuple[str, int, int]]:
-        return [(j.engine.options.get("seed", "0"), j.repetition, j.order) for j in self.of(MeasureJob)]
+        return [(j.engine.options.get("seed", "0"), j.trial, j.order) for j in self.of(MeasureJob)]
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [job for job in self.jobs if isinstance(job, kind)]
 
-    def fail_in(self, seed: str, repetition: int, error: BaseException) -> None:
-        """Makes one repetition of one row fail."""
+    def fail_in(self, seed: str, trial: int, error: BaseException) -> None:
+        """Makes one trial of one row fail."""
 
         def before(job: Any) -> None:
-            if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == (seed, repetition):
+            if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.trial) == (seed, trial):
                 raise error
 
         self.before = before

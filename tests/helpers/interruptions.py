@@ -99,15 +99,15 @@ class Calm:
 def still(children: Children, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
     """A clock that `fake` moves and nothing else: what is measured twice is measured alike."""
     clock = FakeClock()
-    repetition = 0
+    trial = 0
 
     def note(job: Job[Any]) -> None:
-        nonlocal repetition
-        repetition = getattr(job, "repetition", 0)
+        nonlocal trial
+        trial = getattr(job, "trial", 0)
 
     children.before = note
     for module in (build, measure):
-        monkeypatch.setattr(module, "open_for", lambda engine, out_dir: FakeBackend(clock, repetition))
+        monkeypatch.setattr(module, "open_for", lambda engine, out_dir: FakeBackend(clock, trial))
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock() / 1e9))
     monkeypatch.setattr(watch, "BlockWatch", Calm)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # nobody pulls the plug

@@ -28,7 +28,7 @@ def make_measurements(
     """Seeded lognormal samples: process medians with deviation `sd`, samples within them with 3 %."""
     rng = np.random.default_rng(seed)
     found = []
-    for repetition in range(processes):
+    for trial in range(processes):
         centre = median_ms * 1e6 * np.exp(rng.normal(0, sd))
         samples = np.rint(centre * np.exp(rng.normal(0, 0.03, n))).astype(int)
         found.append(
@@ -37,7 +37,7 @@ def make_measurements(
                 latency_ns=samples.tolist(),
                 blocks=(records.Block(start=0, stop=n, duration_ns=int(samples.sum()), foreign_cpu_cores=0.01),),
                 stop_rule="settled",
-                repetition=repetition,
+                trial=trial,
                 warmup_settled=True,
                 reference_ns=[1_000_000, 1_001_000],
                 call_overhead_ns=90.0,

@@ -67,7 +67,7 @@ def _measure(
     drift = None if engine == "pytorch" else make_drift(0.12 if "int8" in precision else 1.8e-6)
     row = make_result(engine, precision, median_ms, drift=drift, accuracy=accuracy, warnings=warnings, seed=seed)
     measured = make_measurements(median_ms, processes=processes, n=n, seed=seed)
-    dated = tuple(replace(m, started_utc=f"2026-11-01T10:{m.repetition:02d}:00+00:00") for m in measured)
+    dated = tuple(replace(m, started_utc=f"2026-11-01T10:{m.trial:02d}:00+00:00") for m in measured)
     return replace(row, measurements=dated, effective_precision=proof, machine=make_machine())
 
 

@@ -125,7 +125,7 @@ def _measured(draw: st.DrawFn, status: records.Status, clock: records.Clock) -> 
     return tuple(_make_measurement(i, median_ns + 997 * i, clock, spoilt, 3 * length) for i in range(processes))
 
 
-def _make_measurement(repetition: int, median_ns: int, clock: records.Clock, spoilt: int, n: int) -> Measurement:
+def _make_measurement(trial: int, median_ns: int, clock: records.Clock, spoilt: int, n: int) -> Measurement:
     third = n // 3
     marks = [("throttled",) if i < spoilt else () for i in range(3)]
     blocks = tuple(
@@ -134,4 +134,4 @@ def _make_measurement(repetition: int, median_ns: int, clock: records.Clock, spo
     samples: list[int] = [median_ns + 31 * (i % 7) for i in range(n)]
     fields: dict[str, Any] = {"device_ns": samples} if clock == "tool" else {}
     fields |= {"stop_rule": "settled", "warmup_settled": True, "reference_ns": [1_000_000, 1_000_100]}
-    return Measurement(clock=clock, latency_ns=samples, blocks=blocks, repetition=repetition, **fields)
+    return Measurement(clock=clock, latency_ns=samples, blocks=blocks, trial=trial, **fields)

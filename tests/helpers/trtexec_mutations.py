@@ -74,7 +74,7 @@ def list_targets() -> dict[str, tuple[Callable[[bytes], None], list[bytes]]]:
 
 
 def damage(data: bytes, seed: int) -> bytes:
-    """`data` with a few random changes: bytes, words, deletions, repetitions, a cut."""
+    """`data` with a few random changes: bytes, words, deletions, trials, a cut."""
     rng = random.Random(seed)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at, length = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 8, 64, 512))

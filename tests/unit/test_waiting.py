@@ -17,7 +17,7 @@ from reporters import Silent
 
 SOURCES = ROOT / "src" / "enginebench"
 # What takes the lock of a device, or hands on what does.
-LOCKING = {"lock_device", "lock_devices", "run_model", "bench_sides", "tune_model", "measure_ceilings", "run_sweep"}
+LOCKING = {"lock_device", "lock_devices", "run_model", "bench_sides", "tune_model", "measure_peaks", "run_sweep"}
 # The file with such a call -> the verbs that come by it.
 VERBS_OF = {
     "features/load/verb.py": ("load",),

@@ -12,7 +12,7 @@ EngineBenchError                 1
 │   ├── FeedError                    arrays that do not fit the inputs of an engine
 │   └── ParseError                   a file of a tool or of ours that cannot be read; names path and position
 └── MeasurementError             6   timing did not end in a result that can be trusted
-    ├── ChildFailed                  the child process of a repetition died, hung or answered nonsense
+    ├── ChildFailed                  the child process of a trial died, hung or answered nonsense
     └── DeviceBusy                   another run holds the device
 
 Doubt about a number is not an error: it is a `ResultWarning` in the record.
@@ -100,7 +100,7 @@ class ParseError(ArtifactError):
 
 
 class ChildFailed(MeasurementError):
-    """The process of one repetition died, hung or answered nonsense; `stderr_tail` is its last output."""
+    """The process of one trial died, hung or answered nonsense; `stderr_tail` is its last output."""
 
     def __init__(self, reason: str, stderr_tail: str = "") -> None:
         super().__init__(reason)

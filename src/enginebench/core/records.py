@@ -323,7 +323,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     latency_ns: list[int]
     blocks: tuple[Block, ...]
     stop_rule: StopRule
-    repetition: int = 0
+    trial: int = field(default=0, name="repetition")
     build: int | None = None  # which of several builds it timed, 0 first; None: there is one
     started_utc: str = ""  # ISO 8601, seconds
     order: int = 0  # position in the run's interleaved order as planned, 0 first; who fails leaves gaps
@@ -488,7 +488,7 @@ class Availability(Struct, frozen=True, kw_only=True):
 
 
 class Bound(Struct, frozen=True, kw_only=True):
-    """The least time of something where the ceilings hold, and what sets it. The parts are least times of their own."""
+    """The least time of something where the peaks hold, and what sets it. The parts are least times of their own."""
 
     bound_ms: float
     bound_by: BoundBy
@@ -508,7 +508,7 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     median_ns: float | None = None
     onnx_nodes: tuple[str, ...] = ()  # that it stands for: as the runtime itself says, then as it was joined
     kernels: tuple[str, ...] = ()  # of a GPU that did its work, longest first, where they are told apart
-    bound: Bound | None = None  # None where no ceilings are known, or nothing that it does must be done
+    bound: Bound | None = None  # None where no peaks are known, or nothing that it does must be done
 
 
 class LayerProfile(Struct, frozen=True, kw_only=True):
@@ -607,5 +607,5 @@ class Result(Struct, frozen=True, kw_only=True):
     axes: Axes | None = None  # whether the engine was made for these shapes alone; None: it does not say
     builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
     look: int | None = None  # processes after which its verdicts were settled; None: it has as many as were asked for
-    bound: Bound | None = None  # by the ceilings that this machine had stored when the row was measured
+    bound: Bound | None = None  # by the peaks that this machine had stored when the row was measured
     work: LeastWork | None = None  # of one call; None: not counted

@@ -268,7 +268,7 @@ def read_result(path: Path) -> Result:
 
 def _check_trials(path: Path, result: Result) -> Result:
     """Checks that no trial is stored twice: the same figures, counted again, would narrow every interval."""
-    counts = Counter(one.repetition for one in result.measurements)
+    counts = Counter(one.trial for one in result.measurements)
     if repeated := [number for number, count in counts.items() if count > 1]:
         found = f"trial {repeated[0] + 1} {counts[repeated[0]]} times"
         raise ParseError(path, "$.measurements", found, "each trial once", "Was the file edited? Measure it again")

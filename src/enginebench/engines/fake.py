@@ -36,8 +36,8 @@ from enginebench.engines.simulated import FAKE
 NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
 
-# Where the process says which repetition it is (its speed is drawn from it), and on which descriptor it answers.
-REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
+# Where the process says which trial it is (its speed is drawn from it), and on which descriptor it answers.
+TRIAL_VARIABLE = "ENGINEBENCH_REPETITION"
 RESULT_FD_VARIABLE = "ENGINEBENCH_RESULT_FD"
 
 # No UTF-8, no JSON, no text: what a native library may print over an answer.
@@ -75,14 +75,14 @@ class FakeBackend:
 
     Args:
         clock: moved on by each run in place of real waiting; None waits for real, busily.
-        repetition: which process this is, for `process_sd`; None takes it from the environment, else the process id.
+        trial: which process this is, for `process_sd`; None takes it from the environment, else the process id.
     """
 
     name = NAME
 
-    def __init__(self, clock: FakeClock | None = None, repetition: int | None = None) -> None:
+    def __init__(self, clock: FakeClock | None = None, trial: int | None = None) -> None:
         self._clock = clock
-        self._repetition = repetition
+        self._trial = trial
 
     def probe(self) -> Availability:
         return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
@@ -117,7 +117,7 @@ class FakeBackend:
             run_sd=numbers["run_sd"],
             process_sd=numbers["process_sd"],
             seed=int(numbers["seed"]),
-            repetition=self._find_repetition(),
+            trial=self._find_trial(),
         )
         _fail_at("load", options)
         return FakeEngine(
@@ -134,10 +134,10 @@ class FakeBackend:
             before_record=lambda: _fail_at("proof", options),
         )
 
-    def _find_repetition(self) -> int:
-        if self._repetition is not None:
-            return self._repetition
-        return int(os.environ.get(REPETITION_VARIABLE) or os.getpid())
+    def _find_trial(self) -> int:
+        if self._trial is not None:
+            return self._trial
+        return int(os.environ.get(TRIAL_VARIABLE) or os.getpid())
 
 
 create_backend = FakeBackend
@@ -154,12 +154,12 @@ def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
     return {name: value for name, value in shares.items() if value > 0}
 
 
-def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: int, repetition: int) -> tuple[int, ...]:
+def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: int, trial: int) -> tuple[int, ...]:
     """Times of a process's runs in nanoseconds, to be repeated for ever: one if they are all alike.
 
-    A process has one log-normal factor, drawn from seed and repetition, and each run another; both have median 1.
+    A process has one log-normal factor, drawn from seed and trial, and each run another; both have median 1.
     """
-    rng = np.random.default_rng((seed, repetition))
+    rng = np.random.default_rng((seed, trial))
     process_factor = math.exp(process_sd * rng.standard_normal())
     if run_sd == 0:
         return (round(latency_ns * process_factor),)

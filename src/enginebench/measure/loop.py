@@ -57,7 +57,7 @@ def measure_engine(
     clock: Clock = time.perf_counter_ns,
     watch: Watch | None = None,
     read_clock_mhz: Callable[[], int | None] = lambda: None,
-    repetition: int = 0,
+    trial: int = 0,
     order: int = 0,
 ) -> Measurement:
     """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
@@ -99,7 +99,7 @@ def measure_engine(
         latency_ns=samples.latency_ns.tolist(),
         blocks=tuple(blocks),
         stop_rule=stop_rule,
-        repetition=repetition,
+        trial=trial,
         started_utc=started,
         order=order,
         warmup_dropped=warmup.dropped,

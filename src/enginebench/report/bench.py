@@ -91,8 +91,8 @@ def format_conclusion(comparison: Comparison) -> str:
     reasons = f" ({notes})" if notes else ""
     verdict = format_verdict(comparison.verdict)
     needed = (
-        f"; {comparison.repetitions_needed} {NOUNS[comparison.unit]} would show a difference of this size"
-        if comparison.repetitions_needed
+        f"; {comparison.trials_needed} {NOUNS[comparison.unit]} would show a difference of this size"
+        if comparison.trials_needed
         else ""
     )
     agree = "; the outputs agree within the limits" if comparison.outputs_agree else ""

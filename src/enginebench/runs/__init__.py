@@ -1,1 +1,1 @@
-"""The story: what to run, in what order, each repetition in a process of its own."""
+"""The story: what to run, in what order, each trial in a process of its own."""

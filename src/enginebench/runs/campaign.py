@@ -1,6 +1,6 @@
 """Turns rows into results: builds and checks each once, then measures A B C, C B A, ..., each time in a fresh process.
 
-The row's file is rewritten after every repetition, so that nothing measured is lost, however the run ends.
+The row's file is rewritten after every trial, so that nothing measured is lost, however the run ends.
 """
 
 import shutil
@@ -119,15 +119,15 @@ T = TypeVar("T")
 
 
 class Turn(Struct, frozen=True):
-    """One repetition of one row, and its place in the run."""
+    """One trial of one row, and its place in the run."""
 
     row: PlannedRow
-    repetition: int
+    trial: int
     order: int
 
     @property
     def environment(self) -> dict[str, str]:
-        return child_environment(self.row.engine.threads, max(self.repetition, 0))
+        return child_environment(self.row.engine.threads, max(self.trial, 0))
 
 
 class Campaign:
@@ -253,7 +253,7 @@ class Campaign:
         self._add_proposed()
         turns = order_trials(list(self._rows.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
-            self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
+            self._measure_turns([turn for turn in turns if start <= turn.trial < end])
             self._end_settled(end)
         return list(self.results.values())
 
@@ -310,13 +310,13 @@ class Campaign:
         self._compare_outputs()
         self._score_answers()
 
-    def measure(self, ids: Sequence[str], repetition: int) -> None:
-        """One process of each of these rows, in this order, unless its repetition is there already."""
-        rows = [self._rows[row_id] for row_id in ids if not self._has(row_id, repetition)]
-        self._take_turns([Turn(row, repetition, order) for order, row in enumerate(rows)])
+    def measure(self, ids: Sequence[str], trial: int) -> None:
+        """One process of each of these rows, in this order, unless its trial is there already."""
+        rows = [self._rows[row_id] for row_id in ids if not self._has(row_id, trial)]
+        self._take_turns([Turn(row, trial, order) for order, row in enumerate(rows)])
 
-    def _has(self, row_id: str, repetition: int) -> bool:
-        return any(m.repetition == repetition for m in self.results[row_id].measurements)
+    def _has(self, row_id: str, trial: int) -> bool:
+        return any(m.trial == trial for m in self.results[row_id].measurements)
 
     def _prepare_all(self) -> None:
         self._prepare(list(self._rows.values()))
@@ -862,7 +862,7 @@ class Campaign:
         group: list[Turn] = []
         for turn in turns:
             result = self.results[turn.row.id]
-            if self._has(turn.row.id, turn.repetition) or result.look is not None:
+            if self._has(turn.row.id, turn.trial) or result.look is not None:
                 self._advance(turn.row)
             elif result.status == "partial":
                 group.append(turn)
@@ -913,16 +913,16 @@ class Campaign:
         return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._choose_place(row))
 
     def _repeat(self, turn: Turn, result: Result, waiting: Child | None) -> Result:
-        row, repetition = turn.row, turn.repetition
-        self._reporter.step(" · ".join([label(row), *self._format_progress(row, repetition)]))
-        build = repetition % len(result.builds) if result.builds else None
+        row, trial = turn.row, turn.trial
+        self._reporter.step(" · ".join([label(row), *self._format_progress(row, trial)]))
+        build = trial % len(result.builds) if result.builds else None
         job = MeasureJob(
             model=row.asked_as,
             artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
             engine=row.engine,
             measure=row.measure,
             out_dir=self._choose_place(row, build or 0),
-            repetition=repetition,
+            trial=trial,
             order=turn.order,
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
             prove=proves_when_timed(row) and lacks_proof(result),
@@ -936,10 +936,10 @@ class Campaign:
         except EngineBenchError as error:
             if isinstance(error, TimedOut) and self._timeout_s() < 1:
                 return result  # the time of all was over, which says nothing about the row
-            return self._failed(result, f"in trial {repetition + 1}", error)
+            return self._failed(result, f"in trial {trial + 1}", error)
         self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))
         # The first look stood alone: what was built later has no trial beside it. Only a single trial keeps it.
-        counted = [m for m in result.measurements if m.repetition != FIRST_LOOK or row.measure.processes == 1]
+        counted = [m for m in result.measurements if m.trial != FIRST_LOOK or row.measure.processes == 1]
         measurements = (*counted, replace(answer.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
         machine, gpu = result.machine, answer.measurement.gpu
@@ -984,10 +984,10 @@ class Campaign:
                 self._reporter.say(f"the least time of {result.model} is not known: {error}")
         return self._works[key]
 
-    def _format_progress(self, row: PlannedRow, repetition: int) -> Iterator[str]:
+    def _format_progress(self, row: PlannedRow, trial: int) -> Iterator[str]:
         """`trial 4 of 10`, `2.29 ms so far (7.2x)`: beside the first row of its setting, `at most 40 s left`."""
         of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
-        yield "first look" if repetition == FIRST_LOOK else f"trial {repetition + 1}{of}"
+        yield "first look" if trial == FIRST_LOOK else f"trial {trial + 1}{of}"
         if own := self._medians.get(row.id):
             setting = find_setting(self.results[row.id])
             first = next(r.id for r in self.results.values() if r.id in self._medians and find_setting(r) == setting)
@@ -1017,10 +1017,10 @@ def order_trials(rows: Sequence[PlannedRow]) -> list[Turn]:
     rounds = max((row.measure.processes for row in rows), default=0)
     builds = max((row.measure.builds for row in rows), default=1)
     pairs: list[tuple[PlannedRow, int]] = []
-    for repetition in range(rounds):
-        taking_part = [row for row in rows if repetition < row.measure.processes]
-        pairs += [(row, repetition) for row in order_round(taking_part, repetition, builds)]
-    return [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
+    for trial in range(rounds):
+        taking_part = [row for row in rows if trial < row.measure.processes]
+        pairs += [(row, trial) for row in order_round(taking_part, trial, builds)]
+    return [Turn(row, trial, order) for order, (row, trial) in enumerate(pairs)]
 
 
 def order_round(items: Sequence[T], number: int, builds: int = 1) -> Sequence[T]:
@@ -1073,7 +1073,7 @@ def has_answered(result: Result) -> bool:
 
 def is_first_look(result: Result) -> bool:
     """Whether all that was measured of a row is the trial before the long builds."""
-    return bool(result.measurements) and all(m.repetition == FIRST_LOOK for m in result.measurements)
+    return bool(result.measurements) and all(m.trial == FIRST_LOOK for m in result.measurements)
 
 
 def proves_when_timed(row: PlannedRow) -> bool:

@@ -49,7 +49,7 @@ def describe_builds(result: Result) -> BuildEffect | None:
     if len(result.builds) < 2:
         return None
     groups: defaultdict[int, list[float]] = defaultdict(list)
-    for m in sorted(result.measurements, key=lambda m: m.repetition):
+    for m in sorted(result.measurements, key=lambda m: m.trial):
         if m.latency_ns and m.build is not None:
             groups[m.build].append(median(m.latency_ns))
     logs = [take_logs(groups[build], "the median latency") for build in sorted(groups)]  # of each build's processes

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
-from enginebench.stats.compare import MIN_REPETITIONS, count_needed, judge_spread
+from enginebench.stats.compare import MIN_TRIALS, count_needed, judge_spread
 from enginebench.stats.intervals import estimate_geometric, measure_series
 from enginebench.stats.queueing import Limit
 from enginebench.stats.validity import disturbed_alike, grade_ratio
@@ -124,7 +124,7 @@ class CapacityVerdict(Struct, frozen=True, kw_only=True):
     ratio: Estimate | None
     ratio_validity: RatioValidity | None = None
     reasons: tuple[str, ...] = ()
-    repetitions_needed: int | None = None
+    trials_needed: int | None = field(default=None, name="repetitions_needed")
 
 
 def compare_capacities(
@@ -151,7 +151,7 @@ def compare_capacities(
     alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
     verdict: Verdict = found if alike else "not_shown"
     warnings = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {warning}"]
-    needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
+    needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_TRIALS else MIN_TRIALS
     return CapacityVerdict(
         base=names[0],
         candidate=names[1],
@@ -159,7 +159,7 @@ def compare_capacities(
         ratio=ratio,
         ratio_validity=validity,
         reasons=tuple(filter(None, warnings)),
-        repetitions_needed=needed if found == "not_shown" else None,
+        trials_needed=needed if found == "not_shown" else None,
     )
 
 

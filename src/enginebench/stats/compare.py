@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
@@ -36,9 +36,9 @@ from enginebench.stats.intervals import (
 )
 from enginebench.stats.quantiles import median
 
-# Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
+# Below six trials the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
 # tested that no verdict is given.
-MIN_REPETITIONS = 6
+MIN_TRIALS = 6
 # The usual power of a planned trial: four of five repeats of it would show the difference.
 # Source: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd ed. (1988), section 2.4.
 POWER = 0.8
@@ -52,7 +52,7 @@ EXPECTED = 0.95
 EARLY_CHANCE = 0.5
 EARLY_WIDTH = 2.0
 # Nobody repeats a row more often than this; a difference that needs more lies on the margin.
-MAX_REPETITIONS = 1000
+MAX_TRIALS = 1000
 
 Times = Callable[[Measurement], list[int] | None]
 Unit = Literal["process", "build"]
@@ -69,7 +69,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     ratio_reason: str = ""  # why it is not `good`
     clear: bool = False  # the candidate is the faster one, also where its ratio is doubtful or not given
     reasons: tuple[str, ...] = ()
-    repetitions_needed: int | None = None  # for `not_shown`: as many units would show it, four times of five
+    trials_needed: int | None = field(
+        default=None, name="repetitions_needed"
+    )  # for `not_shown`: as many units would show it, four times of five
     unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build
     margin: float = MARGIN
     autocorrelation: float | None = None  # of what was compared, from one trial to the next, as estimated
@@ -86,10 +88,10 @@ def compare(
     level: float = 0.95,
     trials: int | None = None,
 ) -> Comparison:
-    """What the neighbouring repetitions of two interleaved rows show.
+    """What the neighbouring trials of two interleaved rows show.
 
-    d_i = ln(median_base,i / median_cand,i) over repetitions that both rows have; ratio = exp(mean d) with Student's t
-    interval at k - 1 degrees of freedom, wider where neighbouring d_i resemble each other. A repetition that one side
+    d_i = ln(median_base,i / median_cand,i) over trials that both rows have; ratio = exp(mean d) with Student's t
+    interval at k - 1 degrees of freedom, wider where neighbouring d_i resemble each other. A trial that one side
     lacks is left out, and the reasons say so. Where a side was built several times the build is the unit: the d_i of
     one build are one value, their mean.
 
@@ -121,10 +123,10 @@ def refuse(*reasons: str, margin: float, clock: str = "host") -> Comparison:
 def spread_pairs(
     base: Sequence[Measurement], cand: Sequence[Measurement], times: Times, trials: int | None = None
 ) -> tuple[Spread | None, int, list[str]]:
-    """(the mean log ratio of the first `trials` neighbouring repetitions or None without any, their number, what was
+    """(the mean log ratio of the first `trials` neighbouring trials or None without any, their number, what was
     left out)."""
-    sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
-    left, right = (_by_repetition(side, times) for side in sides)
+    sides = [[m for m in side if trials is None or m.trial < trials] for side in (base, cand)]
+    left, right = (_by_trial(side, times) for side in sides)
     common, alone = sorted(left.keys() & right.keys()), len(left.keys() ^ right.keys())
     reasons = [f"{alone} trials were measured on one side only and left out"] if alone else []
     if not common:
@@ -151,7 +153,7 @@ def find_unit(*sides: Sequence[Measurement]) -> Unit:
 def compare_apart(
     base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = MARGIN, level: float = 0.95
 ) -> Comparison:
-    """What two rows show that were measured at different times: repetitions have no partners, so Welch's interval.
+    """What two rows show that were measured at different times: trials have no partners, so Welch's interval.
 
     The caller checks first that the machine was alike: `comparable`.
     """
@@ -201,10 +203,10 @@ def _device_times(measurement: Measurement) -> list[int] | None:
     return measurement.latency_ns if measurement.clock == "device" else None
 
 
-def _by_repetition(
+def _by_trial(
     measurements: Sequence[Measurement], times: Times
 ) -> dict[tuple[int, int, str], tuple[float, int | None]]:
-    """(repetition, count of it so far, machine) -> (median in ns, build); the count parts processes of the same number.
+    """(trial, count of it so far, machine) -> (median in ns, build); the count parts processes of the same number.
 
     Two machines are never compared: where a sweep lost one in the middle of a turn, that turn has no pair.
     """
@@ -212,25 +214,25 @@ def _by_repetition(
     found: dict[tuple[int, int, str], tuple[float, int | None]] = {}
     for measurement in measurements:
         if values := times(measurement):
-            key = measurement.repetition, seen[measurement.repetition], measurement.machine
+            key = measurement.trial, seen[measurement.trial], measurement.machine
             found[key] = median(values), measurement.build
-            seen[measurement.repetition] += 1
+            seen[measurement.trial] += 1
     return found
 
 
 def conclude(
     spread: Spread, method: str, margin: float, level: float, clock: str, reasons: Sequence[str], unit: Unit = "process"
 ) -> Comparison:
-    """The verdict on a mean log ratio, with the repetitions that would show one where it does not."""
+    """The verdict on a mean log ratio, with the trials that would show one where it does not."""
     verdict, why = judge_spread(spread, margin, level, unit)
     needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
     if verdict == "not_shown" and needed is None:
-        why += f"; the difference lies so close to it that {MAX_REPETITIONS} {NOUNS[unit]} would not show a verdict"
+        why += f"; the difference lies so close to it that {MAX_TRIALS} {NOUNS[unit]} would not show a verdict"
     return Comparison(
         verdict=verdict,
         ratio=estimate_geometric(spread, level, 1.0, method),
         reasons=(*reasons, *([why] if why else [])),
-        repetitions_needed=needed,
+        trials_needed=needed,
         unit=unit,
         margin=margin,
         autocorrelation=spread.correlation,
@@ -245,8 +247,8 @@ def judge_spread(spread: Spread, margin: float, level: float = 0.95, unit: Unit 
     interval of the two one-sided tests lies inside +-m, else `not_shown`. A verdict must hold as well for an interval
     that is wider by the spread's `caution`.
     """
-    if spread.n < MIN_REPETITIONS or spread.error is None:
-        return "not_shown", f"{spread.n} of the {MIN_REPETITIONS} {NOUNS[unit]} that a verdict needs"
+    if spread.n < MIN_TRIALS or spread.error is None:
+        return "not_shown", f"{spread.n} of the {MIN_TRIALS} {NOUNS[unit]} that a verdict needs"
     verdict = _place_interval(spread, margin, level)
     if verdict == "not_shown":
         return verdict, f"the interval reaches across the margin of {margin:.1%}"
@@ -273,13 +275,13 @@ def _place_interval(spread: Spread, margin: float, level: float) -> Verdict:
 
 
 def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | None:
-    """The repetitions that would show a verdict with a chance of 80 %, if mean and spread stay as seen.
+    """The trials that would show a verdict with a chance of 80 %, if mean and spread stay as seen.
 
     None where more than 1,000 would be needed: the difference lies on the margin. Where the spread is not known (one
     process), the six that any verdict needs.
     """
     if spread.error is None:
-        return MIN_REPETITIONS
+        return MIN_TRIALS
     m = math.log1p(margin)
     beyond = abs(spread.mean) > m
     gap, p = abs(abs(spread.mean) - m), (1 + level) / 2 if beyond else level
@@ -288,9 +290,9 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
     def shows(k: int) -> bool:
         return (quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)) * deviation / math.sqrt(k) < gap
 
-    # Each further repetition narrows the interval, so the first k that fits is found by halving.
-    found = bisect_left(range(MAX_REPETITIONS + 1), True, MIN_REPETITIONS, key=shows)
-    return found if found <= MAX_REPETITIONS else None
+    # Each further trial narrows the interval, so the first k that fits is found by halving.
+    found = bisect_left(range(MAX_TRIALS + 1), True, MIN_TRIALS, key=shows)
+    return found if found <= MAX_TRIALS else None
 
 
 def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
@@ -398,7 +400,7 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collect
     part in nothing: what was shown with it stays.
     """
     brief = [  # the first trials of each, as their medians alone
-        replace(row, measurements=tuple(reduce_to_median(m) for m in row.measurements if m.repetition < trials))
+        replace(row, measurements=tuple(reduce_to_median(m) for m in row.measurements if m.trial < trials))
         for row in rows
         if row.look is None or row.look >= trials
     ]

@@ -93,7 +93,7 @@ def diff_results(
 
     Args:
         margin: relative difference that matters, 0.02 for 2 %.
-        neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
+        neighbours: both sides were measured interleaved in one run, so their trials are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
         same_inputs: both sides were given the same inputs and the candidate was held against the base, so that their
             outputs count, too. Otherwise nobody compared them.
@@ -275,7 +275,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
             return replace(row, outputs_agree=True)
         verdict: Verdict = "slower" if agree is False and row.verdict == "slower" else "not_comparable"
         reasons = (why, *row.reasons)
-        return replace(row, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
+        return replace(row, verdict=verdict, outputs_agree=agree, reasons=reasons, trials_needed=None)
     return row
 
 

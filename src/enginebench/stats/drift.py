@@ -38,7 +38,7 @@ from enginebench.stats.scales import JUMP, are_scores, split_slices
 
 # Outputs that are equal bit for bit have no finite ratio of signal to noise. JSON has no infinity, so they are given
 # that of double precision's own rounding: 20 log10(2^52).
-SNR_CEILING_DB = 20 * math.log10(2**52)
+MAX_SNR_DB = 20 * math.log10(2**52)
 
 # The names of limits: the field of `OutputDrift`, and whether more of it is better.
 LIMITS: dict[str, tuple[str, bool]] = {
@@ -319,8 +319,8 @@ def _measure_corners(ref: Floats, cand: Floats) -> float | None:
     sizes = ref[:, 2:] - ref[:, :2]
     signal, noise = 2 * float(np.sum(sizes**2)), float(np.sum((ref - cand) ** 2))
     if noise == 0:
-        return SNR_CEILING_DB if ref.size else None
-    return min(SNR_CEILING_DB, 10 * (math.log10(signal) - math.log10(noise))) if signal else None
+        return MAX_SNR_DB if ref.size else None
+    return min(MAX_SNR_DB, 10 * (math.log10(signal) - math.log10(noise))) if signal else None
 
 
 def _measure_with_boxes(
@@ -428,7 +428,7 @@ def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
         a, b = (_as_rows(side.take(group, split.axis)) for side in (ref, cand))
         snr, centred, size = _measure_snr(a, b) or 0.0, _measure_centred(a, b), float(np.sqrt(np.mean(a**2)))
         if split.scores[group].all() and size < LEAST_SCORE:  # held against a score that is ever looked at
-            snr, centred = min(SNR_CEILING_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
+            snr, centred = min(MAX_SNR_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
         if found.snr_db is None or snr < found.snr_db:
             found = replace(found, first=int(group[0]), count=len(group), snr_db=snr)
         known = [c for c in (centred, found.centred_cosine_mean) if c is not None]
@@ -455,7 +455,7 @@ def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
         quiet = most[scores | (signal[most] <= JUMP**2 * usual)]
         together = 10 * (np.log10(signal[quiet].sum()) - np.log10(noise[quiet].sum()))
     chance = _allow_for_chance(ref.shape[1])
-    return float(np.clip(np.fmin(ratios[most[0]] + chance, together), -SNR_CEILING_DB, SNR_CEILING_DB))
+    return float(np.clip(np.fmin(ratios[most[0]] + chance, together), -MAX_SNR_DB, MAX_SNR_DB))
 
 
 def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[float, str] | None:
@@ -482,7 +482,7 @@ def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[floa
                 ratios = 10 * (np.log10(held) - np.log10(noise))
             worst = int(ratios.argmin())
             ratio = float(ratios[worst]) + _allow_for_chance(ref.size // len(signal), len(signal))
-            found.append((min(SNR_CEILING_DB, ratio), f"slice {worst} of axis {axis}" if axis else f"sample {worst}"))
+            found.append((min(MAX_SNR_DB, ratio), f"slice {worst} of axis {axis}" if axis else f"sample {worst}"))
     return min(found, default=None)
 
 
@@ -665,14 +665,14 @@ def _cosines(a: Floats, b: Floats) -> Floats:
 
 
 def _measure_snr(ref: Floats, cand: Floats) -> float | None:
-    """10 log10(signal power / power of the difference), at most `SNR_CEILING_DB`; None without a signal."""
+    """10 log10(signal power / power of the difference), at most `MAX_SNR_DB`; None without a signal."""
     ref, cand = scale_alike(ref, cand)
     signal, noise = float(np.sum(ref**2)), float(np.sum((ref - cand) ** 2))
     if noise == 0:
-        return SNR_CEILING_DB if ref.size else None
+        return MAX_SNR_DB if ref.size else None
     if signal == 0:
         return None
-    return min(SNR_CEILING_DB, 10 * (math.log10(signal) - math.log10(noise)))
+    return min(MAX_SNR_DB, 10 * (math.log10(signal) - math.log10(noise)))
 
 
 def _agreement(ref: Floats, cand: Floats, k: int) -> float | None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
-from enginebench.stats.compare import MIN_REPETITIONS, Comparison, Times, choose_clock
+from enginebench.stats.compare import MIN_TRIALS, Comparison, Times, choose_clock
 from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
@@ -79,7 +79,7 @@ def _measure_together(rows: Sequence[Standing]) -> dict[str, float]:
     common = choose_clock([m for row in rows for m in row.result.measurements], ())[1]
     clock = next((row.clock for row in rows if row.result.id == row.baseline), rows[0].clock if rows else None)
     medians = {
-        row.result.id: {m.repetition: _find_median(m, common) for m in row.result.measurements if m.latency_ns}
+        row.result.id: {m.trial: _find_median(m, common) for m in row.result.measurements if m.latency_ns}
         for row in rows
         if common or row.clock == clock
     }
@@ -243,7 +243,7 @@ def _is_ahead(row: Standing, other: Standing, comparison: Comparison) -> bool:
     """
     if comparison.ratio_validity is None:
         return _always_beats(row, other)
-    few = comparison.ratio is not None and comparison.ratio.n < MIN_REPETITIONS
+    few = comparison.ratio is not None and comparison.ratio.n < MIN_TRIALS
     return few and _always_beats(row, other, WIDE_RATIO)
 
 

@@ -36,7 +36,7 @@ def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
     """The smallest value that at least the share `q` of the values does not exceed. Keeps their unit.
 
     The rank is ceil(q n), computed exactly from the decimal digits of `q`: in binary floating point 0.07 x 100 is
-    a little more than 7, and its ceiling would be 8.
+    a little more than 7, and its peak would be 8.
 
     Source: R. Hyndman, Y. Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996),
         definition 1; ISO 3534-1 calls it the nearest rank.

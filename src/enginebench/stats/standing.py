@@ -179,8 +179,8 @@ def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbou
         return trust_ratio(found, _list_measured(base), _list_measured(cand), names)
     trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
     found = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
-    shared = {m.repetition for m in base.measurements} & {m.repetition for m in cand.measurements}
-    left, right = ([m for m in _list_measured(row) if m.repetition in shared] for row in (base, cand))
+    shared = {m.trial for m in base.measurements} & {m.trial for m in cand.measurements}
+    left, right = ([m for m in _list_measured(row) if m.trial in shared] for row in (base, cand))
     return trust_ratio(found, left, right, names)
 
 
@@ -207,15 +207,15 @@ def trust_ratio(
     found = replace(found, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         reasons = (why, *found.reasons)
-        return replace(found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=reasons)
+        return replace(found, verdict="not_comparable", ratio=None, trials_needed=None, reasons=reasons)
     warnings = [] if good else [f"the validity of the ratio is {trust.validity}: {why}"]
     if not holds and found.verdict != "not_shown":
         warnings.append(
             f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin"
         )
     verdict = found.verdict if holds else "not_shown"
-    needed = found.repetitions_needed if good or ratio == found.ratio else None  # more leave what made it wider
-    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *warnings), repetitions_needed=needed)
+    needed = found.trials_needed if good or ratio == found.ratio else None  # more leave what made it wider
+    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *warnings), trials_needed=needed)
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float, step: float, independent: bool) -> bool:

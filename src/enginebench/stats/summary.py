@@ -47,7 +47,7 @@ def summarize(
     measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
     """The figures of one row, from the raw samples of all its processes; `percentiles`: more of them, in percent."""
-    kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.repetition)
+    kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.trial)
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
     # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
@@ -95,7 +95,7 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
     It is wider where processes resemble the ones before, as that of a ratio is. One process gives a value without an
     interval, and `supported` is False. Of an engine that was built several times each build is one value.
     """
-    kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.repetition)
+    kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.trial)
     return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Block, Estimate, Mark, Measurement, RatioValidity, ResultWarning, Validity
 from enginebench.core.warnings import make_warning
-from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.stats.compare import MIN_TRIALS
 from enginebench.stats.intervals import is_correlated
 from enginebench.stats.quantiles import median, min_samples
 from enginebench.stats.summary import share_marked
@@ -21,7 +21,7 @@ SUSPECT_SHARE = 0.2
 # Half of the samples marked: the median itself may be one of them (its breakdown point).
 INVALID_SHARE = 0.5
 # A neighbour that takes less than half of a core leaves the engine the larger part of each core that it shares with it,
-# and neighbouring repetitions share the neighbour: worth a warning, not a verdict.
+# and neighbouring trials share the neighbour: worth a warning, not a verdict.
 SPOILING_CORES = 0.5
 # One sample in a hundred marked is enough to make up all of what lies beyond p99.
 VISIBLE_SHARE = 0.01
@@ -140,7 +140,7 @@ def judge_ratio(
             return Trust("not_given", f"the times of {name} are those of a part of its work")
     trials = [measure_trials(side) for side in (base, cand)]
     slowed, known = [estimate_slowdown(side) for side in trials], all(t.alone_ns for side in trials for t in side)
-    times = [{t.repetition: t.alone_ns if known and t.alone_ns else t.median_ns for t in side} for side in trials]
+    times = [{t.trial: t.alone_ns if known and t.alone_ns else t.median_ns for t in side} for side in trials]
     least = min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
@@ -186,7 +186,7 @@ def grade_ratio(
         (width is not None and width > WIDE_RATIO, "low", "wide interval"),
         (not disturbed_alike(marked, apart), "low", "other programs slowed one side more than the other"),
         (is_correlated(autocorrelation, ratio.n, SURELY_CORRELATED), "low", resemble),
-        (ratio.n < MIN_REPETITIONS, "medium", "few trials"),
+        (ratio.n < MIN_TRIALS, "medium", "few trials"),
         (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
         (is_correlated(autocorrelation, ratio.n, CORRELATED), "medium", resemble),
         (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),
@@ -206,7 +206,7 @@ def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
 class TrialMedian(NamedTuple):
     """The median of a trial, and what it would have been without others; None: it cannot be told."""
 
-    repetition: int
+    trial: int
     median_ns: float
     alone_ns: float | None
     unsure: bool = False  # by calls beside others, which may have slowed these, too, or by less than half of the trials
@@ -227,7 +227,7 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[TrialMedian]:
         least = _find_quickest(measurements)
         best = least if least <= SLICE_NS else None
     unsure = 2 * len(known) < len(kept)
-    return [TrialMedian(m.repetition, middle, ns or best, unsure) for (m, middle), ns in zip(kept, quiet, strict=True)]
+    return [TrialMedian(m.trial, middle, ns or best, unsure) for (m, middle), ns in zip(kept, quiet, strict=True)]
 
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:
@@ -258,9 +258,9 @@ def _bound_ratio(
     least = [t.alone_ns for t in known if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
     if least:
         quick = median([_find_quickest([m]) for m in cand if m.latency_ns])
-        return min(least) / quick, STARVED_RATIO if len(least) >= MIN_REPETITIONS else WIDE_RATIO
+        return min(least) / quick, STARVED_RATIO if len(least) >= MIN_TRIALS else WIDE_RATIO
     times = [[median(m.latency_ns) for m in side if m.latency_ns] for side in (base, cand)]
-    unsafe = min(map(len, times)) < MIN_REPETITIONS or name.startswith("pytorch")
+    unsafe = min(map(len, times)) < MIN_TRIALS or name.startswith("pytorch")
     return 0.0 if unsafe else min(times[0]) / max(times[1]), UNSEEN_RATIO
 
 
@@ -316,8 +316,8 @@ def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[Result
     processes, n = len(measurements), sum(map(count_timed, measurements))
     if processes == 1:
         yield make_warning("single_process")
-    elif processes < MIN_REPETITIONS:
-        yield make_warning("too_few_samples.processes", n=processes, needed=MIN_REPETITIONS)
+    elif processes < MIN_TRIALS:
+        yield make_warning("too_few_samples.processes", n=processes, needed=MIN_TRIALS)
     if n < min_samples(0.99):
         yield make_warning("too_few_samples.p99", n=n, needed=min_samples(0.99))
     known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
@@ -354,9 +354,9 @@ def _find_drift(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
 
 def compare_halves(measurements: Sequence[Measurement]) -> float | None:
     """The p50 of even and of odd processes, the larger over the smaller; None of too few to tell."""
-    if len(measurements) < MIN_REPETITIONS:
+    if len(measurements) < MIN_TRIALS:
         return None
-    halves = [[median(m.latency_ns) for m in measurements if m.repetition % 2 == odd] for odd in (0, 1)]
+    halves = [[median(m.latency_ns) for m in measurements if m.trial % 2 == odd] for odd in (0, 1)]
     return _ratio([geometric_mean(half) for half in halves if half])
 
 

@@ -6,9 +6,9 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import fields
 
-from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.features import find, find_each
+from enginebench.core.peaks import Peaks
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
 from enginebench.options import PathLike
@@ -40,7 +40,7 @@ RECORDS: tuple[type[Struct], ...] = (
     *(RunDocument, DiffDocument, HistoryDocument, ProfileDocument, LayersDocument, baselines.BaselineList, Bundle),
     *(FleetDoctorDocument, BenchDocument, DriftDocument, SamplesDocument, AccuracyDocument, StagesDocument),
     *(EngineProfileDocument, BuildDocument, ExportDocument, InferDocument, CalibrateDocument, QuantizeDocument),
-    *(DoctorDocument, ModelsDocument, Ceilings),
+    *(DoctorDocument, ModelsDocument, Peaks),
 )
 # Schema of a stored document of the kernel -> its record. Rows and calibrations have readers of their own.
 DOCUMENTS = {field.default: kind for kind in RECORDS for field in fields(kind) if field.name == "schema"}

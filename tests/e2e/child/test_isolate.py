@@ -39,7 +39,7 @@ def make_job(tmp_path: Path, **options: str) -> MeasureJob:
     into, out = ((TensorSpec(name=n, dtype="float32", shape=shape),) for n, shape in (("x", (1, 4)), ("y", (1, 2))))
     artifact = Artifact(kind="onnx", model="toy", path=str(path), sha256="0" * 64, files=(), inputs=into, outputs=out)
     spec, measure = EngineSpec(backend="fake", options=options), MeasureSpec(warmup=2, iters=20)
-    return make_measure_job(tmp_path, artifact, engine=spec, measure=measure, repetition=3, order=7)
+    return make_measure_job(tmp_path, artifact, engine=spec, measure=measure, trial=3, order=7)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def wait_for_end(family: list[psutil.Process]) -> bool:
 
 def test_a_child_imports_little_and_ends_in_words(tmp_path: Path) -> None:
     assert format_exit(-33) == "the process was killed by signal 33"
-    # Every repetition of every row pays for it.
+    # Every trial of every row pays for it.
     code = "import sys, enginebench.runs.child.__main__; sys.exit('multiprocessing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), check=False).returncode == 0
 
@@ -170,7 +170,7 @@ GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 
 @pytest.fixture
 def job(tmp_path: Path) -> MeasureJob:
-    return make_measure_job(tmp_path, read_packaged_onnx("digits-mlp"), repetition=2, order=3)
+    return make_measure_job(tmp_path, read_packaged_onnx("digits-mlp"), trial=2, order=3)
 
 
 def ask(child: Child, job: MeasureJob) -> None:
@@ -190,7 +190,7 @@ def test_a_child_imports_waits_idle_and_measures_even_late(job: MeasureJob) -> N
         assert after.user + after.system - before.user - before.system < 0.25
         answer = child.perform(job, timeout_s=60)
     assert len(answer.measurement.latency_ns) == 5
-    assert (answer.measurement.repetition, answer.measurement.order) == (2, 3)
+    assert (answer.measurement.trial, answer.measurement.order) == (2, 3)
     with Child() as child:
         ask(child, job)
         child.wait_until_ready(time.monotonic())
@@ -280,8 +280,8 @@ def run_proven_when_timed(
 
     class Listening(Child):
         def perform(self, job: Any, **how: Any) -> Any:
-            asked.append((job.repetition, job.prove))
-            if more.get("interrupt_at") == job.repetition:
+            asked.append((job.trial, job.prove))
+            if more.get("interrupt_at") == job.trial:
                 raise KeyboardInterrupt
             return super().perform(job, **how)
 

@@ -150,7 +150,7 @@ def test_a_sweep_on_s3_goes_on_from_there(children, s3, tmp_path, monkeypatch) -
     children.before = lambda job: None
     document = run_sweep(spec, url, reporter=Silent(), resume=True)
     assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
-    measured = Counter((str(j.engine.options), j.engine.batch, j.repetition) for j in children.of(MeasureJob))
+    measured = Counter((str(j.engine.options), j.engine.batch, j.trial) for j in children.of(MeasureJob))
     assert len(measured) == TRIALS and set(measured.values()) == {1}
     again, written = report_sweep(url, ("html", "csv", "json"), tmp_path / "page")
     assert again == document and all(path.is_file() for path in written.paths)

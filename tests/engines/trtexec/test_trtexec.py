@@ -132,8 +132,8 @@ def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) 
     plans.mkdir(parents=True)
     for name in (f"{Path(plan.path).stem}.build.log", "other.build.log"):
         (plans / name).write_text("&&&& RUNNING")
-    for repetition in (10, 9):
-        folder = home / "trtexec" / f"{row_id(make_spec(), 'fp32', EXACT)}-{plan.sha256[:8]}" / f"process-{repetition}"
+    for trial in (10, 9):
+        folder = home / "trtexec" / f"{row_id(make_spec(), 'fp32', EXACT)}-{plan.sha256[:8]}" / f"process-{trial}"
         folder.mkdir(parents=True)
         (folder / "trtexec_stdout.log").write_text("&&&& RUNNING")
     found = backend.find_logs(plan, make_spec(), EXACT)

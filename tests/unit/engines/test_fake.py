@@ -24,13 +24,13 @@ ARTIFACT = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs
 FEEDS = {"x": np.array([[1, 3, 5, 9]], np.float32)}
 
 
-def load(clock: FakeClock | None = None, repetition: int = 0, **options: str) -> fake.FakeEngine:
-    return FakeBackend(clock, repetition).load(ARTIFACT, EngineSpec(backend="fake", options=options))
+def load(clock: FakeClock | None = None, trial: int = 0, **options: str) -> fake.FakeEngine:
+    return FakeBackend(clock, trial).load(ARTIFACT, EngineSpec(backend="fake", options=options))
 
 
-def time_runs(count: int, repetition: int = 0, **options: str) -> list[int]:
+def time_runs(count: int, trial: int = 0, **options: str) -> list[int]:
     clock = FakeClock()
-    engine = load(clock, repetition, **options)
+    engine = load(clock, trial, **options)
     engine.bind(FEEDS)
     times = []
     for _ in range(count):
@@ -74,7 +74,7 @@ def test_runs_vary_around_the_latency() -> None:
 
 
 def test_processes_have_speeds_of_their_own() -> None:
-    factors = [draw_latencies(1e9, 0, 0.01, 0, repetition)[0] / 1e9 for repetition in range(400)]
+    factors = [draw_latencies(1e9, 0, 0.01, 0, trial)[0] / 1e9 for trial in range(400)]
     assert abs(np.log(factors).std() - 0.01) < 0.0015  # 4 standard errors
     assert abs(np.log(factors).mean()) < 0.002
     assert time_runs(1, 3, latency_us="9", process_sd="0.2") == time_runs(1, 3, latency_us="9", process_sd="0.2")

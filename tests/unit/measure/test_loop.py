@@ -220,11 +220,11 @@ def test_what_cannot_be_measured_is_refused() -> None:
         measure_engine(ScriptedEngine(clock := FakeClock(), [1]), [], MeasureSpec(), clock=clock)
 
 
-def test_repetition_and_order_are_kept() -> None:
+def test_trial_and_order_are_kept() -> None:
     clock = FakeClock()
     spec = MeasureSpec(warmup=0, iters=1)
-    measurement = measure_engine(ScriptedEngine(clock, [9]), FEEDS, spec, clock=clock, repetition=4, order=13)
-    assert (measurement.repetition, measurement.order) == (4, 13)
+    measurement = measure_engine(ScriptedEngine(clock, [9]), FEEDS, spec, clock=clock, trial=4, order=13)
+    assert (measurement.trial, measurement.order) == (4, 13)
     assert measurement.started_utc.endswith("+00:00")
 
 

@@ -131,7 +131,7 @@ def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed
     turns = order_trials(rows)
     assert [turn.order for turn in turns] == list(range(36)), "every place is taken once"
     for number in range(builds):
-        of_build = [turn for turn in turns if turn.repetition % builds == number]
+        of_build = [turn for turn in turns if turn.trial % builds == number]
         means = {fmean(turn.order for turn in of_build if turn.row is row) for row in rows}
         assert len(means) == 1, f"over the trials of build {number} no row comes earlier than another"
 
@@ -166,7 +166,7 @@ def test_a_proposed_row_whose_outputs_are_beyond_the_limits_is_not_kept(bed: Bed
 
 def test_rows_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=n)) for seed, n in (("1", 3), ("2", 1), ("3", 2))]
-    turns = [(turn.row.engine.options["seed"], turn.repetition) for turn in order_trials(rows)]
+    turns = [(turn.row.engine.options["seed"], turn.trial) for turn in order_trials(rows)]
     assert turns == [("1", 0), ("2", 0), ("3", 0), ("3", 1), ("1", 1), ("1", 2)]
 
 
@@ -174,7 +174,7 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
 
     def interrupt(job: Any) -> None:
-        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == ("2", 1):
+        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.trial) == ("2", 1):
             raise KeyboardInterrupt
 
     bed.children.before = interrupt
@@ -183,7 +183,7 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
     before = bed.children.turns[:-1]
     results = bed.resume(*rows).run()
     assert before + bed.children.turns == [
-        (turn.row.engine.options["seed"], turn.repetition, turn.order) for turn in order_trials(rows)
+        (turn.row.engine.options["seed"], turn.trial, turn.order) for turn in order_trials(rows)
     ]
     places = [[m.order for m in result.measurements] for result in results]
     assert places == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]
@@ -197,7 +197,7 @@ def slow_builds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def list_events(bed: Bed) -> list[tuple[str, str, int | None]]:
     return [
-        (type(job).__name__, job.engine.options["seed"], getattr(job, "repetition", None))
+        (type(job).__name__, job.engine.options["seed"], getattr(job, "trial", None))
         for job in bed.children.jobs
         if isinstance(job, PrepareJob | MeasureJob)
     ]
@@ -211,7 +211,7 @@ def test_what_builds_in_seconds_is_measured_before_the_first_long_build(bed: Bed
     looks = [("MeasureJob", seed, module.FIRST_LOOK) for seed in "135"]
     built = [("PrepareJob", seed, None) for seed in "135"]
     assert list_events(bed)[:7] == [*built, *looks, ("PrepareJob", "2", None)]
-    assert {m.repetition for result in results for m in result.measurements} == {0, 1}, "verdicts are of rounds alone"
+    assert {m.trial for result in results for m in result.measurements} == {0, 1}, "verdicts are of rounds alone"
     assert [(result.status, result.reason) for result in results] == [("ok", None)] * 4
     assert reporter.total == reporter.advanced
 
@@ -224,7 +224,7 @@ def test_with_one_trial_the_leader_its_nearest_and_the_baseline_are_measured_aga
         for seed, latency in (("1", "900"), ("3", "100"), ("5", "500"), ("7", "130"), ("2", "50"))
     ]
     results = bed.start(*rows, rules=Rules(baseline_engine="fake:latency_us=900,seed=1")).run()
-    trials = [[m.repetition for m in result.measurements] for result in results]
+    trials = [[m.trial for m in result.measurements] for result in results]
     assert trials[0] == trials[1] == [module.FIRST_LOOK, 0], "the baseline, and who led before"
     assert trials[3] == [module.FIRST_LOOK, 0], "one trial each does not tell it from who led"
     assert trials[2] == [module.FIRST_LOOK] and trials[4] == [0]
@@ -248,10 +248,10 @@ def test_an_interrupt_during_a_long_build_leaves_times_and_outputs_of_the_others
     assert all(result.drift is not None for result in kept), "what is named was compared"
     again = bed.resume(*rows).run()
     assert [len(result.measurements) for result in again] == [2, 2, 2]
-    assert module.FIRST_LOOK not in {job.repetition for job in bed.children.of(MeasureJob)}
+    assert module.FIRST_LOOK not in {job.trial for job in bed.children.of(MeasureJob)}
 
 
-def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
+def test_every_process_gets_its_trial_and_its_threads(bed: Bed) -> None:
     row = bed.plan("1")
     row = replace(row, engine=replace(row.engine, threads=3))
     bed.start(row).run()
@@ -267,7 +267,7 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     reporter = Counting()
     first, failed, last = bed.start(*rows, reporter=reporter).run()
     assert (first.status, last.status) == ("ok", "ok")
-    assert failed.status == "failed" and [m.repetition for m in failed.measurements] == [0, 1]
+    assert failed.status == "failed" and [m.trial for m in failed.measurements] == [0, 1]
     assert (failed.reason, failed.stderr_tail) == ("in trial 3: killed by SIGSEGV", "its last words")
     assert bed.stored(rows[1]) == failed
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
@@ -462,7 +462,7 @@ def test_a_build_whose_time_ran_out_is_not_tried_again(bed, monkeypatch, error, 
 @pytest.mark.parametrize(("left_s", "status"), [(60.0, "failed"), (0.1, "partial")])
 def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_row(bed: Bed, left_s: float, status: str) -> None:
     def before(job: Any) -> None:
-        if isinstance(job, MeasureJob) and job.repetition == 1:
+        if isinstance(job, MeasureJob) and job.trial == 1:
             raise TimedOut("no response")
 
     bed.children.before = before

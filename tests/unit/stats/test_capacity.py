@@ -107,7 +107,7 @@ def test_six_rounds_show_what_is_faster_equivalent_or_not_shown() -> None:
     assert judge(like) == "equivalent"
     assert judge([x * f for x, f in zip(like, (0.8, 1.3, 1.0, 0.9, 1.2, 1.05), strict=True)]) == "not_shown"
     few = compare_capacities(make_rounds(base[:2]), make_rounds(like[:2]), names)
-    assert few.verdict == "not_shown" and few.repetitions_needed == 6
+    assert few.verdict == "not_shown" and few.trials_needed == 6
 
 
 def test_capacities_that_were_not_disturbed_alike_say_so() -> None:

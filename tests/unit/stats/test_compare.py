@@ -23,7 +23,7 @@ MACHINE = make_machine()
 def make_side(medians: Sequence[float], **more: Any) -> list[Measurement]:
     """One process for each median in ms."""
     fields = {"clock": "host", "blocks": (), "stop_rule": "settled"} | more
-    return [Measurement(latency_ns=[round(m * 1e6)] * 3, repetition=i, **fields) for i, m in enumerate(medians)]
+    return [Measurement(latency_ns=[round(m * 1e6)] * 3, trial=i, **fields) for i, m in enumerate(medians)]
 
 
 BASE = [10.0, 10.2, 9.9, 10.1, 10.3, 9.8, 10.0]
@@ -36,7 +36,7 @@ def test_ratio_is_that_of_scipys_paired_test() -> None:
     assert found.verdict == "faster" and found.ratio is not None
     assert found.ratio.value == pytest.approx(stats.gmean(BASE) / stats.gmean(CAND))
     assert (found.ratio.low, found.ratio.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-    assert (found.ratio.n, found.repetitions_needed, found.clock) == (7, None, "host")
+    assert (found.ratio.n, found.trials_needed, found.clock) == (7, None, "host")
 
 
 def test_runs_made_apart_use_welch() -> None:
@@ -63,9 +63,9 @@ def test_verdicts_are_where_the_intervals_lie(mean: float, error: float, n: int)
     assert judge_spread(spread, 0.02)[0] == expected
 
 
-def test_five_repetitions_give_no_verdict_and_say_so() -> None:
+def test_five_trials_give_no_verdict_and_say_so() -> None:
     found = compare(make_side(BASE[:5]), make_side(CAND[:5]))
-    assert (found.verdict, found.repetitions_needed) == ("not_shown", 6)
+    assert (found.verdict, found.trials_needed) == ("not_shown", 6)
     assert "5 of the 6 trials" in found.reasons[0]
     assert compare(make_side(BASE[:6]), make_side(CAND[:6])).verdict == "faster"
 
@@ -78,13 +78,13 @@ def test_interleaved_drift_cancels() -> None:
     assert compare_apart(make_side([10 * s for s in slow]), make_side([8 * s for s in slow])).verdict == "not_shown"
 
 
-def test_repetition_without_partner_is_left_out_and_named() -> None:
+def test_trial_without_partner_is_left_out_and_named() -> None:
     found = compare(make_side(BASE), make_side(CAND)[1:])
     assert found.ratio is not None and found.ratio.n == 6
     assert "1 trials" in found.reasons[0]
 
 
-def test_needed_repetitions_by_hand() -> None:
+def test_needed_trials_by_hand() -> None:
     # s = 5 %, observed mean 6 % beyond the margin; by the noncentral t the power at that k is near 80 %.
     spread = Spread(mean=math.log(1.02) + 0.06, error=0.05 / math.sqrt(6), freedom=5, n=6)
     k = count_needed(spread, 0.02)

@@ -24,7 +24,7 @@ def make_trial(rng: np.random.Generator, number: int, *, busy: float, falls: boo
         latency_ns=[int(v) for v in values],
         blocks=(*marked, Block(start=stop, stop=400, duration_ns=1)),
         stop_rule="settled",
-        repetition=number,
+        trial=number,
         device_ns=[int(v * 0.9) for v in values],
         enqueue_ns=[int(v * 0.1) for v in values],
         reference_ns=[1000, 1010],

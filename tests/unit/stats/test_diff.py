@@ -89,11 +89,11 @@ def test_nothing_but_skipped_rows_is_no_pass() -> None:
     assert not diff_results([gone], [gone], allow_not_comparable=True).gate_failed
 
 
-def test_not_shown_passes_the_gate_and_says_how_many_repetitions() -> None:
+def test_inconclusive_passes_the_gate_and_gives_the_trials_needed() -> None:
     noisy = {"sd": 0.06, "processes": 6}
     document = diff_results([make_result(median_ms=10, **noisy)], [make_result(median_ms=9.3, seed=9, **noisy)])
     assert (document.verdict, document.gate_failed) == ("not_shown", False)
-    assert (document.rows[0].repetitions_needed or 0) > 6
+    assert (document.rows[0].trials_needed or 0) > 6
 
 
 def test_two_single_rows_are_partners_and_ambiguous_leftovers_have_none() -> None:

@@ -16,7 +16,7 @@ from enginebench.core.records import Drift, OutputDrift, Precision, Task
 from enginebench.stats.alike import check_comparisons, fill_lengths
 from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
-    SNR_CEILING_DB,
+    MAX_SNR_DB,
     default_limits,
     explain_figure,
     find_exceeded,
@@ -76,7 +76,7 @@ def test_agreement_is_for_classes_only() -> None:
 
 def test_equal_outputs_have_the_highest_snr_that_json_can_hold() -> None:
     drift, out = measure(REF, REF, snr=200, cosine=1 - 1e-12)
-    assert (out.snr_db, out.max_abs_diff, drift.passed) == (SNR_CEILING_DB, 0.0, True)
+    assert (out.snr_db, out.max_abs_diff, drift.passed) == (MAX_SNR_DB, 0.0, True)
 
 
 def test_zeros_are_alike_and_unlike_anything_else() -> None:
@@ -792,7 +792,7 @@ def test_samples_by_hand() -> None:
     assert (second.top1_reference, second.top1_candidate, second.top1_agrees) == (0, 1, False)
     assert second.margin == pytest.approx(0.1)
     assert second.beyond_noise is False
-    assert (third.max_abs_diff, third.snr_db, third.margin) == (0.0, SNR_CEILING_DB, 2.0)
+    assert (third.max_abs_diff, third.snr_db, third.margin) == (0.0, MAX_SNR_DB, 2.0)
     assert first.top5_agrees is None, "three classes cannot disagree in five"
 
 

@@ -96,9 +96,7 @@ def test_values_that_swing_back_and_few_values_stay_as_they_are() -> None:
 
 def make_side(logs: list[float]) -> list[Measurement]:
     return [
-        Measurement(
-            clock="host", latency_ns=[round(1e7 * math.exp(log))] * 3, blocks=(), stop_rule="settled", repetition=i
-        )
+        Measurement(clock="host", latency_ns=[round(1e7 * math.exp(log))] * 3, blocks=(), stop_rule="settled", trial=i)
         for i, log in enumerate(logs)
     ]
 
@@ -158,7 +156,7 @@ def test_runs_made_apart_allow_for_the_drift_of_each_side() -> None:
 def test_builds_have_no_order() -> None:
     """Each build's value is a mean over the whole run: its neighbours are not those in time."""
     sides = (make_side([0.0] * 10), make_side(DRIFTING))
-    built = [[replace(m, build=m.repetition) for m in side] for side in sides]
+    built = [[replace(m, build=m.trial) for m in side] for side in sides]
     assert compare(*built).autocorrelation is None and compare(*built).verdict == "faster"
 
 

@@ -168,9 +168,7 @@ def test_p50_of_trials_that_resemble_the_ones_before_is_less_sure() -> None:
     steady = [1.00, 1.03, 0.98, 1.02, 0.97, 1.01, 1.00, 0.99]
     drifting, alternating = sorted(steady), [sorted(steady)[i] for i in (0, 7, 1, 6, 2, 5, 3, 4)]
     # As stored after a continued run: what counts is the number of a trial.
-    sides = [
-        [make([int(1e6 * ms)], repetition=i) for i, ms in enumerate(side)][::-1] for side in (drifting, alternating)
-    ]
+    sides = [[make([int(1e6 * ms)], trial=i) for i, ms in enumerate(side)][::-1] for side in (drifting, alternating)]
     wide, plain = (summarize(side).p50 for side in sides)
     assert wide.low is not None and wide.high is not None and plain.low is not None and plain.high is not None
     assert wide.value == pytest.approx(plain.value)

@@ -144,7 +144,7 @@ def make_side(
         times[start:] *= np.where(rng.random(CALLS - start) < burst, 1.0, factor)
         blocks = [Block(start=0, stop=start, duration_ns=1)] if start else []
         blocks += [Block(start=start, stop=CALLS, duration_ns=1, marks=(mark,))] if start < CALLS else []
-        found.append(replace(make(blocks=tuple(blocks), repetition=i), latency_ns=np.rint(times).astype(int).tolist()))
+        found.append(replace(make(blocks=tuple(blocks), trial=i), latency_ns=np.rint(times).astype(int).tolist()))
     return found
 
 

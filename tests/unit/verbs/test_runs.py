@@ -110,7 +110,7 @@ def test_an_interrupt_keeps_what_was_measured_and_the_run_goes_on(
     children: Children,  # noqa: F811
 ) -> None:
     def interrupt(job: Job) -> None:
-        if isinstance(job, MeasureJob) and job.repetition == 1:
+        if isinstance(job, MeasureJob) and job.trial == 1:
             raise KeyboardInterrupt
 
     children.before = interrupt

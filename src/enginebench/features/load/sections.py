@@ -199,7 +199,7 @@ def format_verdicts(document: LoadDocument) -> Iterator[str]:
         ratio = verdict.ratio
         between = f" ({ratio.low:.3f} to {ratio.high:.3f})" if ratio and ratio.low and ratio.high else ""
         times = f": {ratio.value:.3f} times its capacity{between}" if ratio else ""
-        more = f". {verdict.repetitions_needed} rounds would show it" if verdict.repetitions_needed else ""
+        more = f". {verdict.trials_needed} rounds would show it" if verdict.trials_needed else ""
         why = f". {'; '.join(verdict.reasons)}" if verdict.reasons else ""
         found = format_verdict(verdict.verdict)
         yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.ceilings import Ceiling
+from enginebench.core.peaks import Peak
 from enginebench.core.records import Precision
 from enginebench.core.tensors import TensorWork
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
-# Which ceiling a node's multiply-accumulates are held against.
+# Which peak a node's multiply-accumulates are held against.
 Unit = Literal["conv", "gemm"]
 
 
@@ -43,12 +43,12 @@ class GraphWork(Struct, frozen=True, kw_only=True):
     unknown: int = 0  # nodes of which something has no shape that can be inferred; they count as nothing
 
 
-class CeilingsAnswer(Struct, frozen=True, kw_only=True):
-    ceilings: tuple[Ceiling, ...]
+class PeaksResponse(Struct, frozen=True, kw_only=True):
+    peaks: tuple[Peak, ...] = field(name="ceilings")
     notes: tuple[str, ...] = ()
 
 
-class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"):
+class PeaksJob(Job[PeaksResponse], frozen=True, kw_only=True, tag="ceilings"):
     """Find the best that a device does, in this process."""
 
     timed = True
@@ -56,14 +56,14 @@ class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"
     device: str
     precisions: tuple[Precision, ...]  # empty: all that the device has instructions for
     threads: int
-    budget_s: float  # for each ceiling in each repetition
-    repetitions: int = 1
+    budget_s: float  # for each peak in each trial
+    trials: int = field(default=1, name="repetitions")
     quick: bool = False
 
-    def perform(self, note: NoteCall, keep: KeepCall[CeilingsAnswer]) -> CeilingsAnswer:
-        from enginebench.features.roofline.ceilings import perform_ceilings
+    def perform(self, note: NoteCall, keep: KeepCall[PeaksResponse]) -> PeaksResponse:
+        from enginebench.features.roofline.peaks import perform_peaks
 
-        return perform_ceilings(self, note)
+        return perform_peaks(self, note)
 
 
 class WorkJob(Job[GraphWork], frozen=True, kw_only=True, tag="work"):

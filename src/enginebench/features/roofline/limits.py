@@ -1,4 +1,4 @@
-"""How far rows and layers are from what their machine can do: its ceilings against the work of their graph.
+"""How far rows and layers are from what their machine can do: its peaks against the work of their graph.
 
 The bound of a fused group of nodes is the longer one of its multiply-accumulates at the best rate and its compulsory
 bytes at the best bandwidth, plus what launching it costs. Compulsory are what enters the group, its weights, and what
@@ -13,18 +13,18 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.ceilings import LEVELS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ArtifactError, EngineBenchError
+from enginebench.core.peaks import LEVELS, Peak, PeakKind, Peaks
 from enginebench.core.records import Artifact, Bound, BoundBy, EngineSpec, LayerTime, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit, WorkJob
 from enginebench.features.roofline.joining import JoinedLayer, Joining, join_layers
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.ceilings import FILE, find_ceilings
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
+from enginebench.runs.peaks import FILE, find_peaks
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
 from enginebench.stats.engine_profile import LimitedLayers
@@ -40,7 +40,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     call_ms: float = 0.0  # of the whole
 
     def find_rate(self, unit: Unit, precision: str | None) -> float | None:
-        """GMAC/s: of a precision without a ceiling, or that nobody knows, the highest of all.
+        """GMAC/s: of a precision without a peak, or that nobody knows, the highest of all.
 
         A convolution may be done as a product, never the other way round: Winograd's algorithm and its like do a 3x3
         convolution with fewer multiplications than are counted.
@@ -51,13 +51,13 @@ class Limits(Struct, frozen=True, kw_only=True):
         return max(own or [rate for rates in known for rate in rates.values()], default=None)
 
 
-def choose_limits(ceilings: Sequence[Ceiling], device: str, threads: int) -> Limits | None:
+def choose_limits(peaks: Sequence[Peak], device: str, threads: int) -> Limits | None:
     """The limits of a device; of the CPU on so many threads. None where nothing was measured that could set them.
 
     More threads are never taken to be slower than fewer: the best of all numbers up to `threads` counts. If `threads`
     itself was not measured, the next larger number stands for it.
     """
-    own = [one for one in ceilings if one.device == device]
+    own = [one for one in peaks if one.device == device]
     counts = sorted({one.threads for one in own if one.threads is not None})
     most = next((count for count in counts if count >= threads), None)
     if not own or (counts and most is None):
@@ -77,7 +77,7 @@ def choose_limits(ceilings: Sequence[Ceiling], device: str, threads: int) -> Lim
     if not rates or not levels:
         return None
 
-    def cost_ms(kind: CeilingKind) -> float:
+    def cost_ms(kind: PeakKind) -> float:
         return min((one.value for one in usable if one.kind == kind), default=0.0) / 1e3
 
     launch_ms, call_ms = (0.0, cost_ms("call")) if device == "cpu" else (cost_ms("kernel"), cost_ms("graph"))
@@ -216,11 +216,9 @@ class Works:
         return found
 
 
-def bound_engine(
-    ceilings: Ceilings, engine: EngineSpec, work: GraphWork, layers: Sequence[LayerTime]
-) -> BoundModel | None:
-    """The least time of an engine on a graph, by its layers where it has any; None without ceilings for its device."""
-    limits = choose_limits(ceilings.ceilings, engine.device, engine.threads)
+def bound_engine(peaks: Peaks, engine: EngineSpec, work: GraphWork, layers: Sequence[LayerTime]) -> BoundModel | None:
+    """The least time of an engine on a graph, by its layers where it has any; None without peaks for its device."""
+    limits = choose_limits(peaks.peaks, engine.device, engine.threads)
     if limits is None:
         return None
     if not layers:
@@ -237,8 +235,8 @@ def limit_layers(
 ) -> LimitedLayers:
     """The layers of a profile, joined to the graph and bounded; `ran` has what its engine started from, and shapes."""
     engine, source, shapes = ran
-    found = find_ceilings(describe_machine())
-    if found.ceilings is None and source.kind != "onnx":
+    found = find_peaks(describe_machine())
+    if found.peaks is None and source.kind != "onnx":
         return LimitedLayers(layers=tuple(layers), notes=(f'no "of peak" column: {found.reason}',))
     try:
         graph = source if source.kind == "onnx" else _export(request, place, reporter)
@@ -246,7 +244,7 @@ def limit_layers(
     except EngineBenchError as error:
         why = f"layers could not be joined to nodes of an ONNX graph: {error}"
         return LimitedLayers(layers=tuple(layers), notes=(why,))
-    bounded = bound_engine(found.ceilings, engine, work, layers) if found.ceilings else None
+    bounded = bound_engine(found.peaks, engine, work, layers) if found.peaks else None
     if bounded is not None:
         missing = f"the shapes of {count_of(work.unknown, 'nodes')} cannot be inferred; their work is not counted"
         notes = (missing,) if work.unknown else ()
@@ -266,19 +264,19 @@ def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
 
 
 def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
-    """Gives every row that was measured its bound, where this machine's ceilings are stored, and stores it.
+    """Gives every row that was measured its bound, where this machine's peaks are stored, and stores it.
 
-    The ceilings are kept beside the rows. What cannot be bounded is told, and stays without.
+    The peaks are kept beside the rows. What cannot be bounded is told, and stays without.
     """
     measured = [result for result in results.values() if any(m.latency_ns for m in result.measurements)]
     if not measured:
         return
-    found = find_ceilings(record.machine)
-    if found.ceilings is None:
+    found = find_peaks(record.machine)
+    if found.peaks is None:
         if found.stored:  # who never asked for a roofline misses none
             reporter.say(f'no "of peak" column: {found.reason}')
         return
-    write_atomic(folder.root / FILE, encode(found.ceilings, indent=2))
+    write_atomic(folder.root / FILE, encode(found.peaks, indent=2))
     works, told = Works(), set[str]()
     with TemporaryDirectory() as place:
         graphs = _Graphs(folder, record, Path(place), reporter)
@@ -288,7 +286,7 @@ def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Resul
             except EngineBenchError as error:
                 told.add(f"{result.model} has no bound: {error}")
                 continue
-            bounded = bound_engine(found.ceilings, result.engine, work, result.layers)
+            bounded = bound_engine(found.peaks, result.engine, work, result.layers)
             if bounded is not None:
                 results[result.id] = replace(result, bound=bounded.bound, layers=bounded.layers or result.layers)
                 folder.write_result(results[result.id])
@@ -301,8 +299,8 @@ def bound_model(
 ) -> tuple[Bound | None, str]:
     """The least time of a row's model, as if it were one kernel, in the best of the run's precisions: the same for all
     settings. Or None, and why nobody knows it."""
-    found, request = find_ceilings(record.machine), replace(record.request, timeout_s=timeout_s)
-    known = found.ceilings.ceilings if found.ceilings else ()
+    found, request = find_peaks(record.machine), replace(record.request, timeout_s=timeout_s)
+    known = found.peaks.peaks if found.peaks else ()
     limits = choose_limits(known, result.engine.device, result.engine.threads)
     if limits is None:
         return None, found.reason or "the stored roofline has no peaks of this device with so many threads"

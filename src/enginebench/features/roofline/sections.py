@@ -1,4 +1,4 @@
-"""Ceilings of a machine as a table and as a picture."""
+"""Peaks of a machine as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enginebench.report.numbers import format_significant, format_time
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 
 if TYPE_CHECKING:
-    from enginebench.core.ceilings import Ceiling, Ceilings
+    from enginebench.core.peaks import Peak, Peaks
     from enginebench.report.charts import Row, Spec
 
 NAMES = {
@@ -26,10 +26,10 @@ NAMES = {
 }
 
 
-def list_ceilings(document: Ceilings) -> list[Section]:
-    """Every ceiling with the range of its repetitions, and what could not be measured."""
+def list_peaks(document: Peaks) -> list[Section]:
+    """Every peak with the range of its trials, and what could not be measured."""
     lines = []
-    for one in document.ceilings:
+    for one in document.peaks:
         name = "empty kernel, waited for" if one.kind == "call" and one.device != "cpu" else NAMES[one.kind]
         place = one.device if one.threads is None else str(one.threads)
         between = " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one"
@@ -43,7 +43,7 @@ def list_ceilings(document: Ceilings) -> list[Section]:
     return [Section(title=title, parts=(make_table(columns, lines), *make_notes([foot, *document.notes])))]
 
 
-def draw_ceilings(document: Ceilings) -> Spec:
+def draw_peaks(document: Peaks) -> Spec:
     """The roofline: what a unit of work can be done in, by how many multiply-accumulates come with each byte.
 
     One line for each precision; of a CPU at the most threads. The slope is memory's bandwidth, the flat part the better
@@ -53,9 +53,7 @@ def draw_ceilings(document: Ceilings) -> Spec:
 
     alt = import_altair()
     points = [
-        point
-        for device in list_measured_devices(document.ceilings)
-        for point in draw_roofline(document.ceilings, device)
+        point for device in list_measured_devices(document.peaks) for point in draw_roofline(document.peaks, device)
     ]
     x = alt.X("macs:Q", title="multiply-accumulates for each byte of memory", scale=alt.Scale(type="log"))
     y = alt.Y("rate:Q", title="GMAC/s", scale=alt.Scale(type="log"))
@@ -70,23 +68,23 @@ def draw_ceilings(document: Ceilings) -> Spec:
     return finish(alt.layer(lines, text), f"Roofline of {document.machine.cpu_model}", subtitle, height=320)
 
 
-def list_measured_devices(ceilings: Sequence[Ceiling]) -> list[tuple[str, int | None]]:
+def list_measured_devices(peaks: Sequence[Peak]) -> list[tuple[str, int | None]]:
     """(device, threads): of a CPU those with the most."""
     most: dict[str, int | None] = {}
-    for ceiling in ceilings:
-        before = most.get(ceiling.device)
-        most[ceiling.device] = None if ceiling.threads is None else max(ceiling.threads, before or 0)
+    for peak in peaks:
+        before = most.get(peak.device)
+        most[peak.device] = None if peak.threads is None else max(peak.threads, before or 0)
     return list(most.items())
 
 
-def draw_roofline(ceilings: Sequence[Ceiling], device: tuple[str, int | None]) -> list[Row]:
+def draw_roofline(peaks: Sequence[Peak], device: tuple[str, int | None]) -> list[Row]:
     """The ends and the corner of each precision's line on a device."""
-    own = [ceiling for ceiling in ceilings if (ceiling.device, ceiling.threads) == device]
-    memory = next((ceiling.value for ceiling in own if ceiling.kind == "memory"), None)
+    own = [peak for peak in peaks if (peak.device, peak.threads) == device]
+    memory = next((peak.value for peak in own if peak.kind == "memory"), None)
     rates: dict[str, float] = {}
-    for ceiling in own:
-        if ceiling.kind in ("gemm", "conv") and ceiling.precision:
-            rates[ceiling.precision] = max(ceiling.value, rates.get(ceiling.precision, 0.0))
+    for peak in own:
+        if peak.kind in ("gemm", "conv") and peak.precision:
+            rates[peak.precision] = max(peak.value, rates.get(peak.precision, 0.0))
     if not memory or not rates:
         return []
     name = device[0] if device[1] is None else f"{device[0]}, {device[1]} threads"

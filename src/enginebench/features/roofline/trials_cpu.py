@@ -1,4 +1,4 @@
-"""Ways to a CPU's ceilings through PyTorch: products and convolutions of oneDNN and MKL, reads and copies of memory."""
+"""Ways to a CPU's peaks through PyTorch: products and convolutions of oneDNN and MKL, reads and copies of memory."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -7,17 +7,17 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from enginebench.core.ceilings import CeilingKind
 from enginebench.core.errors import importing
+from enginebench.core.peaks import PeakKind
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import PeakProbe
+from enginebench.features.roofline.peaks import PeakProbe
 from enginebench.measure.caches import DataCache
 
 with importing("{}", 'pip install "enginebench[torch]"'):
     import torch
 
 # Instructions that multiply in a precision, by the kernel's name of the flag. Where there are none, libraries convert
-# to FP32, which is no ceiling of that precision. AVX2 multiplies bytes in pairs (VPMADDUBSW).
+# to FP32, which is no peak of that precision. AVX2 multiplies bytes in pairs (VPMADDUBSW).
 INSTRUCTIONS: dict[Precision, frozenset[str]] = {
     "fp32": frozenset(),
     "bf16": frozenset({"avx512_bf16", "amx_bf16", "bf16", "sme"}),
@@ -157,7 +157,7 @@ def _list_small_reads(cache: DataCache, size: int, capacity: int) -> Iterator[Pe
     n, times = size // _FLOAT, max(1, READ_BYTES // size)
     row = torch.ones(n)
     view, label = row.expand(times, n), f"of {size >> 10} KiB"
-    make = partial(PeakProbe, kind=cast("CeilingKind", f"l{min(cache.level, 4)}"), capacity_bytes=capacity)
+    make = partial(PeakProbe, kind=cast("PeakKind", f"l{min(cache.level, 4)}"), capacity_bytes=capacity)
     yield make(work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
     yield make(work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
     if size >= 1 << 17:  # below this a call costs more than what it copies

@@ -1,14 +1,14 @@
-"""Ways to a GPU's ceilings through PyTorch: cuBLAS, cuDNN, copies, and kernels that do nothing."""
+"""Ways to a GPU's peaks through PyTorch: cuBLAS, cuDNN, copies, and kernels that do nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from enginebench.core.ceilings import CeilingKind
 from enginebench.core.errors import importing
+from enginebench.core.peaks import PeakKind
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import PeakProbe, Timer
+from enginebench.features.roofline.peaks import PeakProbe, Timer
 
 with importing("{}", 'pip install "enginebench[torch]"'):
     import torch
@@ -168,7 +168,7 @@ def _list_reads() -> Iterator[PeakProbe]:
     yield from _list_reads_of("memory", min(BEYOND_CACHE_BYTES, free // 8), None)
 
 
-def _list_reads_of(kind: CeilingKind, size: int, capacity: int | None) -> Iterator[PeakProbe]:
+def _list_reads_of(kind: PeakKind, size: int, capacity: int | None) -> Iterator[PeakProbe]:
     """Reads and copies whose working set has `size` bytes; a cache's are repeated in one graph."""
     n = size // _FLOAT
     row, x, y = (torch.ones(count, device="cuda") for count in (n, n // 2, n // 2))

@@ -1,4 +1,4 @@
-"""Ways to a CPU's ceilings through ONNX Runtime and OpenVINO, whose kernels are not PyTorch's: the best ones count."""
+"""Ways to a CPU's peaks through ONNX Runtime and OpenVINO, whose kernels are not PyTorch's: the best ones count."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -11,7 +11,7 @@ import numpy as np
 
 from enginebench.core.errors import importing
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import PeakProbe
+from enginebench.features.roofline.peaks import PeakProbe
 
 with importing("{}", 'pip install "enginebench[ort]"'):
     from onnx import TensorProto, helper, numpy_helper

@@ -8,28 +8,28 @@ import click
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
+from enginebench.core.peaks import Peaks
 from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of, stamp_utc
-from enginebench.features.roofline.ceilings import join_best
-from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
-from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
+from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
+from enginebench.features.roofline.peaks import join_best
+from enginebench.features.roofline.sections import draw_peaks, list_peaks
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
-from enginebench.runs.ceilings import store_ceilings
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.lock import lock_devices
+from enginebench.runs.peaks import store_peaks
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
 from enginebench.verbs.given import open_progress, to_path
 
 # Fresh processes for each device and number of threads; the rest of the noise is between processes.
 PROCESSES = 3
-# Seconds for each ceiling in each repetition: hundreds of calls, so that one of them falls into a quiet moment.
+# Seconds for each peak in each trial: hundreds of calls, so that one of them falls into a quiet moment.
 BUDGET_S, QUICK_BUDGET_S = 0.6, 0.12
-QUICK_REPETITIONS = 3
+QUICK_TRIALS = 3
 TIMEOUT_S = 900.0
 
 
@@ -57,7 +57,7 @@ class RooflineOptions(Progress, total=False):
 
 
 @verb(RooflineOptions)
-def roofline(**options: Unpack[RooflineOptions]) -> Ceilings:
+def roofline(**options: Unpack[RooflineOptions]) -> Peaks:
     """Measure the roofline of this machine, and store it for `run` and `profile`.
 
     Example: enginebench roofline --quick
@@ -76,18 +76,18 @@ def roofline(**options: Unpack[RooflineOptions]) -> Ceilings:
 @door.command(roofline)
 def command(shown: Printed, **options: Unpack[RooflineOptions]) -> None:
     document, paths = measure_and_store(options)
-    door.show(document, shown, door.tables(list_ceilings))
+    door.show(document, shown, door.tables(list_peaks))
     for path in paths:
         click.echo(str(path), err=True)
     if (out := to_path(options["out"])) is not None:
-        door.draw(lambda: draw_ceilings(document), out / "roofline.png")
+        door.draw(lambda: draw_peaks(document), out / "roofline.png")
 
 
-def measure_and_store(options: RooflineOptions) -> tuple[Ceilings, Sequence[Path]]:
+def measure_and_store(options: RooflineOptions) -> tuple[Peaks, Sequence[Path]]:
     request = read_request(options["precisions"], options["threads"], options["device"], options["quick"])
     with open_progress(options["progress"]) as reporter:
-        document = measure_ceilings(request, reporter=reporter, wait=options["wait"])
-    return document, store_ceilings(document, to_path(options["out"]))
+        document = measure_peaks(request, reporter=reporter, wait=options["wait"])
+    return document, store_peaks(document, to_path(options["out"]))
 
 
 Given: TypeAlias = str | int | Iterable[str | int] | None
@@ -114,32 +114,32 @@ def _split(given: Given) -> list[str]:
     return [text.strip() for piece in pieces for text in str(piece).split(",") if text.strip()]
 
 
-def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
+def measure_peaks(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Peaks:
     machine = describe_machine()
     jobs, processes = list(plan_jobs(request, machine)), 1 if request.quick else PROCESSES
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):
         measured = [_measure(job, processes, reporter) for job in jobs]
-    ceilings = tuple(ceiling for one in measured for ceiling in one.ceilings)
+    peaks = tuple(peak for one in measured for peak in one.peaks)
     notes = tuple(dict.fromkeys(note for one in measured for note in one.notes))
-    if not ceilings:
+    if not peaks:
         raise UsageError("nothing could be measured: " + "; ".join(notes))
     now, quick = stamp_utc(), request.quick
-    return Ceilings(machine=machine, ceilings=ceilings, measured_utc=now, quick=quick, processes=processes, notes=notes)
+    return Peaks(machine=machine, peaks=peaks, measured_utc=now, quick=quick, processes=processes, notes=notes)
 
 
-def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:
+def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[PeaksJob]:
     gpus = [f"cuda:{gpu.index}" for gpu in machine.gpus]
     devices = request.devices or ("cpu", *gpus)
     if missing := [device for device in devices if device not in ("cpu", *gpus)]:
         raise UsageError(f"--device {', '.join(missing)}: not on this machine; there is {', '.join(('cpu', *gpus))}")
     for device in devices:
         for threads in choose_threads(request, machine) if device == "cpu" else (1,):
-            yield CeilingsJob(
+            yield PeaksJob(
                 device=device,
                 precisions=request.precisions,
                 threads=threads,
                 budget_s=QUICK_BUDGET_S if request.quick else BUDGET_S,
-                repetitions=QUICK_REPETITIONS if request.quick else 1,
+                trials=QUICK_TRIALS if request.quick else 1,
                 quick=request.quick,
             )
 
@@ -153,22 +153,22 @@ def choose_threads(request: RooflineRequest, machine: Machine) -> tuple[int, ...
     return request.threads or tuple(sorted({1, *([] if request.quick else doubled), most}))
 
 
-def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> CeilingsAnswer:
+def _measure(job: PeaksJob, processes: int, reporter: Reporter) -> PeaksResponse:
     """What several fresh processes found; a device that cannot be measured costs itself, and a note says why."""
-    answers: list[CeilingsAnswer] = []
+    answers: list[PeaksResponse] = []
     lost: tuple[str, ...] = ()
     try:
-        for repetition in range(processes):
-            reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, trial {repetition + 1} of {processes}")
-            environment = child_environment(job.threads, repetition)
+        for trial in range(processes):
+            reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, trial {trial + 1} of {processes}")
+            environment = child_environment(job.threads, trial)
             answers.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
     except (UsageError, DependencyError) as error:
         if job.device == "cpu":
             raise
-        return CeilingsAnswer(ceilings=(), notes=(f"{job.device} was not measured: {error}",))
+        return PeaksResponse(peaks=(), notes=(f"{job.device} was not measured: {error}",))
     except EngineBenchError as error:
         lost = (f"{job.device} with {job.threads} threads: {error}",)
-    return CeilingsAnswer(
-        ceilings=join_best(one for answer in answers for one in answer.ceilings),
+    return PeaksResponse(
+        peaks=join_best(one for answer in answers for one in answer.peaks),
         notes=lost or tuple(note for answer in answers for note in answer.notes),
     )

@@ -37,7 +37,7 @@ class SweepRow(Struct, frozen=True, kw_only=True):
     # Beside those of a run.
     environment: str = ""  # of `machines`
     reference_ms: float | None = None  # the fixed kernel
-    machines: int = 1  # physical ones that its repetitions come from
+    machines: int = 1  # physical ones that its trials come from
     cost_per_million: float | None = None  # inferences, in the currency of the prices
 
 

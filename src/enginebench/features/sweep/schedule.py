@@ -18,7 +18,7 @@ from enginebench.features.sweep.store import Store, read_document, send_files
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.progress import Reporter, Silent
 
-# A job that is lost so often without a repetition more in the store takes its machines down itself.
+# A job that is lost so often without a trial more in the store takes its machines down itself.
 MOST_LOSSES = 3
 
 

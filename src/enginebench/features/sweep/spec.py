@@ -28,7 +28,7 @@ from enginebench.options import fill, list_all_options
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted
 from enginebench.runs.request import parse_device
-from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.stats.compare import MIN_TRIALS
 from enginebench.verbs.run import RunOptions, make_run_request
 
 # A specification is written by hand; a file beyond this is another one.
@@ -215,9 +215,9 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         if base is not None and spell_engine(base) not in engines:
             raise UsageError(f"baseline {base} is not among the engines of the sweep: {', '.join(spec.engines)}")
         processes = 1 if quick else options["processes"] or MOST
-        if "tune" in spec.steps and processes < MIN_REPETITIONS:
+        if "tune" in spec.steps and processes < MIN_TRIALS:
             raise UsageError(
-                f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
+                f'steps has "tune", whose final gives a verdict, which needs {MIN_TRIALS} trials each: '
                 f"{'leave quick out' if quick else f'raise processes, now {processes}'}"
             )
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))

@@ -71,7 +71,7 @@ def plan_timing(measure: MeasureSpec) -> dict[str, Any]:
 
 
 NAME, OPTIONS = TRTEXEC.name, TRTEXEC.options
-REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
+TRIAL_VARIABLE = "ENGINEBENCH_REPETITION"
 
 LOG = "trtexec_stdout.log"
 BUILD_LOG_SUFFIX = ".build.log"
@@ -154,7 +154,7 @@ class TrtexecBackend(PlanBackend):
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         options, tool = _read(spec)
         settings = self._time_settings(artifact, spec, options, measure)
-        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(REPETITION_VARIABLE, '0')}"
+        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(TRIAL_VARIABLE, '0')}"
         self._note(f"timing; log: {folder / LOG}")
         outcome = self._run(tool, artifact, settings, folder)
         process.require_success(outcome, f"trtexec did not time {artifact.path}")

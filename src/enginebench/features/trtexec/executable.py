@@ -29,7 +29,7 @@ _TABLE: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / "flag
 OTHERS: frozenset[str] = frozenset(_TABLE["others"])
 # What took the place of an option that is gone, and does its work where it is not known yet.
 INSTEAD: dict[str, str] = _TABLE["instead"]
-# Options that may stand on a command line more than once; any other's repetition is an unknown option to trtexec.
+# Options that may stand on a command line more than once; any other's trial is an unknown option to trtexec.
 REPEATABLE: frozenset[str] = frozenset(_TABLE["repeatable"])
 
 

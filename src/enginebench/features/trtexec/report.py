@@ -164,7 +164,7 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
     if case.timed is not None:
         latency = case.timed.columns["latency"]
         finite = latency[np.isfinite(latency)]
-        middle = {"row": case.name, "ms": float(np.median(finite)), "repetition": 0}
+        middle = {"row": case.name, "ms": float(np.median(finite)), "trial": 0}
         charts["latency_hist"] = draw_histogram(bin_calls(finite, case.name), [middle]).spec
         charts["percentiles"] = draw_percentiles(follow_calls(finite, case.name), []).spec
         starts = case.timed.columns.get("start_compute")

@@ -172,7 +172,7 @@ class Final:
         self.rounds += 1
         found = self.compare(self.best_default) if self.best_default and self.rounds == self._length else None
         if found is not None and found.verdict == "not_shown" and found.ratio and found.ratio.value > 1 + MARGIN:
-            self._end = max(self._length, min(MOST_TIMES * self._length, found.repetitions_needed or 0))
+            self._end = max(self._length, min(MOST_TIMES * self._length, found.trials_needed or 0))
 
     @property
     def best_default(self) -> str | None:

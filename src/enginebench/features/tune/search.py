@@ -17,7 +17,7 @@ from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budg
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import RACE_TIME_S, Track, Trial
 from enginebench.runs.progress import Reporter
-from enginebench.stats.compare import MIN_REPETITIONS, Comparison
+from enginebench.stats.compare import MIN_TRIALS, Comparison
 
 # Candidates are built, and run in a round, so many at a time, so that the budget is looked at in between.
 AT_ONCE = 4
@@ -116,7 +116,7 @@ class Search:
 
     def _find_spare(self, trials: int) -> float:
         """Seconds that are left beside so many trials and the final."""
-        rounds = ALONE if self.leader in self.defaults else 2 * MIN_REPETITIONS  # a default has itself alone to beat
+        rounds = ALONE if self.leader in self.defaults else 2 * MIN_TRIALS  # a default has itself alone to beat
         final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
         return self._budget.left_s - final_s - trials * self._trial_s
 
@@ -308,6 +308,6 @@ class Search:
         least = min((cost for _, cost in best), default=0.0)
         near = {setting: cost for setting, cost in best if cost <= FAR * least or cost == math.inf}
         known = self.record.lap_s and least < math.inf
-        if known and self._budget.left_s < (1 + len(near)) * MIN_REPETITIONS * self._final_lap_s:
+        if known and self._budget.left_s < (1 + len(near)) * MIN_TRIALS * self._final_lap_s:
             return [setting for setting, cost in near.items() if cost == least]
         return list(near)

@@ -240,7 +240,7 @@ class TimedTrack:
         if final:
             self._enter_final(setting)
         result = self.find_result(setting, final=final)
-        return result is not None and any(m.repetition == round_number for m in result.measurements)
+        return result is not None and any(m.trial == round_number for m in result.measurements)
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
         for setting in group if final else ():
@@ -299,7 +299,7 @@ class TimedTrack:
 
 def measure_trial(result: Result, round_number: int) -> Trial:
     """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
-    timed = next((m for m in result.measurements if m.repetition == round_number), None)
+    timed = next((m for m in result.measurements if m.trial == round_number), None)
     if timed is None:
         return Trial(reason=result.reason or result.status)
     if why := explain_implausible([timed]):

@@ -24,7 +24,7 @@ from enginebench.options import Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
 from enginebench.runs.plan import check_places
 from enginebench.runs.request import LEFT_OUT_ON_GPUS, name_default_engines
-from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.stats.compare import MIN_TRIALS
 from enginebench.verbs import given
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -158,8 +158,8 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("--resume needs --out DIR, the folder of the search to continue")
     if (goal == "capacity") != (options["p99_limit_ms"] is not None):
         raise UsageError("--goal capacity needs --p99-limit-ms X, and no other goal takes it")
-    if processes < MIN_REPETITIONS:
-        raise UsageError(f"--processes {processes}: the final gives a verdict, which needs {MIN_REPETITIONS}")
+    if processes < MIN_TRIALS:
+        raise UsageError(f"--processes {processes}: the final gives a verdict, which needs {MIN_TRIALS}")
     if limits and "samples" in limits:
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and options["batch"] not in (None, 1):

@@ -11,7 +11,7 @@ from enginebench.models.precision.graph import make_producers
 
 Shape = tuple[int, ...]
 
-# Operators with multiply-accumulates, and the ceiling that theirs are held against.
+# Operators with multiply-accumulates, and the peak that theirs are held against.
 UNITS: dict[str, Literal["conv", "gemm"]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"), "conv"),
     **dict.fromkeys(("Gemm", "MatMul", "Einsum", "MatMulInteger", "QLinearMatMul", "QGemm", "FusedGemm"), "gemm"),

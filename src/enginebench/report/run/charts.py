@@ -158,7 +158,7 @@ def _draw_batches(points: list[Point], items: str) -> Chart:
 
 
 def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
-    """How often which time occurred, a panel for each row; the median of each repetition is marked."""
+    """How often which time occurred, a panel for each row; the median of each trial is marked."""
     scale = alt.Scale(type="log", nice=False)
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
     bar = (
@@ -178,10 +178,10 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
     tick = tick.encode(
         x=alt.X("ms:Q", scale=scale),
         y=alt.value(height - height // 4),
-        tooltip=_tips(row="row", repetition="trial", ms="median (ms)"),
+        tooltip=_tips(row="row", trial="trial", ms="median (ms)"),
     )
     # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
-    layers = alt.layer(bar.transform_filter("isValid(datum.calls)"), tick.transform_filter("isValid(datum.repetition)"))
+    layers = alt.layer(bar.transform_filter("isValid(datum.calls)"), tick.transform_filter("isValid(datum.trial)"))
     spec = _draw_panels(
         layers,
         "samples",
@@ -223,7 +223,7 @@ def _find_panel(points: Sequence[Point]) -> int:
 
 
 def _format_thinned(points: list[Point]) -> str:
-    lines = len({(p["row"], p.get("line", p.get("repetition"))) for p in points})
+    lines = len({(p["row"], p.get("line", p.get("trial"))) for p in points})
     rows = len({p["row"] for p in points})
     return f" (the first {lines // rows} of each configuration)" if rows and lines // rows >= 20 else ""
 
@@ -357,7 +357,7 @@ def _colour_precisions(points: Sequence[Point]) -> Any:
 
 def _tips(**titles: str) -> list[Any]:
     """Fields that a pointer shows, in this order."""
-    plain = {"row", "verdict", "what", "marks", "stage", "precision", "asked", "engine", "repetition", "batch", "calls"}
+    plain = {"row", "verdict", "what", "marks", "stage", "precision", "asked", "engine", "trial", "batch", "calls"}
     return [
         alt.Tooltip(f"{field}:N", title=title)
         if field in plain

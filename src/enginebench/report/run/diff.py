@@ -76,8 +76,8 @@ def format_reasons(row: DiffRow) -> str:
     why = list(row.reasons)
     if row.metric and row.metric_change and not any(name_metric(row.metric) in text for text in row.failures):
         why.append(f"{name_metric(row.metric)} {row.metric_change:+.4g}")
-    if row.repetitions_needed:
-        why.append(f"about {row.repetitions_needed} {NOUNS[row.unit]} would show it")
+    if row.trials_needed:
+        why.append(f"about {row.trials_needed} {NOUNS[row.unit]} would show it")
     why += [text for text in row.failures if text not in ("slower", "not comparable", *row.reasons)]
     return "; ".join(why)
 

@@ -12,7 +12,7 @@ from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_rate, format_significant, format_small
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, group_rows, name_items
-from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.stats.compare import MIN_TRIALS
 from enginebench.stats.headline import Headline, Rejected
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
@@ -187,7 +187,7 @@ def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict
     n, noun = (row.builds.builds, "builds") if row.builds else (min(one.processes for one in alike), "trials")
     if headline.equivalent:
         difference = f"equal within {document.margin:.0%}"
-    elif n < MIN_REPETITIONS:
+    elif n < MIN_TRIALS:
         verb, difference = "may be", f"too few {noun} to tell"
     else:
         difference = "no significant difference"

@@ -39,7 +39,7 @@ from enginebench.core.records import (
 from enginebench.core.shapes import format_shapes
 from enginebench.core.warnings import limit_to_processes, make_warning
 from enginebench.stats.builds import BuildEffect, describe_builds, list_build_warnings
-from enginebench.stats.compare import MIN_REPETITIONS, Unit
+from enginebench.stats.compare import MIN_TRIALS, Unit
 from enginebench.stats.drift import list_sample_warnings
 from enginebench.stats.headline import Headline, find_start_s
 from enginebench.stats.metrics.scores import find_value
@@ -119,7 +119,7 @@ class Row(Struct, frozen=True, kw_only=True):
     outputs_reason: str = ""
     speedup_reason: str | None = None  # why `speedup` is empty
     verdict: Verdict | None = None  # against the baseline
-    repetitions_needed: int | None = None
+    trials_needed: int | None = field(default=None, name="repetitions_needed")
     nonfinite: int = 0
     outputs_agree: bool | None = None  # None: not compared
     agreement: float | None = None  # fraction of the reference's decisions (labels, boxes, ...) that the row shares
@@ -132,8 +132,8 @@ class Row(Struct, frozen=True, kw_only=True):
     axes: Axes | None = None  # "fixed": the engine was made for these shapes alone
     capacity: Capacity | None = None  # requests a second under a limit, of rows that won
     builds: BuildEffect | None = None  # how far several builds of the engine differ
-    unit: Unit = "process"  # what was repeated for `verdict`; `repetitions_needed` counts it
-    bound_ms: float | None = None  # the least time by this machine's ceilings; None: none were stored
+    unit: Unit = "process"  # what was repeated for `verdict`; `trials_needed` counts it
+    bound_ms: float | None = None  # the least time by this machine's peaks; None: none were stored
     of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
     bound_by: BoundBy | None = None
     unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
@@ -219,7 +219,7 @@ def describe_row(standing: Standing) -> Row:
         verdict=found.verdict if found else None,
         ratio_validity=found.ratio_validity if found else None,
         ratio_reason=found.ratio_reason if found else "",
-        repetitions_needed=found.repetitions_needed if found else None,
+        trials_needed=found.trials_needed if found else None,
         bucket=format_shapes(engine.shapes),
         gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
         workspace_mb=made_with.get("workspace_mb"),
@@ -275,7 +275,7 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
         for row, slower in pairwise(group):
             found = compare_rows(known[slower.id], known[row.id], margin)
             if found.ratio is not None:
-                verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
+                verdict = found.verdict if found.ratio.n >= MIN_TRIALS else None
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
         asked = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
         bits = {i: 8 if one in FEW_BITS else 16 if one in ("fp16", "bf16") else 32 for i, one in asked.items()}

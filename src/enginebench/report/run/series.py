@@ -24,11 +24,11 @@ Point = dict[str, Any]
 
 # Between the fastest call and p99.9; more bars than this are narrower than three pixels of the picture.
 _BINS = 48
-# Points of a curve up to p99.9: of a row, and of one of its repetitions, which is drawn thinner.
+# Points of a curve up to p99.9: of a row, and of one of its trials, which is drawn thinner.
 _CURVE, _THIN_CURVE = 60, 24
-# Repetitions that are drawn; beyond it lines lie on each other. The subtitle says so.
-MAX_REPETITIONS = 20
-# Medians of neighbours along one repetition.
+# Trials that are drawn; beyond it lines lie on each other. The subtitle says so.
+MAX_TRIALS = 20
+# Medians of neighbours along one trial.
 _CHUNKS = 16
 # Where the tail axis ends: one call in a thousand.
 _DEEPEST = 3.0
@@ -76,15 +76,15 @@ def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Poin
 
 
 def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
-    """(bars of each row up to its p99.9, evenly wide in the logarithm; the median of each repetition)."""
+    """(bars of each row up to its p99.9, evenly wide in the logarithm; the median of each trial)."""
     bars: list[Point] = []
     medians: list[Point] = []
     for result in results:
         kept = [m for m in result.measurements if m.latency_ns]
         if kept:
             bars += bin_calls(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
-            own = [(_round(median(m.latency_ns) / 1e6), m.repetition) for m in kept[:MAX_REPETITIONS]]
-            medians += [{"row": labels[result.id], "ms": ms, "repetition": number} for ms, number in own]
+            own = [(_round(median(m.latency_ns) / 1e6), m.trial) for m in kept[:MAX_TRIALS]]
+            medians += [{"row": labels[result.id], "ms": ms, "trial": number} for ms, number in own]
     return bars, medians
 
 
@@ -107,7 +107,7 @@ def bin_calls(values: Floats, label: str) -> list[Point]:
 
 
 def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
-    """(curve of each row, curve of each of its repetitions): latency by the share of calls that are no slower."""
+    """(curve of each row, curve of each of its trials): latency by the share of calls that are no slower."""
     curves: list[Point] = []
     thin: list[Point] = []
     for result in results:
@@ -116,7 +116,7 @@ def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[l
             label = labels[result.id]
             curves += follow_calls(np.concatenate([read_ms(m) for m in kept]), label)
             # Counted, not by their own numbers: two processes that carry the same number are two lines.
-            for line, m in enumerate(kept[:MAX_REPETITIONS]):
+            for line, m in enumerate(kept[:MAX_TRIALS]):
                 thin += follow_calls(read_ms(m), label, _THIN_CURVE, line=line)
     return curves, thin
 
@@ -133,9 +133,9 @@ def follow_calls(values: Floats, label: str, points: int = _CURVE, **fields: Any
 
 
 def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], bool]:
-    """(medians of neighbours along each repetition, relative to the row's; whether the reference kernel is among them).
+    """(medians of neighbours along each trial, relative to the row's; whether the reference kernel is among them).
 
-    Repetitions of all rows took turns, so that the same place on the axis is nearly the same time.
+    Trials of all rows took turns, so that the same place on the axis is nearly the same time.
     """
     points: list[Point] = []
     for result in results:
@@ -156,7 +156,7 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
         value = median(values[part])
         blocks = [b for b in measurement.blocks if b.start <= part[-1] and part[0] < b.stop]
         marks = sorted({mark for block in blocks for mark in block.marks})
-        at = _round(place + 0.5 + (i + 0.5) / len(parts))  # repetition k lies around k: its tick
+        at = _round(place + 0.5 + (i + 0.5) / len(parts))  # trial k lies around k: its tick
         point: Point = {"row": label, "at": at, "line": place, "what": "latency", "relative": _round(value / centre)}
         seen = {"marks": ", ".join(marks).replace("_", " ")} if marks else {}
         points.append(point | {"ms": _round(value / 1e6)} | seen)

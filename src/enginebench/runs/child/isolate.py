@@ -393,11 +393,11 @@ def format_exit(status: int) -> str:
     return f"the process was killed by {name}{hint}"
 
 
-def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
+def child_environment(threads: int, trial: int = 0) -> dict[str, str]:
     """Variables for a child: every numeric library at the same number of threads from its first import on."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
-        "ENGINEBENCH_REPETITION": str(repetition),
+        "ENGINEBENCH_REPETITION": str(trial),
     }

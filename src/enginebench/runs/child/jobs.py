@@ -220,7 +220,7 @@ class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
     engine: EngineSpec
     measure: MeasureSpec
     out_dir: str  # where the engine was built; a compiler finds its cache there
-    repetition: int
+    trial: int = field(name="repetition")
     order: int
     last_level_cache_bytes: int | None = None
     pin: bool = True
@@ -229,9 +229,9 @@ class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
     recheck_path: str = ""  # outputs of the check, which are asked for again after the timed calls; "": they are not
 
     def perform(self, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
-        from enginebench.runs.child.perform.measure import measure_repetition
+        from enginebench.runs.child.perform.measure import measure_trial
 
-        return measure_repetition(self, note, keep)
+        return measure_trial(self, note, keep)
 
 
 class LeastWorkJob(Job[LeastWork], frozen=True, kw_only=True, tag="least-work"):

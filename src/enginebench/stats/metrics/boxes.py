@@ -321,7 +321,7 @@ def _describe_box(image: int, box: Floats, label: int) -> dict[str, Any]:
 
 
 def _accumulate(evaluation: Any, places: Picks) -> float:
-    """pycocotools' precision over some of the images, with repetitions."""
+    """pycocotools' precision over some of the images, with trials."""
     import copy
 
     drawn = copy.copy(evaluation)

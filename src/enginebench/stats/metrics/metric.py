@@ -64,7 +64,7 @@ def count_samples(values: Any) -> int:
 Count: TypeAlias = Callable[[Outputs, Targets], "Floats | None"]
 # From columns that were added up over samples, [..., columns], to the figure, [...].
 Finish: TypeAlias = Callable[["Floats"], "Floats"]
-# Of samples picked by their place, with repetitions: the figure.
+# Of samples picked by their place, with trials: the figure.
 Ask: TypeAlias = Callable[["Picks"], float]
 
 

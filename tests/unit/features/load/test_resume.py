@@ -142,7 +142,7 @@ def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: Worl
     slow, fast = sorted(row.capacity.passes_qps or 0.0 for row in more.rows if row.capacity is not None)
     assert more.capacity is not None and 0 < slow < fast
     (verdict,) = more.verdicts
-    assert (verdict.verdict, verdict.repetitions_needed) == ("not_shown", 6) and verdict.ratio is not None
+    assert (verdict.verdict, verdict.trials_needed) == ("not_shown", 6) and verdict.ratio is not None
 
 
 def test_a_row_that_was_lost_is_tried_again_and_the_others_keep_their_points(tmp_path: Path, world: World) -> None:

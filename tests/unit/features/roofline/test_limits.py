@@ -1,12 +1,12 @@
-"""A run beside stored ceilings: its rows get bounds, and whoever beats one is doubted."""
+"""A run beside stored peaks: its rows get bounds, and whoever beats one is doubted."""
 
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ModelError
+from enginebench.core.peaks import UNITS, Peak, PeakKind, Peaks
 from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, MeasureSpec, Precision, Result
 from enginebench.core.store import write_atomic
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
@@ -22,9 +22,9 @@ from enginebench.features.roofline.limits import (
     limit_layers,
 )
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.ceilings import find_peak_store, name_file, store_ceilings
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
+from enginebench.runs.peaks import find_peak_store, name_file, store_peaks
 from enginebench.runs.reporting import describe_stored
 from enginebench.stats.engine_profile import list_layer_warnings
 from enginebench.stats.profile import list_bound_warnings, share_of_limit
@@ -62,11 +62,11 @@ LIMITS = Limits(
 )
 
 
-def ceiling(
-    kind: CeilingKind, value: float, precision: Precision | None = None, threads: int | None = 1, **more: object
-) -> Ceiling:
+def peak(
+    kind: PeakKind, value: float, precision: Precision | None = None, threads: int | None = 1, **more: object
+) -> Peak:
     ends = {"value": value, "low": value, "high": value}
-    return Ceiling(**{"kind": kind, "precision": precision, "threads": threads, "unit": UNITS[kind], **ends, **more})
+    return Peak(**{"kind": kind, "precision": precision, "threads": threads, "unit": UNITS[kind], **ends, **more})
 
 
 def layer(name: str, ms: float, **more: object) -> LayerTime:
@@ -107,25 +107,25 @@ def test_a_working_set_that_fits_into_a_cache_is_charged_at_its_rate() -> None:
     assert Limits(rates={"gemm": {"int8": 9.0}}, levels=LIMITS.levels).find_rate("conv", "int8") == 9
 
 
-def test_ceilings_of_fewer_threads_hold_and_of_other_devices_do_not() -> None:
-    ceilings = [
-        ceiling("gemm", 50, "fp32"),
-        ceiling("gemm", 45, "fp32", 2),
-        ceiling("gemm", 9e9, "fp32", None, device="cuda:0"),
-        ceiling("l1", 100, capacity_bytes=32_000),
-        ceiling("l1", 180, threads=2, capacity_bytes=64_000),
-        ceiling("memory", 10),
-        ceiling("call", 2.0),
-        ceiling("call", 3.0, threads=2),
+def test_peaks_of_fewer_threads_hold_and_of_other_devices_do_not() -> None:
+    peaks = [
+        peak("gemm", 50, "fp32"),
+        peak("gemm", 45, "fp32", 2),
+        peak("gemm", 9e9, "fp32", None, device="cuda:0"),
+        peak("l1", 100, capacity_bytes=32_000),
+        peak("l1", 180, threads=2, capacity_bytes=64_000),
+        peak("memory", 10),
+        peak("call", 2.0),
+        peak("call", 3.0, threads=2),
     ]
-    two = choose_limits(ceilings, "cpu", 2)
+    two = choose_limits(peaks, "cpu", 2)
     assert two is not None
     assert two.rates["gemm"]["fp32"] == 50  # noise took the second thread's gain; one thread reached 50
     assert two.levels == ((64_000, 180), (None, 10))
     assert two.call_ms == pytest.approx(0.002) and two.launch_ms == 0
-    assert choose_limits(ceilings, "cpu", 1) != two
-    assert choose_limits(ceilings, "cpu", 3) is None
-    assert choose_limits(ceilings, "cuda:1", 1) is None
+    assert choose_limits(peaks, "cpu", 1) != two
+    assert choose_limits(peaks, "cpu", 3) is None
+    assert choose_limits(peaks, "cuda:1", 1) is None
 
 
 def test_absorbed_nodes_never_make_a_bound_larger() -> None:
@@ -167,8 +167,8 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def store(rate: float) -> None:
-    known = (ceiling("gemm", rate, "fp32"), ceiling("memory", 10.0), ceiling("call", 1.0))
-    store_ceilings(Ceilings(machine=describe_machine(), ceilings=known))
+    known = (peak("gemm", rate, "fp32"), peak("memory", 10.0), peak("call", 1.0))
+    store_peaks(Peaks(machine=describe_machine(), peaks=known))
 
 
 @pytest.mark.parametrize(("rate", "beaten"), [(40.0, False), (1e-3, True)])
@@ -186,7 +186,7 @@ def test_a_row_gets_its_bound_and_beating_it_is_a_warning(tmp_path, children, ra
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_run_says_why_stored_ceilings_are_not_used(damaged: bool, tmp_path: Path, children: Children) -> None:
+def test_a_run_says_why_stored_peaks_are_not_used(damaged: bool, tmp_path: Path, children: Children) -> None:
     if damaged:
         write_atomic(find_peak_store() / name_file(describe_machine()), b"{")
     reporter = Silent()

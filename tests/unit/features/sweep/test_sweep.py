@@ -65,9 +65,9 @@ def sweep(spec: SweepSpec, store: object, **options: Any) -> SweepDocument:
 
 
 def check_measured_once(children: Children) -> None:
-    """Checks that each repetition of each row was measured, and none twice."""
+    """Checks that each trial of each row was measured, and none twice."""
     counts = Counter(
-        (Path(str(job.model)).name, str(job.engine.options), job.engine.batch, job.measure.scope, job.repetition)
+        (Path(str(job.model)).name, str(job.engine.options), job.engine.batch, job.measure.scope, job.trial)
         for job in children.of(MeasureJob)
     )
     assert set(counts.values()) == {1} and len(counts) == 2 * ROWS
@@ -129,7 +129,7 @@ def test_lost_workers_cost_what_they_were_at_and_nothing_else(children: Children
         children.jobs.remove(job)
     check_measured_once(children)
     rows = read_rows(store, spec())
-    assert len(rows) == ROWS and all([m.repetition for m in row.measurements] == [0, 1] for row in rows)
+    assert len(rows) == ROWS and all([m.trial for m in row.measurements] == [0, 1] for row in rows)
 
 
 def test_a_job_that_takes_its_worker_down_each_time_is_given_up(children: Children, spec: Spec, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_ctrl_c_leaves_the_best_so_far_and_a_folder_that_goes_on(tmp_path: Path,
     crash.before = unbroken
     document = search(folder, resume=True)
     assert document.finished and document.winner is not None
-    repeated = [(j.engine.options.get("trick"), j.measure.time_limit_s, j.repetition) for j in crash.of(MeasureJob)]
+    repeated = [(j.engine.options.get("trick"), j.measure.time_limit_s, j.trial) for j in crash.of(MeasureJob)]
     assert len(repeated) - len(set(repeated)) <= 1, "only what was interrupted is measured twice"
     assert len(crash.of(MeasureJob)) > before
     crashed = [j for j in crash.of(PrepareJob) if j.engine.options.get("trick") == "crash"]

@@ -122,7 +122,7 @@ def measure(groups: Sequence[Sequence[float]], scale: float = 1.0) -> list[Measu
     several, known = len(groups) > 1, {"clock": "host", "blocks": (), "stop_rule": "settled"}
     times = [[round(1e8 * scale * math.exp(log))] * 3 for _, log in turns]
     return [
-        Measurement(**known, latency_ns=times[i], repetition=i, build=build if several else None)  # type: ignore[arg-type]
+        Measurement(**known, latency_ns=times[i], trial=i, build=build if several else None)  # type: ignore[arg-type]
         for i, (build, _) in enumerate(turns)
     ]
 

@@ -123,7 +123,7 @@ def test_the_longest_bar_leaves_room_for_its_text() -> None:
 def with_samples(*lists: list[int]) -> Result:
     row = make_result()
     base = row.measurements[0]
-    made = tuple(replace(base, latency_ns=values, repetition=i, blocks=()) for i, values in enumerate(lists))
+    made = tuple(replace(base, latency_ns=values, trial=i, blocks=()) for i, values in enumerate(lists))
     return replace(row, measurements=made)
 
 

@@ -122,7 +122,7 @@ def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
 def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
     """PyTorch starved in the last four trials, in which one engine was not measured any more."""
     slow = tuple(
-        replace(m, latency_ns=[50 * x for x in m.latency_ns]) if m.repetition > 5 else m for m in PYTORCH.measurements
+        replace(m, latency_ns=[50 * x for x in m.latency_ns]) if m.trial > 5 else m for m in PYTORCH.measurements
     )
     openvino = make_result("openvino", median_ms=8, drift=AGREE, seed=2)
     openvino = replace(openvino, measurements=openvino.measurements[:6])

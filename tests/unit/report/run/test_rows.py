@@ -51,7 +51,7 @@ def test_a_check_of_a_part_of_the_samples_is_warned_about() -> None:
 def test_warning_of_some_processes_stands_once_with_their_number() -> None:
     warning = ResultWarning(code="foreign_cpu", message="0.4 cores", advice="stop it")
     result = make_result(warnings=(ResultWarning(code="random_weights", message="random"),) * 2)
-    noisy = tuple(replace(m, warnings=(warning,) if m.repetition < 3 else ()) for m in result.measurements)
+    noisy = tuple(replace(m, warnings=(warning,) if m.trial < 3 else ()) for m in result.measurements)
     found = describe_row(weigh(replace(result, measurements=noisy), None)).warnings
     assert [c.message for c in found] == ["random", "0.4 cores (3 of 10 trials)"]
 
@@ -160,7 +160,7 @@ def make_document(between: float, hashes: str, processes: int = 3) -> RunDocumen
         replace(
             first,
             latency_ns=[round(x * factors[i % len(hashes)] * (1 + 0.001 * (i % 5))) for x in first.latency_ns],
-            repetition=i,
+            trial=i,
             build=i % len(hashes),
         )
         for i in range(processes * len(hashes))

@@ -1,4 +1,4 @@
-"""The child's part of a measurement: one repetition of one row, pinned, watched and timed."""
+"""The child's part of a measurement: one trial of one row, pinned, watched and timed."""
 
 import statistics
 import time
@@ -20,14 +20,14 @@ from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 
 NOT_PINNED = make_warning("environment.not_pinned")
-# Before and after each repetition; the median of twenty shrugs off single interruptions.
+# Before and after each trial; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
 # More than half of the work: the row's times are those of the smaller part.
 LEFT_SHARE = 0.5
 
 
-def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
-    """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
+def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
+    """One trial: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
     from enginebench.measure.caches import rotate_feeds, rotating_count
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.pin import pin_process
@@ -41,7 +41,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
     def complete(measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureAnswer:
         measurement = replace(
             measured,
-            repetition=job.repetition,
+            trial=job.trial,
             order=job.order,
             started_utc=started,
             reference_ns=[*before, *time_reference(REFERENCE_REPEATS)],

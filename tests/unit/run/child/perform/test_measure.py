@@ -48,7 +48,7 @@ def test_as_many_engines_are_loaded_as_have_batches_on_their_way(scope, count, m
     monkeypatch.setattr(perform, "time_watched", time_all)
     job = replace(JOB, measure=MeasureSpec(scope=scope), last_level_cache_bytes=1, pin=False)
     with pytest.raises(MeasurementError, match="enough"):
-        perform.measure_repetition(job, lambda text: None, lambda answer: None)
+        perform.measure_trial(job, lambda text: None, lambda answer: None)
     assert timed == [engine.__enter__() for engine in engines]
     assert all(engine.__exit__.called for engine in engines)
 

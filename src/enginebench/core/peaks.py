@@ -2,16 +2,16 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from enginebench.core.records import Machine, Precision
 
-CEILINGS_SCHEMA = "enginebench.roofline/1"
+PEAKS_SCHEMA = "enginebench.roofline/1"
 
 # Rates of multiply-accumulates, of bytes, and times that nothing can be done in less of.
-CeilingKind = Literal["gemm", "conv", "l1", "l2", "l3", "l4", "memory", "kernel", "graph", "call"]
+PeakKind = Literal["gemm", "conv", "l1", "l2", "l3", "l4", "memory", "kernel", "graph", "call"]
 Unit = Literal["GMAC/s", "GB/s", "us"]
-UNITS: dict[CeilingKind, Unit] = {
+UNITS: dict[PeakKind, Unit] = {
     "gemm": "GMAC/s",
     "conv": "GMAC/s",
     "l1": "GB/s",
@@ -23,16 +23,16 @@ UNITS: dict[CeilingKind, Unit] = {
     "graph": "us",
     "call": "us",
 }
-LEVELS: tuple[CeilingKind, ...] = ("l1", "l2", "l3", "l4", "memory")
+LEVELS: tuple[PeakKind, ...] = ("l1", "l2", "l3", "l4", "memory")
 
 
-class Ceiling(Struct, frozen=True, kw_only=True):
+class Peak(Struct, frozen=True, kw_only=True):
     """The best that was observed of one thing: the highest rate, or the shortest time.
 
-    `low` and `high` are the best of the least and of the most fortunate repetition, so one of them is `value`.
+    `low` and `high` are the best of the least and of the most fortunate trial, so one of them is `value`.
     """
 
-    kind: CeilingKind
+    kind: PeakKind
     precision: Precision | None  # of what is multiplied; None where nothing is
     threads: int | None  # None on a GPU
     value: float
@@ -41,16 +41,16 @@ class Ceiling(Struct, frozen=True, kw_only=True):
     high: float
     device: str = "cpu"
     capacity_bytes: int | None = None  # of a cache: of all the cores that the threads have
-    n: int = 1  # repetitions
+    n: int = 1  # trials
     how: str = ""  # the operator and the size that reached it
 
 
-class Ceilings(Struct, frozen=True, kw_only=True):
+class Peaks(Struct, frozen=True, kw_only=True):
     """The JSON document of `roofline`, which is also what is stored."""
 
-    schema: str = CEILINGS_SCHEMA
+    schema: str = PEAKS_SCHEMA
     machine: Machine
-    ceilings: tuple[Ceiling, ...]
+    peaks: tuple[Peak, ...] = field(name="ceilings")
     measured_utc: str = ""
     quick: bool = False
     processes: int = 1  # fresh ones for each device and number of threads
@@ -58,7 +58,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
 
 def list_differences(then: Machine, now: Machine) -> list[str]:
-    """What of a machine sets its ceilings and is not as it was: empty if peaks of `then` hold for `now`."""
+    """What of a machine sets its peaks and is not as it was: empty if peaks of `then` hold for `now`."""
     drivers = [next((gpu.driver for gpu in machine.gpus), None) for machine in (then, now)]
     parts: list[tuple[str, object, object]] = [
         ("processor", then.cpu_model, now.cpu_model),

@@ -1,13 +1,13 @@
-"""Where ceilings are kept: one file a machine in the user's cache folder, and one in every run that used them."""
+"""Where peaks are kept: one file a machine in the user's cache folder, and one in every run that used them."""
 
 import os
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings, list_differences
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import slug
+from enginebench.core.peaks import PEAKS_SCHEMA, Peaks, list_differences
 from enginebench.core.records import Machine
 from enginebench.core.store import encode, find_cache, read_record, write_atomic
 
@@ -16,42 +16,42 @@ HOW = "`enginebench roofline` measures it (--quick: in less than a minute)"
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The ceilings that hold for a machine, or in words why there are none."""
+    """The peaks that hold for a machine, or in words why there are none."""
 
-    ceilings: Ceilings | None = None
+    peaks: Peaks | None = field(default=None, name="ceilings")
     reason: str = ""
     stored: bool = True  # whether anybody measured any
 
 
 def find_peak_store() -> Path:
-    """The folder of this user's ceilings: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache."""
+    """The folder of this user's peaks: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache."""
     return Path(os.environ.get("ENGINEBENCH_CEILINGS") or find_cache() / "ceilings")
 
 
 def name_file(machine: Machine) -> str:
-    """The file of a machine's ceilings: home folders are shared by machines of several kinds."""
+    """The file of a machine's peaks: home folders are shared by machines of several kinds."""
     gpus = [gpu.name for gpu in machine.gpus]
     return f"{slug(' '.join([machine.cpu_model, f'{len(machine.cpus_allowed)} cpus', *gpus]))[:120]}.json"
 
 
-def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
-    """Writes the ceilings where `run` and `profile` find them, and to a folder that was asked for."""
-    paths = [find_peak_store() / name_file(ceilings.machine), *([out / "roofline.json"] if out else [])]
+def store_peaks(peaks: Peaks, out: Path | None = None) -> list[Path]:
+    """Writes the peaks where `run` and `profile` find them, and to a folder that was asked for."""
+    paths = [find_peak_store() / name_file(peaks.machine), *([out / "roofline.json"] if out else [])]
     for path in paths:
-        write_atomic(path, encode(ceilings, indent=2))
+        write_atomic(path, encode(peaks, indent=2))
     return paths
 
 
-def find_ceilings(machine: Machine) -> Found:
+def find_peaks(machine: Machine) -> Found:
     """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
     path = find_peak_store() / name_file(machine)
     if not path.exists():
         return Found(reason=f"no roofline is stored for this machine: {HOW}", stored=False)
     try:
-        found = read_record(path, Ceilings, CEILINGS_SCHEMA, "Run enginebench roofline again")
+        found = read_record(path, Peaks, PEAKS_SCHEMA, "Run enginebench roofline again")
     except EngineBenchError as error:
         return Found(reason=f"the stored roofline cannot be used: {error}. {HOW}")
     if changed := "; ".join(list_differences(found.machine, machine)):
         when = found.measured_utc
         return Found(reason=f"the stored roofline ({when}) no longer matches this machine: {changed}. {HOW}")
-    return Found(ceilings=found)
+    return Found(peaks=found)

@@ -1,7 +1,7 @@
 """The best that a machine was seen to do: trials of known work, each tried again and again, and the best one kept.
 
-A rate that was reached once can be reached: noise only ever takes away. So a ceiling is a best, never a mean, and the
-spread of the bests over repetitions says how near it is to settled.
+A rate that was reached once can be reached: noise only ever takes away. So a peak is a best, never a mean, and the
+spread of the bests over trials says how near it is to settled.
 """
 
 import time
@@ -13,10 +13,10 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
 from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.peaks import UNITS, Peak, PeakKind
 from enginebench.core.records import Precision
-from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
+from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.child.jobs import NoteCall
 
@@ -29,9 +29,9 @@ MOST_CALLS = 1 << 16
 
 
 class PeakProbe(Struct, frozen=True, kw_only=True):
-    """One way to reach a ceiling: `call` does `work`: multiply-accumulates, bytes, or how often a cost is paid."""
+    """One way to reach a peak: `call` does `work`: multiply-accumulates, bytes, or how often a cost is paid."""
 
-    kind: CeilingKind
+    kind: PeakKind
     call: Callable[[], object]
     work: float
     precision: Precision | None = None
@@ -55,20 +55,20 @@ def observe(
     budget_s: float,
     timer: Timer = time_host_calls,
     clock: Callable[[], float] = time.perf_counter,
-    repetitions: int = 1,
-) -> list[Ceiling]:
-    """The best of each ceiling in each repetition, for which it has `budget_s`, over all probes of it.
+    trials: int = 1,
+) -> list[Peak]:
+    """The best of each peak in each trial, for which it has `budget_s`, over all probes of it.
 
-    Probes of one kind and precision are ways to the same ceiling. They take turns within a repetition, so that none has
+    Probes of one kind and precision are ways to the same peak. They take turns within a trial, so that none has
     all of the quiet moments.
     """
-    groups: dict[tuple[CeilingKind, Precision | None], list[PeakProbe]] = {}
+    groups: dict[tuple[PeakKind, Precision | None], list[PeakProbe]] = {}
     for probe in probes:
         groups.setdefault((probe.kind, probe.precision), []).append(probe)
     counts = {id(probe): count_calls(probe, timer) for group in groups.values() for probe in group}
-    best = [_time_group(group, counts, budget_s, timer, clock) for _ in range(repetitions) for group in groups.values()]
+    best = [_time_group(group, counts, budget_s, timer, clock) for _ in range(trials) for group in groups.values()]
     return [
-        Ceiling(
+        Peak(
             kind=probe.kind,
             precision=probe.precision,
             threads=threads,
@@ -112,15 +112,15 @@ def scale_to_unit(probe: PeakProbe, seconds: float) -> float:
     return 1e6 * seconds / probe.work if _is_cost(probe.kind) else probe.work / max(seconds, 1e-12) / 1e9
 
 
-def _is_cost(kind: CeilingKind) -> bool:
+def _is_cost(kind: PeakKind) -> bool:
     return UNITS[kind] == "us"
 
 
-def join_best(found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
-    """Of each ceiling the best over repetitions or processes, and how far apart these are."""
-    groups: dict[tuple[CeilingKind, Precision | None], list[Ceiling]] = {}
-    for ceiling in found:
-        groups.setdefault((ceiling.kind, ceiling.precision), []).append(ceiling)
+def join_best(found: Iterable[Peak]) -> tuple[Peak, ...]:
+    """Of each peak the best over trials or processes, and how far apart these are."""
+    groups: dict[tuple[PeakKind, Precision | None], list[Peak]] = {}
+    for peak in found:
+        groups.setdefault((peak.kind, peak.precision), []).append(peak)
     return tuple(
         replace(
             (min if _is_cost(kind) else max)(group, key=lambda one: one.value),
@@ -132,12 +132,12 @@ def join_best(found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
     )
 
 
-def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
+def perform_peaks(job: PeaksJob, note: NoteCall) -> PeaksResponse:
     note(f"peaks of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
     return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
 
 
-def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
+def _observe_cpu(job: PeaksJob) -> PeaksResponse:
     from enginebench.measure.pin import pin_process
 
     pinned = pin_process(job.threads)
@@ -153,17 +153,17 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     caches = read_caches(pinned[0] if pinned else 0)
     with torch.inference_mode():
         probes = [*list_cpu_probes(precisions, caches, job.threads)]
-        with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a ceiling is the best that any library reaches
+        with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a peak is the best that any library reaches
             from enginebench.features.roofline import trials_graph
 
             probes += trials_graph.list_graph_probes(precisions, job.threads)
-        found = observe(probes, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
+        found = observe(probes, device="cpu", threads=job.threads, budget_s=job.budget_s, trials=job.trials)
     notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
     notes = (*notes, *_note_missing(job.precisions, precisions, why))
-    return CeilingsAnswer(ceilings=join_best(found), notes=notes)
+    return PeaksResponse(peaks=join_best(found), notes=notes)
 
 
-def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
+def _observe_gpu(job: PeaksJob) -> PeaksResponse:
     import torch
 
     from enginebench.core.errors import BackendUnavailable
@@ -174,14 +174,12 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
     timer = make_timer(job.device)
     wanted = _choose(job.precisions, PRECISIONS, "a GPU's peaks are not known in")
     with torch.inference_mode():
-        observe_gpu = partial(
-            observe, device=job.device, threads=None, budget_s=job.budget_s, repetitions=job.repetitions
-        )
+        observe_gpu = partial(observe, device=job.device, threads=None, budget_s=job.budget_s, trials=job.trials)
         found = observe_gpu(list_gpu_probes(wanted, quick=job.quick), timer=timer)
         found += observe_gpu(list_host_trials())  # by the host's clock: what its copies and launches take
     seen = [one.precision for one in found if one.precision]
     notes = _note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in")
-    return CeilingsAnswer(ceilings=join_best(found), notes=notes)
+    return PeaksResponse(peaks=join_best(found), notes=notes)
 
 
 def _choose(asked: tuple[Precision, ...], possible: tuple[Precision, ...], why: str) -> tuple[Precision, ...]:

@@ -1,4 +1,4 @@
-"""Ceilings from trials whose times are known, and the caches that Linux lists."""
+"""Peaks from trials whose times are known, and the caches that Linux lists."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ChildFailed, UsageError
+from enginebench.core.peaks import UNITS, Peak, PeakKind, Peaks
 from enginebench.core.records import Gpu, Machine, Precision
 from enginebench.features.roofline import verb as roofline
-from enginebench.features.roofline.ceilings import MOST_CALLS, PeakProbe, count_calls, join_best, observe, scale_to_unit
-from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
-from enginebench.features.roofline.verb import choose_threads, measure_ceilings, plan_jobs, read_request
+from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
+from enginebench.features.roofline.peaks import MOST_CALLS, PeakProbe, count_calls, join_best, observe, scale_to_unit
+from enginebench.features.roofline.verb import choose_threads, measure_peaks, plan_jobs, read_request
 from enginebench.measure.caches import DataCache, read_caches, read_size
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.ceilings import find_ceilings, name_file, store_ceilings
+from enginebench.runs.peaks import find_peaks, name_file, store_peaks
 from reporters import Silent
 
 
@@ -46,14 +46,14 @@ def test_the_best_of_all_trials_counts_and_noise_only_takes_away() -> None:
     assert (found.value, found.how) == (2.0, "noisy")  # 1 GMAC in half a second
 
 
-def test_a_cost_is_the_shortest_and_a_rate_the_highest_of_the_repetitions() -> None:
+def test_a_cost_is_the_shortest_and_a_rate_the_highest_of_the_trials() -> None:
     trials = [
         PeakProbe(kind="call", work=1, call=lambda: "call"),
         PeakProbe(kind="memory", work=1e9, call=lambda: "memory", capacity_bytes=None),
     ]
     times = {"call": iter([2e-3, 2e-3, 3e-3, 1e-3, 4e-3]), "memory": iter([1, 1, 0.5, 0.25, 0.5])}
     clock, timer = tick(), simulate(times)
-    found = observe(trials, device="cpu", threads=2, budget_s=0.5, timer=timer, clock=clock, repetitions=2)
+    found = observe(trials, device="cpu", threads=2, budget_s=0.5, timer=timer, clock=clock, trials=2)
     call, memory = join_best(found)
     assert (call.value, call.low, call.high, call.unit) == (1000.0, 1000.0, 3000.0, "us")
     assert (memory.value, memory.low, memory.high, memory.unit) == (4.0, 2.0, 4.0, "GB/s")
@@ -85,14 +85,12 @@ def test_caches_are_read_innermost_first(tmp_path: Path) -> None:
 HERE = describe_machine()
 
 
-def ceiling(kind: CeilingKind, value: float, precision: Precision | None = None, threads: int | None = 1) -> Ceiling:
-    return Ceiling(
-        kind=kind, precision=precision, threads=threads, value=value, unit=UNITS[kind], low=value, high=value
-    )
+def peak(kind: PeakKind, value: float, precision: Precision | None = None, threads: int | None = 1) -> Peak:
+    return Peak(kind=kind, precision=precision, threads=threads, value=value, unit=UNITS[kind], low=value, high=value)
 
 
-def ceilings_of(machine: Machine) -> Ceilings:
-    return Ceilings(machine=machine, ceilings=(ceiling("gemm", 40.0, "fp32"),), measured_utc="2026-11-22T10:00:00")
+def peaks_of(machine: Machine) -> Peaks:
+    return Peaks(machine=machine, peaks=(peak("gemm", 40.0, "fp32"),), measured_utc="2026-11-22T10:00:00")
 
 
 @pytest.fixture(autouse=True)
@@ -101,12 +99,12 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_stored_is_found(tmp_path: Path) -> None:
-    kept = ceilings_of(HERE)
-    assert find_ceilings(HERE).ceilings is None
-    assert "enginebench roofline" in find_ceilings(HERE).reason
-    paths = store_ceilings(kept, tmp_path / "out")
+    kept = peaks_of(HERE)
+    assert find_peaks(HERE).peaks is None
+    assert "enginebench roofline" in find_peaks(HERE).reason
+    paths = store_peaks(kept, tmp_path / "out")
     assert paths == [tmp_path / "store" / name_file(HERE), tmp_path / "out" / "roofline.json"]
-    assert find_ceilings(HERE).ceilings == kept
+    assert find_peaks(HERE).peaks == kept
 
 
 @pytest.mark.parametrize(
@@ -120,10 +118,10 @@ def test_what_was_stored_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_those_of_another_machine_are_refused_with_words(tmp_path: Path, changes: Any, word: str) -> None:
-    *_, given = store_ceilings(ceilings_of(replace(HERE, **changes)), tmp_path / "given")
+    *_, given = store_peaks(peaks_of(replace(HERE, **changes)), tmp_path / "given")
     (tmp_path / "store" / name_file(HERE)).write_bytes(given.read_bytes())
-    found = find_ceilings(HERE)
-    assert found.ceilings is None and word in found.reason and "`enginebench roofline` measures it" in found.reason
+    found = find_peaks(HERE)
+    assert found.peaks is None and word in found.reason and "`enginebench roofline` measures it" in found.reason
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "enginebench.roofline/9"}'])
@@ -131,33 +129,33 @@ def test_a_damaged_file_costs_the_column_alone(tmp_path: Path, text: str) -> Non
     path = tmp_path / "store" / name_file(HERE)
     path.parent.mkdir()
     path.write_text(text)
-    found = find_ceilings(HERE)
-    assert found.ceilings is None and str(path) in found.reason and "roofline" in found.reason
+    found = find_peaks(HERE)
+    assert found.peaks is None and str(path) in found.reason and "roofline" in found.reason
 
 
 def test_every_device_and_number_of_threads_has_children_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = (CeilingsAnswer(ceilings=(ceiling("gemm", v, "fp32"), ceiling("call", 0.1))) for v in (40.0, 44.0, 42.0))
+    answers = (PeaksResponse(peaks=(peak("gemm", v, "fp32"), peak("call", 0.1))) for v in (40.0, 44.0, 42.0))
     monkeypatch.setattr(roofline, "run_child", lambda job, **_: next(answers))
-    found = measure_ceilings(read_request(threads="1", device="cpu"), reporter=Silent())
-    gemm, call = found.ceilings
+    found = measure_peaks(read_request(threads="1", device="cpu"), reporter=Silent())
+    gemm, call = found.peaks
     assert (gemm.value, gemm.low, gemm.high, gemm.n) == (44.0, 40.0, 44.0, 3)
     assert call.value == 0.1 and found.processes == 3 and not found.quick
 
 
 def test_a_child_that_dies_costs_what_it_did_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([CeilingsAnswer(ceilings=(ceiling("gemm", 40.0, "fp32"),))])
+    answers = iter([PeaksResponse(peaks=(peak("gemm", 40.0, "fp32"),))])
 
-    def answer(job: CeilingsJob, **_: Any) -> CeilingsAnswer:
+    def answer(job: PeaksJob, **_: Any) -> PeaksResponse:
         for found in answers:
             return found
         raise ChildFailed("the process was killed by SIGKILL")
 
     monkeypatch.setattr(roofline, "run_child", answer)
-    found = measure_ceilings(read_request(threads="1", device="cpu"), reporter=Silent())
-    assert [one.value for one in found.ceilings] == [40.0]
+    found = measure_peaks(read_request(threads="1", device="cpu"), reporter=Silent())
+    assert [one.value for one in found.peaks] == [40.0]
     assert "SIGKILL" in found.notes[0]
     with pytest.raises(UsageError, match="SIGKILL"):
-        measure_ceilings(read_request(threads="1", device="cpu"), reporter=Silent())
+        measure_peaks(read_request(threads="1", device="cpu"), reporter=Silent())
 
 
 @pytest.mark.parametrize(
