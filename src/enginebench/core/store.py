@@ -153,8 +153,18 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def replace_atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays."""
+    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays.
+
+    A device or a pipe (`/dev/null`, `/dev/stdout`) is written to, as the shell's `>` does: root could replace it, and
+    a file would take its place for every program of the machine.
+    """
     with explain_writing(path), ExitStack() as clean:
+        if path.exists() and not path.is_file():
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # refused, not waited for, where no reader is
+            os.set_blocking(descriptor, True)
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=".tmp")
         clean.callback(Path(temporary).unlink, missing_ok=True)  # an interrupt, too, leaves nothing behind

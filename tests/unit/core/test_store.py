@@ -1,0 +1,33 @@
+"""Files that are written: whole or not at all, and never in the place of a device."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.store import write_atomic
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(pipe, b"{}")
+    assert os.read(reader, 10) == b"{}" and stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+    os.close(reader)
+
+
+def test_a_pipe_without_a_reader_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(EngineBenchError, match="cannot write"):
+        write_atomic(tmp_path / "pipe", b"{}")
+
+
+def test_a_link_to_a_device_is_written_through(tmp_path: Path) -> None:
+    link = tmp_path / "out.json"
+    link.symlink_to(os.devnull)
+    write_atomic(link, b"{}")
+    assert link.is_symlink() and stat.S_ISCHR(link.stat().st_mode)
