@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 else:
     Model = Side = object
 
+# The ends of options that name none: the largest whole number that arrays and records hold, and 31 years in seconds
+# (nanoseconds of more do not fit into 64 bits either).
+LARGEST_WHOLE, LARGEST_REAL = 2**63 - 1, 1e9
+
 
 class Opt(Struct, frozen=True):
     """What is known of an option; how its help ends in brackets is its default in words."""
@@ -79,7 +83,7 @@ class Opt(Struct, frozen=True):
             check_writable(Path(value))
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
-        limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}
+        limits = self.list_limits()
         refusal = f"{self.name}={value!r}: expected {self.expect()}"
         try:
             checked = msgspec.convert(value, Annotated[self.kind, Meta(**limits)])
@@ -89,13 +93,20 @@ class Opt(Struct, frozen=True):
             raise UsageError(refusal)
         return checked
 
+    def list_limits(self) -> dict[str, float]:
+        """Name of a limit, as msgspec has it -> its value; a number without an upper limit gets the usual one."""
+        limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}
+        if self.kind in (int, float) and limits.keys().isdisjoint(("le", "lt")):
+            limits["le"] = LARGEST_WHOLE if self.kind is int else LARGEST_REAL
+        return limits
+
     def expect(self) -> str:
         """What it takes, in words."""
         if get_origin(self.kind) is Literal:
             return f"one of {', '.join(get_args(self.kind))}"
         kind = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text"}[self.kind]
-        ends = {"at least": self.ge, "more than": self.gt, "at most": self.le, "less than": self.lt}
-        limits = " and ".join(f"{words} {end:.0f}" for words, end in ends.items() if end is not None)
+        words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+        limits = " and ".join(f"{words[name]} {round(end)}" for name, end in self.list_limits().items())
         return ", ".join(filter(None, (kind, limits)))
 
 
@@ -263,6 +274,7 @@ Builds: TypeAlias = Annotated[
     Opt(
         "Build each engine K times from scratch; --processes counts the trials of all builds together.",
         ge=2,
+        le=1000,
         metavar="K",
         more="The build is then the unit of a comparison ([rebuilds](versions.md#what-a-rebuild-changes))",
     ),

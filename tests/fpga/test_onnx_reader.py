@@ -1,5 +1,6 @@
 """Quantized files of every form: read, and run as ONNX Runtime runs them; what is no such chain is refused by name."""
 
+import os
 from fractions import Fraction
 
 import numpy as np
@@ -196,3 +197,9 @@ def test_what_overflows_or_has_no_multiplier_is_refused():
     for shape in ((2, 6), (7,), ()):
         with pytest.raises(FeedError, match="7"):
             network.infer(np.zeros(shape, np.float32))
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "f.onnx")
+    with pytest.raises(ParseError, match="a pipe or a device, not a regular file"):
+        read_network(tmp_path / "f.onnx")

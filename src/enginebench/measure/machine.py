@@ -234,9 +234,10 @@ def _describe_macos(cpus: tuple[int, ...], ask: Callable[[Sequence[str]], dict[s
 def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
     """Answers of sysctl by name; those that it does not know are left out."""
     try:
-        found = subprocess.run(["sysctl", *names], capture_output=True, text=True, timeout=10, check=False).stdout
+        done = subprocess.run(["sysctl", *names], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):
         return {}
+    found = done.stdout.decode("utf-8", "replace")
     pairs = (line.partition(":") for line in found.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 

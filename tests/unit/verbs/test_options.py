@@ -174,3 +174,16 @@ def test_no_option_of_any_verb_takes_what_is_not_a_finite_number(text: str) -> N
 def test_the_walk_finds_the_options_of_all_verbs() -> None:
     found = {f"{verb} {option.opts[-1]}" for verb, option in OPTIONS if isinstance(option.type, FiniteRange)}
     assert {"diff --max-metric-drop", "load --qps", "fpga --clock-mhz", "parse --warmup-ms"} <= found
+
+
+def test_a_whole_number_without_a_limit_of_its_own_fits_into_64_bits() -> None:
+    assert options.Opt("", kind=int, ge=1).check(2**63 - 1) == 2**63 - 1
+    with pytest.raises(UsageError, match="at least 1 and at most 9223372036854775807"):
+        options.Opt("", kind=int, name="batch", ge=1).check(10**400)
+    options.Opt("", kind=int, le=3).check(-(10**18))
+
+
+def test_a_time_without_a_limit_of_its_own_fits_into_nanoseconds() -> None:
+    assert options.Opt("", kind=float, gt=0).check(1e9) == 1e9
+    with pytest.raises(UsageError, match="more than 0 and at most 1000000000"):
+        options.Opt("", kind=float, name="p99_limit_ms", gt=0).check(1e15)

@@ -321,7 +321,14 @@ def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            command, cwd=stage, env=variables, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False
+            command,
+            cwd=stage,
+            env=variables,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ArtifactError(f"the bundle of {bundle.row} did not respond within {CHECK_TIMEOUT_S:g} s") from error

@@ -14,6 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from enginebench.core.errors import ModelError, ParseError
+from enginebench.core.store import check_regular
 from enginebench.features.fpga.network import Layer, Network, Quantization, fit_multipliers, make_layer
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class _Pending:
 def read_network(path: Path, multiplier_bits: int = 32) -> Network:
     """The network of a quantized ONNX file, with multipliers of 4 to 32 bits; 32 agree with ONNX Runtime."""
     try:
-        graph = onnx.load(str(path)).graph
+        graph = onnx.load(str(check_regular(path))).graph
     except onnx.checker.ValidationError as error:  # above all of external data
         advice = "Copy the model with its data into a folder of its own, without links"
         raise ParseError(path, "", str(error).rstrip("."), "weights that onnx reads", advice) from error

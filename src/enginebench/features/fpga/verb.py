@@ -44,8 +44,12 @@ class Design(TypedDict, total=False):
 Clock: TypeAlias = Annotated[float, Opt("Clock of the device.", DEFAULT_CLOCK_MHZ, gt=0, le=1e4)]
 
 
+# A simulated inference takes about a millisecond: more would run for hours.
+LARGEST_COUNT = 10_000_000
+
+
 class Simulation(Design, Printed, total=False):
-    n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1)]
+    n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1, le=LARGEST_COUNT)]
     clock_mhz: Clock
     cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="new folder")]
 

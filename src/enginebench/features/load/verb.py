@@ -55,7 +55,7 @@ class LoadOptions(Modules, Shared, total=False):
     scenario: Annotated[
         Scenario, Opt("One request at a time, eight at a time, requests at a rate, or all at once.", "server")
     ]
-    qps: Annotated[float | None, Opt("Requests per second.", gt=0, metavar="N")]
+    qps: Annotated[float | None, Opt("Requests per second.", ge=1e-6, metavar="N")]
     find_capacity: Annotated[bool, Opt("Find the highest rate within --p99-limit-ms.", False)]
     p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
     percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]

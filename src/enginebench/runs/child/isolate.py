@@ -88,7 +88,13 @@ def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedP
         os.fdopen(read_fd) as stdin,
         os.fdopen(write_fd, "w"),
         subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
         ) as child,
     ):
         try:

@@ -132,7 +132,12 @@ def describe_place(name: str) -> Place:
 def _ask(name: str, python: str) -> Place:
     try:
         done = subprocess.run(
-            [python, "-I", "-c", QUESTION], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
+            [python, "-I", "-c", QUESTION],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ASK_TIMEOUT_S,
+            check=False,
         )
     except OSError as error:
         hint = "; is it of another architecture?" if error.errno == 8 else ""
@@ -143,7 +148,7 @@ def _ask(name: str, python: str) -> Place:
         told = msgspec.json.decode(done.stdout)
         packages = {key.lower(): value for key, value in told["packages"].items()}
         place = Place(name=name, python=python, version=tuple(told["python"]), arch=told["arch"], packages=packages)
-    except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as error:
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][:200]
         raise BackendUnavailable(f"environment {name}: {python} is not a working Python: {said}") from error
     if place.version[:2] < OLDEST:

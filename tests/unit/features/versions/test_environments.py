@@ -13,6 +13,7 @@ from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import Measurement
 from enginebench.features.versions import env as environments
 from enginebench.features.versions.env import find_install_error, list_index_versions
+from enginebench.runs.child.isolate import run_group
 from enginebench.stats.builds import estimate_between, find_best_build
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
@@ -102,6 +103,29 @@ def test_an_environment_that_was_half_removed_is_in_nobodys_way(monkeypatch: pyt
     assert environments.list_environments() == ()
     environments.make_environment("one", ["numpy"])
     assert [line.name for line in environments.list_environments()] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        r"printf '\\221\\377'",  # no UTF-8
+        r"printf '\\221\\377' >&2; exit 3",
+        "head -c 100000 /dev/zero | tr '\\0' '['",  # deeper than a parser goes
+        "echo null",
+        'echo \'{"python": 3, "arch": 1, "packages": []}\'',
+    ],
+)
+def test_a_python_that_prints_anything_is_named_in_the_list(printed: str) -> None:
+    python = environments.environments_folder() / "odd" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{printed}\n")
+    python.chmod(0o755)
+    (line,) = environments.list_environments()
+    assert line.fault and "odd" in line.fault and "is not a working Python" in line.fault
+
+
+def test_what_an_installer_prints_need_not_be_utf_8() -> None:
+    assert run_group(["sh", "-c", r"printf 'caf\351\n'"], 60).stdout == "caf\ufffd\n"
 
 
 @pytest.mark.parametrize("text", ["numpy; rm", "--hash=1;rm"])
