@@ -83,7 +83,7 @@ class Opt(Struct, frozen=True):
             check_writable(Path(value))
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
-        limits = self.list_limits()
+        limits: dict[str, Any] = {**self.list_limits()}
         refusal = f"{self.name}={value!r}: expected {self.expect()}"
         try:
             checked = msgspec.convert(value, Annotated[self.kind, Meta(**limits)])
