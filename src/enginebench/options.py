@@ -83,7 +83,7 @@ class Opt(Struct, frozen=True):
             check_writable(Path(value))
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
-        limits: dict[str, Any] = {**self.list_limits()}
+        limits: Any = {"ge": self.ge, "gt": self.gt, "le": self.highest, "lt": self.lt}
         refusal = f"{self.name}={value!r}: expected {self.expect()}"
         try:
             checked = msgspec.convert(value, Annotated[self.kind, Meta(**limits)])
@@ -93,20 +93,20 @@ class Opt(Struct, frozen=True):
             raise UsageError(refusal)
         return checked
 
-    def list_limits(self) -> dict[str, float]:
-        """Name of a limit, as msgspec has it -> its value; a number without an upper limit gets the usual one."""
-        limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}
-        if self.kind in (int, float) and limits.keys().isdisjoint(("le", "lt")):
-            limits["le"] = LARGEST_WHOLE if self.kind is int else LARGEST_REAL
-        return limits
+    @property
+    def highest(self) -> float | None:
+        """The largest value allowed; a number without an upper limit of its own has the usual one."""
+        if self.le is not None or self.lt is not None:
+            return self.le
+        return {int: LARGEST_WHOLE, float: LARGEST_REAL}.get(self.kind)
 
     def expect(self) -> str:
         """What it takes, in words."""
         if get_origin(self.kind) is Literal:
             return f"one of {', '.join(get_args(self.kind))}"
         kind = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text"}[self.kind]
-        words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-        limits = " and ".join(f"{words[name]} {round(end)}" for name, end in self.list_limits().items())
+        ends = {"at least": self.ge, "more than": self.gt, "at most": self.highest, "less than": self.lt}
+        limits = " and ".join(f"{words} {round(end)}" for words, end in ends.items() if end is not None)
         return ", ".join(filter(None, (kind, limits)))
 
 
