@@ -12,7 +12,7 @@ from enginebench.core.records import Machine
 from enginebench.core.store import encode, find_cache, read_record, write_atomic
 
 FILE = "ceilings.json"
-HOW = "`enginebench roofline` measures it (--quick: in less than a minute)"
+HOW = "`enginebench roofline` measures it, `enginebench roofline --quick` in less than a minute"
 
 
 class Found(Struct, frozen=True, kw_only=True):

@@ -187,3 +187,33 @@ def test_a_time_without_a_limit_of_its_own_fits_into_nanoseconds() -> None:
     assert options.Opt("", kind=float, gt=0).check(1e9) == 1e9
     with pytest.raises(UsageError, match="more than 0 and at most 1000000000"):
         options.Opt("", kind=float, name="p99_limit_ms", gt=0).check(1e15)
+
+
+def list_ranges() -> list[tuple[str, click.Option]]:
+    return [(verb, option) for verb, option in OPTIONS if isinstance(option.type, click.IntRange | click.FloatRange)]
+
+
+@pytest.mark.parametrize(("verb", "option"), list_ranges(), ids=[f"{v} {o.opts[0]}" for v, o in list_ranges()])
+def test_an_option_takes_its_bounds_and_nothing_beyond(verb: str, option: click.Option) -> None:
+    kind = option.type
+    assert isinstance(kind, click.IntRange | click.FloatRange)
+    context = click.Context(click.Command(verb))
+    step = 1 if isinstance(kind, click.IntRange) else 1e-6
+    for bound, is_open, outward in ((kind.min, kind.min_open, -step), (kind.max, kind.max_open, step)):
+        if bound is None:
+            continue
+        beyond = bound if is_open else bound + outward * max(1, abs(bound))
+        with pytest.raises(click.BadParameter, match="range"):
+            kind.convert(str(beyond), option, context)
+        if not is_open:
+            assert kind.convert(str(bound), option, context) == bound
+
+
+def test_every_option_with_a_choice_refuses_another_by_its_words() -> None:
+    chosen = [(verb, option) for verb, option in OPTIONS if isinstance(option.type, click.Choice)]
+    assert len(chosen) > 10
+    for verb, option in chosen:
+        assert isinstance(option.type, click.Choice)
+        with pytest.raises(click.BadParameter, match="nosuch") as refusal:
+            option.type.convert("nosuch", option, click.Context(click.Command(verb)))
+        assert all(repr(choice) in refusal.value.format_message() for choice in option.type.choices)

@@ -259,7 +259,7 @@ def list_fields() -> tuple[Column, ...]:
         elif name == "warnings":
             columns[field.encode_name] = lambda row: " ".join(dict.fromkeys(c.code for c in row.warnings))
         else:
-            columns[name] = attrgetter(name)
+            columns[field.encode_name] = attrgetter(name)
     columns["p99_supported"] = take_end("p99_ms", "supported")
     return tuple(Column(name, str, take) for name, take in columns.items())
 
