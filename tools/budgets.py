@@ -109,6 +109,7 @@ def list_budgets() -> list[Budget]:
     )
     sessions = [*ROOT.glob("tests/golden/sessions/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt")]
     pinned = sum(line.startswith("$ ") for path in sessions for line in path.read_text("utf-8").splitlines())
+    pictures = len([path for path in ROOT.glob("tests/data/stored/*.txt") if path.name != "verdicts.txt"])
     options = count_options(trees)
     longest, widest = measure_longest(trees), measure_widest(trees)
     return [
@@ -120,6 +121,7 @@ def list_budgets() -> list[Budget]:
         Budget("functions and classes of one name", len(list_shared_names(trees)), 60),
         Budget("fmt: skip, tests and benchmarks too", unformatted, 15),
         Budget("commands in golden sessions", pinned, 150),
+        Budget("stored pictures", pictures, 6),
         Budget("lines of the longest function", longest[0], 80, None, longest[1]),
         Budget("most parameters", widest[0], 12, None, widest[1]),
     ]

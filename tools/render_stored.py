@@ -1,38 +1,45 @@
-"""Writes anew what the stored runs of results/ look like, as tests/unit/report/test_stored_results.py compares it.
+"""Write anew what is compared of how runs look: `make tables`.
 
-    python tools/render_stored.py [FOLDER]
+    python tools/render_stored.py
 
-A file of tests/data/stored (or FOLDER) for each archive: the answer, the tables of the terminal and of markdown without
-its warnings, and a line for each row with a hash of its figures in the JSON document. Run it only where
-stored runs are meant to be shown otherwise, and read the difference before it is committed.
+- tests/data/stored: a picture of each of six stored runs, among them one of each older schema: the head, and figures,
+  states and warnings of each configuration, by their names in JSON.
+- tests/data/stored/verdicts.txt: a line for each archive of results/.
+- tests/unit/report/snapshots.txt: three made-up runs in every form (tests/helpers/snapshots.py).
+
+Run it only where runs are meant to be shown otherwise, and read the difference before it is committed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 import tarfile
-from io import StringIO
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import msgspec
-from rich.console import Console
-
-from enginebench.report.markdown import format_sections
-from enginebench.report.run.deploy import Deployment
+from enginebench.core.records import Estimate
+from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.sections import list_report, list_sections
-from enginebench.report.terminal import print_sections
 from enginebench.runs.folder import read_results
-from enginebench.runs.reporting import describe_stored, plan_deployment
+from enginebench.runs.reporting import describe_stored
 
 ROOT = Path(__file__).resolve().parent.parent
-GOLDEN = ROOT / "tests" / "data" / "stored"
-# The last digits of a mean depend on the order in which a library adds.
-DIGITS = 6
+PICTURES = ROOT / "tests" / "data" / "stored"
+VERDICTS = "verdicts.txt"
+SNAPSHOTS = ROOT / "tests" / "unit" / "report" / "snapshots.txt"
+# Folders of the older schemas, and archives with ties and 8 bits, batches, settings of a GPU, and drift.
+PICTURED = (
+    "tests/data/result-1",
+    "tests/data/result-2",
+    "results/cpu/resnet18.tar.xz",
+    "results/cpu/mobilenet_v3_small-batches.tar.xz",
+    "results/h200/resnet50-settings.tar.xz",
+    "results/h200/bert-int8-tensorrt.tar.xz",
+)
+FIGURES = ("p50_ms", "p99_ms", "mean_ms", "speedup")
+STATES = ("status", "validity", "outputs", "verdict", "verdict_to_next", "n", "processes", "max_abs_diff")
 
 
 def list_archives() -> list[Path]:
@@ -40,64 +47,77 @@ def list_archives() -> list[Path]:
     return sorted((ROOT / "results").glob("*/*.tar.xz"))
 
 
-def name_golden(archive: Path) -> str:
-    """The file that tells what a stored run looked like."""
-    return f"{archive.parent.name}-{archive.name.removesuffix('.tar.xz')}.txt"
+def name_run(path: Path) -> str:
+    return f"{path.parent.name}-{path.name.removesuffix('.tar.xz')}"
 
 
-def render_archive(archive: Path) -> str:
-    """All that is compared of one stored run."""
-    with TemporaryDirectory() as folder, tarfile.open(archive) as stored:
-        stored.extractall(folder, filter="data")
-        (root,) = Path(folder).iterdir()
-        record, results = read_results(root)
-        document = describe_stored(record, results)
-        planned = plan_deployment(root, record, results)
-    deployment = msgspec.structs.replace(planned, folder="DIR", out="ship") if planned else None
-    parts = {
-        "terminal": render_terminal(document, deployment),
-        "markdown": render_markdown(document, deployment),
-        "json": [f"{row.id} {hash_row(row)}" for row in document.rows],
-    }
-    return "\n".join(line.rstrip() for title, lines in parts.items() for line in (f"== {title}", *lines, ""))
+@contextmanager
+def open_run(path: Path) -> Iterator[RunDocument]:
+    """The document of a run's folder, or of an archive of it."""
+    with TemporaryDirectory() as scratch:
+        folder = path
+        if path.is_file():
+            with tarfile.open(path) as stored:
+                stored.extractall(scratch, filter="data")
+            (folder,) = Path(scratch).iterdir()
+        yield describe_stored(*read_results(folder))
 
 
-def render_terminal(document: RunDocument, deployment: Deployment | None) -> list[str]:
-    """What `report` prints at 80 columns below the answer."""
-    text = StringIO()
-    print_sections(list_sections(document, deployment=deployment)[1:], Console(width=80, color_system=None, file=text))
-    return text.getvalue().splitlines()
+def render_picture(document: RunDocument) -> str:
+    """The head, then two lines for each configuration: figures, and what is known of them."""
+    lines = [f"{line.label} {text}" for line in format_head(document) for text in line.lines]
+    for row in document.rows:
+        lines += ["", row.id, *(f"  {line}" for line in _list_facts(row))]
+    return "\n".join(lines) + "\n"
 
 
-def render_markdown(document: RunDocument, deployment: Deployment | None) -> list[str]:
-    """The page without its warnings."""
-    sections = [section for section in list_report(document, deployment=deployment) if section.name != "warnings"]
-    return format_sections(sections).splitlines()
+def _list_facts(row: Row) -> Iterator[str]:
+    figures = {name: value for name in FIGURES if (value := getattr(row, name)) is not None}
+    if figures:
+        yield "; ".join(f"{name} {format_estimate(value)}" for name, value in figures.items())
+    states = {name: getattr(row, name) for name in STATES}
+    yield "; ".join(f"{name} {_round(value)}" for name, value in states.items() if value is not None)
+    codes = dict.fromkeys(warning.code for warning in row.warnings)
+    yield f"warnings {', '.join(codes) or 'none'}"
 
 
-def hash_row(row: Row) -> str:
-    """A hash of a row's fields, and of code, message and advice of its warnings."""
-    fields = msgspec.to_builtins(row)
-    for warning in fields["caveats"]:
-        for name in set(warning) - {"code", "message", "advice"}:
-            del warning[name]
-    return hashlib.sha256(json.dumps(round_all(fields), sort_keys=True).encode()).hexdigest()[:16]
+def format_estimate(estimate: Estimate) -> str:
+    ends = "" if estimate.low is None else f" ({_round(estimate.low)} to {_round(estimate.high)})"
+    return _round(estimate.value) + ends
 
 
-def round_all(value: Any) -> Any:
-    """`value` with every number in it rounded."""
-    if isinstance(value, float):
-        return f"{value:.{DIGITS}g}"
-    if isinstance(value, dict):
-        return {key: round_all(item) for key, item in value.items()}
-    return [round_all(item) for item in value] if isinstance(value, list | tuple) else value
+def _round(value: object) -> str:
+    """The last digits of a mean depend on the order in which a library adds."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def render_verdict(document: RunDocument) -> str:
+    """What each head of a run takes, with its ratio and what is known of its outputs."""
+    parts = [
+        f"{head.id} {'no ratio' if head.ratio is None else format_estimate(head.ratio) + 'x'} {head.outputs}"
+        for head in document.headlines
+    ]
+    return "; ".join(parts) or "none"
+
+
+def render_verdicts() -> str:
+    lines = []
+    for path in list_archives():
+        with open_run(path) as document:
+            lines.append(f"{name_run(path)}: {len(document.rows)} configurations; {render_verdict(document)}\n")
+    return "".join(lines)
 
 
 def main() -> int:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
-    folder.mkdir(parents=True, exist_ok=True)
-    for archive in list_archives():
-        (folder / name_golden(archive)).write_text(render_archive(archive), "utf-8")
+    sys.path[:0] = [str(ROOT / "tests" / "helpers")]
+    import snapshots
+
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for path in map(ROOT.joinpath, PICTURED):
+        with open_run(path) as document:
+            (PICTURES / f"{name_run(path)}.txt").write_text(render_picture(document), "utf-8")
+    (PICTURES / VERDICTS).write_text(render_verdicts(), "utf-8")
+    SNAPSHOTS.write_text(snapshots.render_all(), "utf-8")
     return 0
 
 

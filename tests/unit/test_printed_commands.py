@@ -26,7 +26,7 @@ from processes import ROOT
 
 SOURCES = sorted((ROOT / "src" / "enginebench").rglob("*.py"))
 SESSIONS = sorted([*ROOT.glob("tests/golden/sessions/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt")])
-PICTURES = sorted([*ROOT.glob("tests/data/stored/*.txt"), *ROOT.glob("tests/unit/report/snapshots/*.txt")])
+PICTURES = sorted([*ROOT.glob("tests/data/stored/*.txt"), *ROOT.glob("tests/unit/report/snapshots.txt")])
 PAGES = [ROOT / "README.md", ROOT / "SKILL.md", *sorted(ROOT.glob("docs/*.md"))]
 # What stands in for a value in a text that is filled in later.
 FILLED = "VALUE"

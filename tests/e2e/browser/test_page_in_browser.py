@@ -9,6 +9,7 @@ import pytest
 
 import trtexec_artifacts as made
 from enginebench.features.trtexec.reporting import report_folder
+from enginebench.report.run.columns import SPEED_UP
 
 Visits = Callable[..., Any]
 CHARTS = [
@@ -238,7 +239,7 @@ def test_a_phone_shows_engine_precision_time_and_speed_up_without_scrolling(visi
     place = "e => [e.innerText.trim(), e.getBoundingClientRect().right]"
     heads = f"Object.fromEntries([...document.querySelectorAll('#comparison thead th')].map({place}))"
     right = page.evaluate(heads)
-    speed_up = next(value for name, value in right.items() if name.startswith("speed-up"))
+    speed_up = next(value for name, value in right.items() if name.startswith(SPEED_UP))
     assert 0 < speed_up <= 400
     first = page.locator("#comparison tbody th").first
     below = first.evaluate("e => getComputedStyle(e, '::after').content")

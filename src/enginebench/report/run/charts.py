@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from enginebench.core.records import Result
 from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, alt, draw_layers, finish, style_chart
+from enginebench.report.run.columns import SPEED_UP
 from enginebench.report.run.rows import RunDocument, name_items
 from enginebench.report.run.series import (
     Point,
@@ -131,7 +132,7 @@ def _draw_speedups(points: list[Point]) -> Chart:
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
     x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
     base = _read("speedups").encode(y=y, color=_colour_precisions(points))
-    tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95% from", high="to")
+    tooltip = _tips(row="row", verdict="verdict", speedup=SPEED_UP, low="95% from", high="to")
     rules = base.mark_rule(strokeWidth=4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=x, tooltip=tooltip)
     texts = base.mark_text(dy=-11).encode(x=x, text=alt.Text("text:N"), color=alt.value(GREY))

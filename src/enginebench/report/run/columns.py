@@ -18,6 +18,7 @@ from enginebench.report.table import Column, Span, Value
 from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
+SPEED_UP = "speed-up"  # also the title of a column of the page's first table, and of a tooltip
 OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 OUTPUTS["within_limits"] = "within"
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
@@ -49,7 +50,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         ),
         make_time("p99", "p99_ms", spare=2),
         Column(
-            "speed-up",
+            SPEED_UP,
             format_speedup,
             take_end("speedup"),
             align="right",

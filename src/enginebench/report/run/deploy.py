@@ -71,6 +71,7 @@ def _list_instead(document: RunDocument, wanted: Row) -> list[Row]:
         if row is not wanted
         and row.p50_ms is not None
         and row.outputs != "changed"
+        and row.validity != "implausible"  # its times are those of a part of the work
         and row.modelled == wanted.modelled
         and (limit_ms is None or (row.p99_ms is not None and row.p99_ms.value <= limit_ms))
     ]

@@ -11,6 +11,7 @@ from enginebench.core.shapes import format_input_shapes
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small, format_time
 from enginebench.report.run.columns import (
+    SPEED_UP,
     format_shares,
     format_speedup,
     list_columns,
@@ -58,7 +59,8 @@ def list_sections(
     """
     document = shorten_document(document)
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
-    found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
+    listed = list_warnings(document)
+    found = [Section(title="Warnings", parts=(listed,))] if warnings and listed.lines else []
     deploy = list(list_deploy(document, deployment)) if deployment else []
     found += [Section(parts=(note,)) for note in deploy if note.kind != "command"]
     commands = [line for note in deploy if note.kind == "command" for line in note.lines]
@@ -85,7 +87,7 @@ def list_report(
     names = name_measured_rows(document.rows)
     columns = (
         Column("configuration", lambda row: names[row.id]),
-        Column("speed-up", format_speedup),
+        Column(SPEED_UP, format_speedup),
         Column("log axis, line at 1x", lambda row: "", span=take_span),
     )
     rows = [row for group in group_rows(document.rows) for row in group if row.speedup]

@@ -2,7 +2,7 @@
 
 from enginebench.report.run.deploy import Delivery, Deployment, list_deploy
 from enginebench.report.run.rows import RunDocument, describe_run
-from samples import make_drift, make_machine, make_result
+from samples import make_drift, make_implausible, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 REWRITTEN = "openvino reads its graph only rewritten"
@@ -40,6 +40,16 @@ def test_where_the_first_is_refused_the_best_other_is_named_and_why() -> None:
 
 def test_what_changes_the_outputs_is_no_other_choice() -> None:
     _, command = deploy(describe("ort"), openvino=REWRITTEN)
+    assert "--row pytorch-fp32" in command
+
+
+def test_what_skipped_its_work_is_no_other_choice() -> None:
+    rows = [
+        make_result(median_ms=10, seed=1),
+        make_result("ort", median_ms=5, drift=AGREE, seed=2),
+        make_implausible(make_result("openvino", median_ms=1, drift=AGREE, seed=3)),
+    ]
+    _, command = deploy(describe_run(model="m", machine=make_machine(), spec={}, results=rows), ort="no models")
     assert "--row pytorch-fp32" in command
 
 

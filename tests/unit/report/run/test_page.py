@@ -9,6 +9,7 @@ import pytest
 
 from enginebench.core.records import Result
 from enginebench.report.run.charts import draw_run
+from enginebench.report.run.columns import SPEED_UP
 from enginebench.report.run.deploy import Delivery, Deployment
 from enginebench.report.run.rows import RunDocument, describe_run
 from reports import write_page
@@ -120,7 +121,7 @@ def test_the_table_holds_every_row_and_the_numbers_to_sort_by(page: str) -> None
     outline = read(page)
     rows = [a for a in outline.all("tr") if "data-label" in a]
     assert [a["data-engine"] for a in rows] == ["openvino", "ort", "ort", "pytorch"]
-    assert {"engine", "p50 ms", "speed-up", "top-1", "ran in"} <= {text for text in outline.text("button") if text}
+    assert {"engine", "p50 ms", SPEED_UP, "top-1", "ran in"} <= {text for text in outline.text("button") if text}
     line = page[page.index('data-label="ort int8 (cpu)"') :].partition("</tr>")[0]
     values = [float(v) for v in re.findall(r'data-value="([^"]+)"', line)]
     assert values[0] == pytest.approx(12.0, rel=0.02) and 0.985 in values
