@@ -20,51 +20,56 @@ OBJECT_BYTES = 300
 
 
 class DataCache(NamedTuple):
-    """One level: the size of one such cache, and how many CPUs share it."""
+    """One level of a CPU's data caches: the size of one cache, and the number of CPUs that share it."""
 
     level: int
     size_bytes: int
     shared_by: int
 
     def count_bytes(self, threads: int) -> int:
-        """Bytes of this level that threads on CPUs of their own have together: they fill one cache after the other."""
+        """Return the bytes of this level that `threads` have together, each on a CPU of its own.
+
+        The CPUs of one cache are filled before those of the next.
+        """
         return self.size_bytes * -(-threads // self.shared_by)
 
 
 def read_caches(cpu: int = 0, root: Path = ROOT) -> tuple[DataCache, ...]:
-    """The data caches of a CPU, innermost first; empty where the system does not list them.
+    """Return the data caches of a CPU, innermost first; empty where the system does not list them.
 
     Source: Linux Documentation/ABI/testing/sysfs-devices-system-cpu, `cache/index*`.
     """
-    found = []
+    caches = []
     for folder in sorted((root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         level, size = read_int(folder / "level"), read_size(read_system_file(folder / "size") or "")
         if level and size and read_system_file(folder / "type") in ("Data", "Unified", None):
-            shared = parse_cpu_list(read_system_file(folder / "shared_cpu_list") or "")
-            found.append(DataCache(level, size, max(1, len(shared))))
-    return tuple(sorted(found))
+            sharing_cpus = parse_cpu_list(read_system_file(folder / "shared_cpu_list") or "")
+            caches.append(DataCache(level, size, max(1, len(sharing_cpus))))
+    return tuple(sorted(caches))
 
 
 def read_size(text: str) -> int | None:
-    """Bytes of `32K`, `1M`; None of anything else."""
+    """Return the bytes that `32K` or `1M` stands for; None for any other text."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
     return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def rotating_count(input_bytes: int, last_level_cache_bytes: int | None) -> int:
-    """How many inputs make a set of twice the last-level cache, their Python objects counted; at least 2.
+    """Return the number of inputs whose set is twice as large as the last-level cache; at least 2.
 
-    It stays within 256 MiB unless the cache (of 96 MiB if it is unknown) is larger: then it is just larger than that.
+    Their Python objects are counted. The set stays within 256 MiB unless the cache is larger (96 MiB is assumed where
+    its size is unknown): then it is just larger than the cache.
     """
     cache = UNKNOWN_CACHE_BYTES if last_level_cache_bytes is None else last_level_cache_bytes
-    each = input_bytes + OBJECT_BYTES
-    wanted = min(CACHE_MULTIPLE * cache, max(MAX_SET_BYTES, cache + each))
-    return max(2, math.ceil(wanted / each))
+    bytes_per_input = input_bytes + OBJECT_BYTES
+    set_bytes = min(CACHE_MULTIPLE * cache, max(MAX_SET_BYTES, cache + bytes_per_input))
+    return max(2, math.ceil(set_bytes / bytes_per_input))
 
 
 def rotate_feeds(feeds: Feeds, count: int) -> list[Feeds]:
-    """`count` copies of `feeds`, each at its own address; those of an input lie behind one another in one array."""
+    """Return `count` copies of `feeds`, each at its own address; all copies of an input lie in one array, in order."""
     import numpy as np
 
+    shapes = {name: array.shape for name, array in feeds.items()}
     stacked = {name: np.repeat(np.ascontiguousarray(array)[np.newaxis], count, axis=0) for name, array in feeds.items()}
-    return [{name: rows[i : i + 1].reshape(feeds[name].shape) for name, rows in stacked.items()} for i in range(count)]
+    return [{name: stacked[name][i : i + 1].reshape(shape) for name, shape in shapes.items()} for i in range(count)]

@@ -1,7 +1,7 @@
-"""Whether an engine does the work of the model in each call that is timed; asked outside of the timed calls.
+"""Check, outside of the timed calls, that an engine does the work of the model in each call that is timed.
 
-An engine could compute in `bind`, in the first call after it, or for inputs that it has not seen, and hand out in every
-other call what it has. Its outputs are right then, and its times are those of nothing.
+An engine could compute in `bind`, in the first call after it, or only for inputs that it has not seen before, and
+return stored outputs in every other call. Its outputs would be right, but its times would be those of no work at all.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from enginebench.core.warnings import make_warning
 
 Clock = Callable[[], int]
 
-# Rounds of a first look, as many as fit into so many nanoseconds, and at least two: an engine is asked for more only
-# where the least of them is far from what was timed.
+# A first look takes at most ROUNDS rounds, as many as fit into LOOK_NS, and at least two. A second look follows only
+# where the shortest of them is far from the time that was measured.
 ROUNDS = 7
 LEAST_ROUNDS = 2
 LOOK_NS = 50_000_000
-# Half of the work in the wrong place is far from what an honest engine does, and from what the clock can blur: of four
-# engines on a CPU the first call on new inputs took 1.1 to 1.3 times as long as a repeated one of 17 to 230 us.
+# An engine that does half of its work outside of the timed calls is far from an honest one, and further than the clock
+# can blur: of four engines on a CPU the first call on new inputs took 1.1 to 1.3 times as long as a repeated one of 17
+# to 230 us.
 HALF = 0.5
-# An engine is at fault where so many of the rounds of a second look agree: who disturbs it does not keep to its rounds.
+# An engine is at fault where so many rounds of the second look agree: a disturbance from outside does not keep to them.
 SECOND_ROUNDS = 5
 AGREEING = 4
-# How long a round of the second look waits for calls to become short, and how many consecutive short ones end it.
+# How long a round of the second look waits for calls to become short, and how many consecutive short calls end it.
 WAIT_NS = 3_000_000_000
 SHORT_CALLS = 3
-# Below this no difference counts: a clock has its tick, and Python its call.
+# Differences below this do not count: the clock's tick and a Python call take as long.
 TICK_NS = 2_000
-# What an honest `bind` may take: it checks, converts and copies its inputs, to a GPU twice. Of 256 bytes, which take
-# 0.6 us to copy, it took four engines on a CPU 6 to 11 us.
+# What an honest `bind` may take: it checks, converts and copies its inputs, to a GPU twice. With inputs of 256 bytes,
+# which take 0.6 us to copy, `bind` took 6 to 11 us in four engines on a CPU.
 BIND_COPIES = 20
 BIND_NS = 50_000
 
@@ -43,23 +44,23 @@ BIND_NS = 50_000
 def find_skipped_work(
     engine: Engine, feeds: Feeds, timed_ns: float, *, waits: bool = False, clock: Clock = time.perf_counter_ns
 ) -> list[ResultWarning]:
-    """Return a warning for work that is done elsewhere than in the timed calls; none where all is as it should be.
+    """Return a warning for each kind of work that is done outside of the timed calls; an empty list if there is none.
 
     Args:
-        feeds: those that were timed; they are changed by turning their values round, and bound again at the end.
+        feeds: those that were timed; new inputs are made by rotating their values, and `feeds` are bound at the end.
         timed_ns: the median of the timed calls.
-        waits: work of `bind` may go on after it, as a copy to a GPU does; it is over when outputs are fetched.
+        waits: the work of `bind` may go on after it returns, like a copy to a GPU; fetching outputs waits for it.
     """
     unseen = _make_unseen(feeds)
     bind_ns, first_ns = _time_first_calls(engine, unseen, waits, clock)
-    found = []
+    warnings = []
     allowed_ns = BIND_NS + BIND_COPIES * _time_copies(feeds, clock)
     if bind_ns - allowed_ns > HALF * (bind_ns + timed_ns):
-        found.append(make_warning("implausible_time.bind", bind_ms=bind_ns / 1e6, run_ms=timed_ns / 1e6))
+        warnings.append(make_warning("implausible_time.bind", bind_ms=bind_ns / 1e6, run_ms=timed_ns / 1e6))
     if timed_ns < HALF * (first_ns - TICK_NS):
-        found += _look_again(engine, unseen, feeds, waits, clock)
+        warnings += _look_again(engine, unseen, feeds, waits, clock)
     engine.bind(feeds)
-    return found
+    return warnings
 
 
 def _make_unseen(feeds: Feeds) -> Iterator[Feeds]:
@@ -69,7 +70,7 @@ def _make_unseen(feeds: Feeds) -> Iterator[Feeds]:
 
 
 def _time_first_calls(engine: Engine, unseen: Iterator[Feeds], waits: bool, clock: Clock) -> tuple[int, int]:
-    """Return the least nanoseconds of a `bind` of new inputs and of the call after it."""
+    """Return the shortest time, in ns, of a `bind` of new inputs, and that of the call after it."""
     rounds: list[tuple[int, int]] = []
     while len(rounds) < LEAST_ROUNDS or (len(rounds) < ROUNDS and sum(map(sum, rounds)) < LOOK_NS):
         rounds.append(_time_first_call(engine, next(unseen), waits, clock))
@@ -94,7 +95,7 @@ def _time_call(engine: Engine, clock: Clock) -> int:
 
 
 def _time_copies(feeds: Feeds, clock: Clock) -> int:
-    """Return the least nanoseconds of a plain copy of the inputs."""
+    """Return the shortest time, in ns, of a plain copy of the inputs."""
     times = []
     for _ in range(ROUNDS):
         begin = clock()
@@ -112,8 +113,8 @@ def _look_again(
 ) -> Sequence[ResultWarning]:
     """Compare calls on new inputs with calls on the same inputs, once these are as short as they become.
 
-    Both are made after a copy of as many bytes as `bind` takes, and a fetch: what a `bind` does to the caches, and to
-    threads that wait, makes an honest call longer as well.
+    A copy of as many bytes as `bind` takes, and a fetch, come before both: the effect of `bind` on the caches and on
+    waiting threads makes an honest call longer as well.
     """
     firsts, repeats, agreeing = [], [], 0
     for turn in range(SECOND_ROUNDS):

@@ -27,20 +27,21 @@ Clock = Callable[[], int]
 Reader = tuple[Callable[[], int], "array[int]"]
 Readings: TypeAlias = dict[str, "array[int]"]
 
-# Calls of a chunk are planned from the calls before it; growing by at most this factor, a wrong guess costs at
-# most ten times what was seen, not the whole time limit.
+# The calls of a chunk are planned from the calls before it. They grow by at most this factor, so that a wrong guess
+# costs at most ten times the time spent so far, not the whole time limit.
 MAX_GROWTH = 10
 
 # Blocks are planned this much longer than they must be, so that few of them need a second chunk to fill up.
 PLAN_MARGIN = 1.05
 
-# What happens between blocks leaves the caches to others: on a model of 1.3 ms the first three calls of a block were
-# measured 12, 5 and 2 % slower, and with 75 calls a block they would be its p99. So they are run untimed, as long as
-# that takes 10 ms at most; a call that is longer than that hides the 0.2 ms that the caches need.
+# The work between blocks evicts the engine's data from the caches: on a model of 1.3 ms the first three calls of a
+# block were measured 12, 5 and 2 % slower, and with 75 calls a block they would be its p99. So they are run untimed, as
+# long as that takes 10 ms at most; in a call that is longer than that, the 0.2 ms that the caches need do not show.
 RESUME_CALLS = 3
 RESUME_NS = 10_000_000
 
-# Of a run and the two fetches after it: enough that one of them was not disturbed; a long one is sure without.
+# Rounds of a run and the two fetches after it: enough that one of them is undisturbed. Of long calls fewer do, because
+# a disturbance is small beside them.
 LEFT_CALLS = 7
 LEFT_NS = 50_000_000
 
@@ -60,21 +61,22 @@ def measure_engine(
     trial: int = 0,
     order: int = 0,
 ) -> Measurement:
-    """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
+    """Measure the raw latencies of `engine`, in blocks, until the stopping rule of `spec` ends it.
 
     Scope `compute` times `run` on the first of `feeds`, bound before; scope `io` times `bind + run + fetch`, each
-    call on the next of `feeds`, round and round. Scope `pipelined` has a batch on its way in each engine, each of the
-    next of `feeds`: a sample lasts from the start of the copy in until the outputs are on the host, a block from one
-    completion to another, and the batches at both ends of a chunk leave no sample. With cache `cold` the engine flushes
-    its device's cache before each call, untimed. No garbage is collected while it runs. Blocks of short calls begin
-    with up to three that leave no sample (`untimed_calls`), because the bookkeeping before them took their caches.
+    call on the next of `feeds`, starting over at the end. Scope `pipelined` keeps a batch in flight in each engine,
+    each made of the next of `feeds`: a sample lasts from the start of the copy in until the outputs are on the host, a
+    block from one completion to another, and the batches at both ends of a chunk leave no sample. With cache `cold` the
+    engine flushes its device's cache before each call, untimed. Garbage collection is off meanwhile. Blocks of short
+    calls begin with up to three that leave no sample (`untimed_calls`), because the bookkeeping before them has evicted
+    their data from the caches.
 
     Args:
-        engine: a loaded engine; if it is a `DeviceClock`, and for scope `io` a `CopyClock`, its own times are read
-            after each timed call.
+        engine: a loaded engine; the times of a `DeviceClock`, and for scope `io` of a `CopyClock`, are read after each
+            timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
-        others: engines alike, in scope `pipelined` as many as may have a batch on its way beside the one of `engine`.
-        read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
+        others: further engines of the same kind for scope `pipelined`, one for each further batch in flight.
+        read_clock_mhz: reads the device's clock; warm-up also waits for it to become steady.
     """
     engines = (engine, *others)
     _check_request(engines, feeds, spec)
@@ -113,7 +115,7 @@ def measure_engine(
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
-    """Within it no garbage is collected and nothing that exists now is looked at; afterwards all is as before."""
+    """Switch garbage collection off and freeze all objects that exist; restore the state before at the end."""
     was_enabled, had_frozen = gc.isenabled(), holds_frozen()
     gc.collect()
     gc.freeze()
@@ -121,21 +123,22 @@ def paused_gc() -> Iterator[None]:
     try:
         yield
     finally:
-        if not had_frozen:  # what the caller froze cannot be told apart from what was frozen here
+        if not had_frozen:  # objects that the caller froze could not be kept apart from those frozen here
             gc.unfreeze()
         if was_enabled:
             gc.enable()
 
 
 def holds_frozen() -> bool:
-    """Whether something is frozen already. Python walks all of it to tell how much: 10 ms for a million objects."""
+    """Return whether objects are frozen. Python counts them one by one: 10 ms for a million."""
     return gc.get_freeze_count() > 0
 
 
 def measure_left(engine: Engine, clock: Clock = time.perf_counter_ns) -> float:
-    """The part of an engine's work that `run` leaves to the fetch after it, 0 to 1: a second fetch has none of it.
+    """Return the fraction (0 to 1) of an engine's work that `run` leaves to the fetch after it.
 
-    The engine has its inputs. The least times of a few calls are compared, so that a disturbance hides nothing.
+    A second fetch has none of that work left, so the difference of the two is its time. The engine's inputs are bound.
+    The shortest times of a few calls are compared, so that a disturbance hides nothing.
     """
     rounds: list[list[int]] = []
     while len(rounds) < LEFT_CALLS and sum(map(sum, rounds)) < LEFT_NS:
@@ -153,9 +156,9 @@ def measure_left(engine: Engine, clock: Clock = time.perf_counter_ns) -> float:
 def measure_call_overhead(
     scope: Scope = "compute", clock: Clock = time.perf_counter_ns, engine: object = None
 ) -> float:
-    """Median nanoseconds that the loop reports for an engine whose methods do nothing.
+    """Return the median time, in ns, that the loop reports for an engine whose methods do nothing.
 
-    With an `engine` that is an `EmptyCall`, for one whose `run` goes into that engine's extension and comes back.
+    With an `engine` that is an `EmptyCall`, `run` goes into that engine's extension and comes back.
     """
     nothing = _Nothing()
     if isinstance(engine, EmptyCall):
@@ -165,7 +168,7 @@ def measure_call_overhead(
 
 
 class _Chunk(Struct, frozen=True):
-    """Samples in order, and how long the host took for them altogether."""
+    """Samples in order, and the time that the host took for all of them."""
 
     latency_ns: array[int]
     readings: Readings  # field of Measurement -> one value a call
@@ -173,7 +176,7 @@ class _Chunk(Struct, frozen=True):
 
 
 class _Caller:
-    """Times so many calls of an engine's scope, and plans how many fit into a time."""
+    """Times a number of calls in an engine's scope, and plans how many calls fit into a duration."""
 
     def __init__(
         self,
@@ -187,7 +190,7 @@ class _Caller:
         self._engine, self._scope, self._clock, self._flush = engine, scope, clock, flush
         self._flying = flying
         self._run = engine.run
-        # What the engine can say of a call that is over, by the field of Measurement that keeps it.
+        # What the engine can measure of the latest call, by the field of Measurement that keeps it.
         self._meters: dict[str, Callable[[], int]] = {}
         if scope != "pipelined" and isinstance(engine, DeviceClock):
             self._meters |= {"device_ns": engine.last_device_ns, "enqueue_ns": engine.last_enqueue_ns}
@@ -200,24 +203,27 @@ class _Caller:
         self.untimed_calls = 0
 
     def resume(self) -> None:
-        """Brings the caches back by a few calls that leave no sample; none before the very first call."""
+        """Warm the caches again with a few calls that leave no sample; with none before the very first call."""
         calls = min(RESUME_CALLS, int(RESUME_NS / self._ns_per_call)) if self._calls_seen and not self._flying else 0
         self._time(calls, _make_array(calls), ())
         self.untimed_calls += calls
 
     def fill(self, min_ns: int, min_calls: int = 1, calls_left: int | None = None) -> _Chunk:
-        """Samples of at least `min_ns`, of `min_calls` where a block has room, never of more than `calls_left`."""
+        """Return samples for at least `min_ns`, never more than `calls_left`.
+
+        There are at least `min_calls` of them, unless these take longer than a block.
+        """
         filled = self.time_calls(self._plan(min_ns, calls_left))
         while filled.duration_ns < min_ns or (len(filled.latency_ns) < min_calls and filled.duration_ns < BLOCK_NS):
-            left = None if calls_left is None else calls_left - len(filled.latency_ns)
-            if left == 0:
+            remaining_calls = None if calls_left is None else calls_left - len(filled.latency_ns)
+            if remaining_calls == 0:
                 break
-            wanted = self._plan(min_ns - filled.duration_ns, left)
-            filled = _join_chunks(filled, self.time_calls(wanted))
+            calls = self._plan(min_ns - filled.duration_ns, remaining_calls)
+            filled = _join_chunks(filled, self.time_calls(calls))
         return filled
 
     def time_calls(self, calls: int) -> _Chunk:
-        """The samples of exactly `calls` calls; every array is made, and touched, before the first of them."""
+        """Return the samples of exactly `calls` calls; every array is made, and touched, before the first of them."""
         latency_ns = _make_array(calls)
         readings = {name: _make_array(calls) for name in self._meters}
         readers = tuple((read, readings[name]) for name, read in self._meters.items())
@@ -233,9 +239,9 @@ class _Caller:
         return _Chunk(latency_ns, readings, duration_ns)
 
     def _plan(self, remaining_ns: int, calls_left: int | None) -> int:
-        wanted = math.ceil(remaining_ns * PLAN_MARGIN / self._ns_per_call)
-        wanted = max(1, min(wanted, MAX_GROWTH * self._calls_seen))
-        return wanted if calls_left is None else min(wanted, calls_left)
+        calls = math.ceil(remaining_ns * PLAN_MARGIN / self._ns_per_call)
+        calls = max(1, min(calls, MAX_GROWTH * self._calls_seen))
+        return calls if calls_left is None else min(calls, calls_left)
 
     def _time(self, calls: int, latency_ns: array[int], readers: tuple[Reader, ...]) -> None:
         engine = self._engine
@@ -254,7 +260,7 @@ class _Caller:
 
 
 class _Nothing:
-    """An engine that does nothing, and in order: what is left is the loop."""
+    """An engine that does nothing, so that its times are those of the loop."""
 
     def bind(self, feeds: Feeds) -> None: ...
     def run(self) -> None: ...
@@ -309,37 +315,37 @@ def _make_array(calls: int) -> array[int]:
 
 
 def check_slots(engines: Sequence[Overlapping], feeds: Feeds, alone: Engine) -> None:
-    """Checks that engines, all with a batch on its way, answer as `alone` does, to a hundredth of the largest value."""
+    """Check that `engines`, each with a batch in flight, give the outputs of `alone`, to 1% of the largest value."""
     depth = len(engines)
     inputs = [{name: np.roll(array, turn) for name, array in feeds.items()} for turn in range(2 * depth)]
-    answers: list[Mapping[str, Array]] = []
-    for turn, one in enumerate(inputs):
+    outputs: list[Mapping[str, Array]] = []
+    for turn, feeds_of_turn in enumerate(inputs):
         engine = engines[turn % depth]
         if turn >= depth:
-            answers.append(engine.finish()[0])
-        engine.begin((one,))
-    answers += [engine.finish()[0] for engine in engines]
-    for turn, (one, answer) in enumerate(zip(inputs, answers, strict=True)):
-        alone.bind(one)
+            outputs.append(engine.finish()[0])
+        engine.begin((feeds_of_turn,))
+    outputs += [engine.finish()[0] for engine in engines]
+    for turn, (feeds_of_turn, slot_outputs) in enumerate(zip(inputs, outputs, strict=True)):
+        alone.bind(feeds_of_turn)
         alone.run()
         for name, expected in alone.fetch().items():
-            if not _is_alike(answer[name], expected):
+            if not _is_alike(slot_outputs[name], expected):
                 raise MeasurementError(
                     f"scope pipelined: output {name!r} of batch {turn} in slot {turn % depth} is not what the "
                     "engine computes for the same input alone. Time it with --scope compute or io, and report this"
                 )
 
 
-def _is_alike(found: Array, expected: Array) -> bool:
-    if found.shape != expected.shape:
+def _is_alike(actual: Array, expected: Array) -> bool:
+    if actual.shape != expected.shape:
         return False
     if expected.dtype.kind != "f":
-        return bool(np.array_equal(found, expected))
-    known = np.abs(expected[np.isfinite(expected)], dtype=np.float64)
-    return bool(np.allclose(found, expected, rtol=0, atol=0.01 * float(known.max(initial=0.0)), equal_nan=True))
+        return bool(np.array_equal(actual, expected))
+    magnitudes = np.abs(expected[np.isfinite(expected)], dtype=np.float64)
+    return bool(np.allclose(actual, expected, rtol=0, atol=0.01 * float(magnitudes.max(initial=0.0)), equal_nan=True))
 
 
-# The hot path. A Python int lives for one turn and comes from the interpreter's free list; nothing else is made.
+# The hot path. It allocates nothing but Python ints, which live for one turn and come from the interpreter's free list.
 
 
 def _time_compute(calls: int, run: RunCall, clock: Clock, latency_ns: array[int], readers: tuple[Reader, ...]) -> None:
@@ -348,8 +354,8 @@ def _time_compute(calls: int, run: RunCall, clock: Clock, latency_ns: array[int]
         run()
         latency_ns[i] = clock() - begin
         if readers:
-            for read, seen in readers:
-                seen[i] = read()
+            for read, values in readers:
+                values[i] = read()
 
 
 def _time_io(
@@ -369,31 +375,31 @@ def _time_io(
         fetch()
         latency_ns[i] = clock() - begin
         if readers:
-            for read, seen in readers:
-                seen[i] = read()
+            for read, values in readers:
+                values[i] = read()
 
 
 def _time_pipelined(
     calls: int, feeds: Iterator[Feeds], engines: Sequence[Overlapping | _Nothing], clock: Clock, latency_ns: array[int]
 ) -> int:
-    """Nanoseconds from the completion before the first sample to that of the last; all engines always have a batch."""
+    """Return the ns from the completion before the first sample to that of the last; every engine is always busy."""
     begins, finishes = [one.begin for one in engines], [one.finish for one in engines]
     depth = len(engines)
     begun = _make_array(depth)
-    for place, begin in enumerate(begins):
-        begun[place] = clock()
+    for slot, begin in enumerate(begins):
+        begun[slot] = clock()
         begin((next(feeds),))
     first = now = 0
     for i in range(-depth, calls):
-        place = i % depth
-        finishes[place]()
+        slot = i % depth
+        finishes[slot]()
         now = clock()
         if i >= 0:
-            latency_ns[i] = now - begun[place]
+            latency_ns[i] = now - begun[slot]
         else:
             first = now
-        begun[place] = clock()
-        begins[place]((next(feeds),))
+        begun[slot] = clock()
+        begins[slot]((next(feeds),))
     for finish in finishes:
         finish()
     return now - first
@@ -412,5 +418,5 @@ def _time_cold(
         begin = clock()
         call()
         latency_ns[i] = clock() - begin
-        for read, seen in readers:
-            seen[i] = read()
+        for read, values in readers:
+            values[i] = read()

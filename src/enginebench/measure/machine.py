@@ -1,4 +1,4 @@
-"""Where it ran: everything about a machine that affects a latency, and nothing that names its owner."""
+"""Describe the machine: everything about it that affects a latency, and nothing that identifies its owner."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def describe_gpus() -> tuple[Gpu, ...]:
-    """Every GPU that NVML names; without NVML, as on a Jetson, the first by CUDA's driver; empty without both."""
+    """Return every GPU that NVML lists; without NVML (on a Jetson) the first of CUDA's driver; empty without both."""
     try:
         import pynvml
 
@@ -48,11 +48,11 @@ def describe_gpus() -> tuple[Gpu, ...]:
     except Exception:
         return ()
     finally:
-        _ask(pynvml.nvmlShutdown)
+        _query(pynvml.nvmlShutdown)
 
 
 def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
-    """Model, L4T release and power mode of a Jetson; None on any other machine."""
+    """Return model, L4T release and power mode of a Jetson; None on any other machine."""
     model = read_system_file(root / "proc/device-tree/model") or ""
     if "jetson" not in model.lower():
         return None
@@ -61,8 +61,8 @@ def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
     status = re.search(r"pmode:0*(\d+)", read_system_file(root / "var/lib/nvpmodel/status") or "")
     names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_system_file(root / "etc/nvpmodel.conf") or ""))
     mode = status[1] if status else ""
-    found = {"model": model, "l4t": release, "power_mode": f"{names[mode]} ({mode})" if mode in names else mode}
-    return {name: value for name, value in found.items() if value}
+    facts = {"model": model, "l4t": release, "power_mode": f"{names[mode]} ({mode})" if mode in names else mode}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _describe_gpu(nvml: Any, index: int) -> Gpu:
@@ -70,22 +70,22 @@ def _describe_gpu(nvml: Any, index: int) -> Gpu:
         return text.decode(errors="replace") if isinstance(text, bytes) else text
 
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    limit_mw = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    limit_mw = _query(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     return Gpu(
         index=index,
         name=decode(nvml.nvmlDeviceGetName(handle)),
         driver=decode(nvml.nvmlSystemGetDriverVersion()),
-        memory_bytes=_ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)) or 0,
-        sm_clock_max_mhz=_ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
-        memory_clock_max_mhz=_ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM))),
+        memory_bytes=_query(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)) or 0,
+        sm_clock_max_mhz=_query(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
+        memory_clock_max_mhz=_query(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM))),
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
     )
 
 
-def _ask(question: Callable[[], T]) -> T | None:
+def _query(read: Callable[[], T]) -> T | None:
     try:
-        return question()
-    except Exception:  # integrated and virtual GPUs support only some of the questions
+        return read()
+    except Exception:  # integrated and virtual GPUs support only some of the queries
         return None
 
 
@@ -96,7 +96,7 @@ FLAGS = (
     *("asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
 )
 
-# Packages whose version can change a number or an answer.
+# Packages whose version can change a time or an output.
 PACKAGES = (
     "numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime",
     "onnxruntime-gpu", "onnxruntime-ep-openvino", "onnxruntime-ep-nv-tensorrt-rtx-cu13", "openvino", "nncf",
@@ -123,7 +123,7 @@ MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
 
 
 def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None) -> Machine:
-    """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that."""
+    """Describe this machine, its limits and its versions. What cannot be read is None; nothing is raised."""
     cpus = read_allowed_cpus() if allowed is None else tuple(allowed)
     has_proc = (root / "proc/cpuinfo").exists()
     machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)
@@ -132,12 +132,12 @@ def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None)
 
 @cache
 def read_instructions() -> frozenset[str]:
-    """The instruction sets of this CPU that kernels are chosen by."""
+    """Return the instruction sets of this CPU by which engines choose their kernels."""
     return frozenset(describe_machine().cpu_flags)
 
 
 def peak_memory_bytes() -> int | None:
-    """The largest resident memory of this process so far; None where the system does not say.
+    """Return the peak resident memory of this process, in bytes; None where the system does not report it.
 
     On Linux not `ru_maxrss`: that figure survives exec, so a small child of a large parent would show the parent's.
     """
@@ -152,17 +152,17 @@ def peak_memory_bytes() -> int | None:
 
 
 def read_package_versions() -> dict[str, str]:
-    """Installed versions of Python, EngineBench and every package that can change a number; imports none of them."""
+    """Return the versions of Python, EngineBench and each package that can change a result, without importing any."""
     versions = {"python": platform.python_version(), "enginebench": enginebench.__version__}
     for package in PACKAGES:
         try:
-            found = metadata.distribution(package)
+            distribution = metadata.distribution(package)
         except metadata.PackageNotFoundError:
             continue
-        # In the head of its METADATA: `Distribution.version` parses all of it, long descriptions included.
-        head = (found.read_text("METADATA") or "").partition("\n\n")[0]
+        # Read from the head of METADATA: `Distribution.version` parses all of it, long descriptions included.
+        head = (distribution.read_text("METADATA") or "").partition("\n\n")[0]
         match = re.search(r"^Version: *(\S+)", head, re.MULTILINE)
-        versions[package] = match[1] if match else found.version
+        versions[package] = match[1] if match else distribution.version
     return versions
 
 
@@ -203,9 +203,11 @@ def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
     )
 
 
-def _describe_macos(cpus: tuple[int, ...], ask: Callable[[Sequence[str]], dict[str, str]] | None = None) -> Machine:
-    """A machine without /proc: what sysctl, psutil and the standard library say."""
-    facts = (ask or _ask_sysctl)(("machdep.cpu.brand_string", *MACOS_FLAGS, *MACOS_CACHES))
+def _describe_macos(
+    cpus: tuple[int, ...], read_sysctl: Callable[[Sequence[str]], dict[str, str]] | None = None
+) -> Machine:
+    """Describe a machine without /proc by what sysctl, psutil and the standard library report."""
+    facts = (read_sysctl or _read_sysctl)(("machdep.cpu.brand_string", *MACOS_FLAGS, *MACOS_CACHES))
     caches = [int(facts[name]) for name in MACOS_CACHES if facts.get(name, "0") not in ("", "0")]
     physical = psutil.cpu_count(logical=False) or len(cpus)
     return Machine(
@@ -231,14 +233,13 @@ def _describe_macos(cpus: tuple[int, ...], ask: Callable[[Sequence[str]], dict[s
     )
 
 
-def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
-    """Answers of sysctl by name; those that it does not know are left out."""
+def _read_sysctl(names: Sequence[str]) -> dict[str, str]:
+    """Return sysctl's values by name, without the names that it does not know."""
     try:
         done = subprocess.run(["sysctl", *names], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):
         return {}
-    found = done.stdout.decode("utf-8", "replace")
-    pairs = (line.partition(":") for line in found.splitlines())
+    pairs = (line.partition(":") for line in done.stdout.decode("utf-8", "replace").splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -266,7 +267,7 @@ def _read_cpu_model(info: str, root: Path) -> str:
 
 
 def _read_virtual(info: str, root: Path) -> str | None:
-    """Hypervisor and container, as far as either shows itself; None where neither does."""
+    """Return the hypervisor and the container that this system shows to run in; None if it shows neither."""
     kinds = []
     if re.search(r"^flags\s*:.*\bhypervisor\b", info, re.MULTILINE) or (root / "sys/hypervisor/type").exists():
         maker = read_system_file(root / "sys/hypervisor/type") or read_system_file(root / "sys/class/dmi/id/sys_vendor")
@@ -280,5 +281,5 @@ def _read_virtual(info: str, root: Path) -> str | None:
         "kubernetes": "kubepods" in groups,
         "lxc": "/lxc" in groups,
     }
-    kinds += [f"container ({name})" for name, seen in signs.items() if seen]
+    kinds += [f"container ({name})" for name, present in signs.items() if present]
     return ", ".join(kinds) or None

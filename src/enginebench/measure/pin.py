@@ -1,4 +1,4 @@
-"""How many CPUs an engine runs on, and which."""
+"""Choose the number of CPUs that an engine runs on, and which CPUs, and bind the process to them."""
 
 import os
 from collections.abc import Collection
@@ -13,7 +13,7 @@ SMALL_CORE_SHARE = 0.8
 
 
 def default_threads(*, root: Path = ROOT, allowed: Collection[int] | None = None) -> int:
-    """Threads for every engine: physical cores in the affinity mask, within the container's quota; at least 1.
+    """Return the threads for every engine: physical cores in the affinity mask, within the container's quota, or 1.
 
     Two threads on one core share its arithmetic units, so a second one seldom helps and always adds noise.
     """
@@ -23,25 +23,25 @@ def default_threads(*, root: Path = ROOT, allowed: Collection[int] | None = None
 
 
 def choose_cpus(threads: int, allowed: Collection[int], root: Path = ROOT) -> tuple[int, ...]:
-    """The CPUs for `threads` threads: the last ones, large cores before small, whole cores before their siblings.
+    """Return the CPUs for `threads` threads: the last ones, large cores before small, cores before their siblings.
 
-    The last, because interrupts and everybody else gather on the first. All of `allowed` where it has fewer.
+    The last ones, because interrupts and other processes gather on the first. All of `allowed` where it has fewer.
     """
     cores = group_cores(allowed, root)
     strongest = max((read_capacity(core[0], root) or 0 for core in cores), default=0)
 
-    def rank(place: tuple[int, int]) -> tuple[bool, int, int]:
-        core, sibling = place
+    def rank(position: tuple[int, int]) -> tuple[bool, int, int]:
+        core, sibling = position
         capacity = read_capacity(cores[core][0], root)
         return capacity is not None and capacity < SMALL_CORE_SHARE * strongest, sibling, -core
 
-    places = [(core, sibling) for core in range(len(cores)) for sibling in range(len(cores[core]))]
-    chosen = sorted(places, key=rank)[:threads]
+    positions = [(core, sibling) for core in range(len(cores)) for sibling in range(len(cores[core]))]
+    chosen = sorted(positions, key=rank)[:threads]
     return tuple(sorted(cores[core][sibling] for core, sibling in chosen))
 
 
 def pin_process(threads: int) -> tuple[int, ...] | None:
-    """The CPUs to which every thread of this process is now bound; None where the system cannot do that (macOS).
+    """Bind every thread of this process to CPUs and return these; None where the system cannot do that (macOS).
 
     Threads that are started later inherit it, so an engine loaded afterwards stays on these CPUs.
     """
@@ -51,7 +51,7 @@ def pin_process(threads: int) -> tuple[int, ...] | None:
 
 
 def pin_to(cpus: tuple[int, ...]) -> tuple[int, ...] | None:
-    """As `pin_process`, to these CPUs."""
+    """Bind every thread of this process to `cpus`, like `pin_process`."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     try:
@@ -59,7 +59,7 @@ def pin_to(cpus: tuple[int, ...]) -> tuple[int, ...] | None:
     except OSError:
         return None  # forbidden in some sandboxes; the caller records that nothing is pinned
     for task in Path("/proc/self/task").glob("*"):
-        with suppress(OSError, ValueError):  # a thread may end while we look at it
+        with suppress(OSError, ValueError):  # a thread may end meanwhile
             os.sched_setaffinity(int(task.name), cpus)
     return cpus
 
@@ -67,9 +67,10 @@ def pin_to(cpus: tuple[int, ...]) -> tuple[int, ...] | None:
 def share_cpus(
     threads: int, share: float = 0.0, allowed: Collection[int] | None = None, root: Path = ROOT
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(CPUs of an engine, CPUs of what feeds it): a whole core for the latter if one is to spare, else all for both.
+    """Return (CPUs of an engine, CPUs of the process that feeds it).
 
-    With a `share` of the cores, that many are to spare, and the engine gets the rest for its threads.
+    The latter gets a whole core if the engine's threads leave one, else both get all CPUs. With a `share`, it gets
+    that fraction of the cores, and the engine's threads are cut to the rest.
     """
     cpus = tuple(sorted(read_allowed_cpus() if allowed is None else allowed))
     cores = group_cores(cpus, root)
@@ -82,5 +83,5 @@ def share_cpus(
 
 
 def count_stream_threads(streams: int) -> int:
-    """Threads of each stream where none are named: all cores but that of the generator of requests."""
+    """Return the default threads of each of `streams`: all cores but that of the generator of requests."""
     return max(1, (default_threads() - 1) // streams)

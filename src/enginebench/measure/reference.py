@@ -1,4 +1,4 @@
-"""A fixed piece of work that tells whether runs made at different times can be compared."""
+"""A fixed piece of work, timed in every trial, by which runs made at different times are known to be comparable."""
 
 import time
 from collections.abc import Callable
@@ -12,13 +12,14 @@ VECTOR_ROUNDS = 500
 
 
 def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns) -> list[int]:
-    """Nanoseconds of `repeats` runs of the reference kernel, after one that is not timed.
+    """Return the times, in ns, of `repeats` runs of the reference kernel, after one that is not timed.
 
-    The kernel multiplies and adds fixed float32 vectors, as wide as NumPy can on this CPU. It runs on one thread,
-    touches no memory beyond the core's first-level cache, and gives the same result everywhere. It is meant to follow
-    what changes an engine's speed from outside: the clock, and the share of the core's arithmetic that a hidden
-    sibling takes; it does not follow memory bandwidth. At half this length it went with the times of mobilenet_v3_small
-    (correlation of the logarithms 0.69 to 0.75, n = 120). NumPy does the work: it compares runs of one environment.
+    The kernel multiplies and adds fixed float32 vectors, with the widest instructions that NumPy has on this CPU. It
+    runs on one thread, touches no memory beyond the core's first-level cache, and gives the same result everywhere. It
+    is meant to follow what changes an engine's speed from outside: the clock, and the part of the core's arithmetic
+    that a hidden sibling takes; it does not follow memory bandwidth. At half this length its times correlated with
+    those of mobilenet_v3_small (0.69 to 0.75 between the logarithms, n = 120). Since NumPy does the work, only runs of
+    one environment can be compared by it.
     """
     kernel, times = _make_kernel(), list[int]()
     kernel()

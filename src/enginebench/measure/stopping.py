@@ -1,4 +1,4 @@
-"""When warm-up is over, and when enough has been timed: rules that see medians and durations, and read no clock."""
+"""Rules for the end of warm-up and of timing; they are given medians and durations, and read no clock."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Protocol
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec, StopRule
 
-# The scheduler's time slice is 3 to 4 ms and /proc/stat counts in 10 ms: a block must hold many of both for its
-# median, and its share of foreign CPU, to mean something.
+# The scheduler's time slice is 3 to 4 ms and /proc/stat counts in steps of 10 ms: a block must hold many of both for
+# its median, and its figure of foreign CPU, to mean something.
 BLOCK_NS = 100_000_000
 
 # Fewer give Student's t so few degrees of freedom that the interval's own width is a guess (+-24 % at ten).
@@ -16,15 +16,15 @@ MIN_BLOCKS = 10
 
 # Full relative width of the 95% interval. Processes are the unit of every verdict and differ by about 1 %; at
 # 2 % full width one process median carries a standard error of 0.44 %, which widens the spread between processes
-# by a tenth (sqrt(1 + 0.44^2) = 1.09). More samples in one process would buy nothing that can be seen.
+# by a tenth (sqrt(1 + 0.44^2) = 1.09). More samples in one process would gain nothing visible.
 MAX_RELATIVE_WIDTH = 0.02
 
-# An engine of 2 us gives half a million samples a second: a million pins p99.99 down, and is 5 MB of JSON for each
-# of ten processes in a row's file.
+# An engine of 2 us gives half a million samples a second: a million is enough for p99.99, and is 5 MB of JSON for each
+# of ten trials in the file of a configuration.
 MAX_SAMPLES = 1_000_000
 
-# Warm-up is judged by windows: long enough that one interrupt does not decide a median, short enough that an
-# engine of a few microseconds is ready in tens of milliseconds. Calls of 100 ms and more are windows by themselves.
+# Warm-up is assessed in windows: long enough that one interrupt does not decide a median, short enough that an
+# engine of a few microseconds is ready in tens of milliseconds. A call of 100 ms or more is a window by itself.
 WINDOW_NS = 10_000_000
 WINDOW_CALLS = 3
 WINDOWS_COMPARED = 3
@@ -37,9 +37,9 @@ _NS = 1_000_000_000
 
 
 class StoppingRule(Protocol):
-    """Asked after each block whether to go on."""
+    """Decides after each block whether to go on."""
 
-    def calls_left(self) -> int | None: ...  # how many samples may still be taken; None where time decides
+    def calls_left(self) -> int | None: ...  # the number of samples that may still be taken; None where time decides
     def add_block(self, calls: int, median_ns: float, duration_ns: int) -> None: ...
     def decide(self) -> StopRule | None: ...  # the rule that ended the measurement, or None to go on
 
@@ -98,17 +98,17 @@ class SettledRule:
 
 
 class WarmupRule:
-    """Tells when latencies have settled: the latest three windows agree with the three before.
+    """Ends warm-up when latencies have settled: the latest three windows agree with the three before.
 
-    A window is at least 10 ms, and at least three calls unless these take 100 ms; its median stands for it. Settled
-    means that the middle of the newest three windows differs by at most 2 % from the middle of the three before;
-    middles, so that one disturbed window decides nothing. Where a device's clock is known, it must agree in the same
-    way: latencies also stand still at a clock that is about to rise. Warm-up ends after as long as may be timed, or
-    after exactly `calls` calls where that is given. Of calls so long that six of them do not fit, as many as there are
-    decide whether it had settled.
+    A window is at least 10 ms, and at least three calls unless these take 100 ms; it counts by its median. Settled
+    means that the median of the newest three windows differs by at most 2 % from that of the three before; medians, so
+    that one disturbed window decides nothing. Where a device's clock is known, it must agree in the same way: latencies
+    are also steady at a clock that is about to rise. Warm-up ends at the time limit of the timing at the latest, or
+    after exactly `calls` calls where that is given. Of calls so long that six windows do not fit, those that there are
+    decide whether latencies had settled.
 
     Args:
-        calls: exactly so many calls; None until settled.
+        calls: the exact number of calls; None: until settled.
     """
 
     def __init__(self, calls: int | None, time_limit_s: float) -> None:
@@ -123,7 +123,7 @@ class WarmupRule:
 
     @property
     def settled(self) -> bool | None:
-        """Whether latencies settled; None where the number of calls was fixed."""
+        """Return whether latencies settled; None where the number of calls was fixed."""
         return None if self._fixed is not None else self._windows_agree(len(self._medians) // 2)
 
     def calls_left(self) -> int | None:
@@ -147,7 +147,7 @@ class WarmupRule:
 
 
 def _agree(values: Sequence[float], n: int) -> bool:
-    """Whether the middle of the newest `n` is within the tolerance of the middle of as many before."""
+    """Return whether the median of the newest `n` values is within the tolerance of that of the `n` before."""
     if not 0 < 2 * n <= len(values):
         return False
     older, newer = (sorted(part)[n // 2] for part in (values[-2 * n : -n], values[-n:]))
@@ -159,14 +159,14 @@ def make_stopping_rule(spec: MeasureSpec) -> StoppingRule:
 
 
 def relative_width(values: Sequence[float]) -> float:
-    """Full width of the 95 % Student-t interval of the mean, as a share of the mean; 0 where all are equal."""
+    """Return the full width of the 95 % Student-t interval of the mean, relative to the mean; 0 if all are equal."""
     n, mean = len(values), math.fsum(values) / len(values)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     return 2 * student_t_975(n - 1) * deviation / math.sqrt(n) / mean if deviation else 0.0
 
 
 def student_t_975(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t; within 0.2 % from four degrees of freedom up.
+    """Return the 97.5 % quantile of Student's t; within 0.2 % from four degrees of freedom up.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5. Written out here because importing
     scipy into every timed process costs more than the formula.

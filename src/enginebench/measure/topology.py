@@ -1,6 +1,6 @@
-"""Which CPUs there are, which of them are one core, and how many a container grants.
+"""The CPUs of this machine, the cores that they belong to, and the limits of a container.
 
-Every reader takes the file-system root under which proc and sys lie, answers None where the system does not say,
+Every reader takes the file-system root under which proc and sys lie, returns None for what the system does not report,
 and never raises.
 """
 
@@ -13,14 +13,14 @@ ROOT = Path("/")
 
 
 def read_allowed_cpus() -> tuple[int, ...]:
-    """CPUs in this process's affinity mask; all of them where the system keeps no such mask (macOS)."""
+    """Return the CPUs in this process's affinity mask; all CPUs where the system has no such mask (macOS)."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def group_cores(cpus: Collection[int], root: Path = ROOT) -> list[tuple[int, ...]]:
-    """`cpus` by physical core, in the order of their lowest CPU; each is a core of its own where nothing is known."""
+    """Group `cpus` by physical core, in the order of their lowest CPU; CPUs of unknown siblings are cores of one."""
     cores: dict[object, list[int]] = {}
     for cpu in sorted(cpus):
         cores.setdefault(_read_siblings(cpu, root) or cpu, []).append(cpu)
@@ -33,18 +33,18 @@ def _read_siblings(cpu: int, root: Path) -> str | None:
 
 
 def whole_cores(cpus: Collection[int], root: Path = ROOT) -> frozenset[int]:
-    """`cpus` and the siblings that share a core with one of them: where a neighbour takes away what they compute."""
+    """Return `cpus` with the siblings that share a core with one of them: work on a sibling slows them down."""
     return frozenset().union(*({cpu} | parse_cpu_list(_read_siblings(cpu, root) or "") for cpu in cpus))
 
 
 def read_capacity(cpu: int, root: Path = ROOT) -> int | None:
-    """How strong a CPU is among its neighbours: the kernel's capacity, or its highest frequency."""
+    """Return the strength of a CPU relative to the others: the kernel's capacity, or its highest frequency."""
     folder = root / f"sys/devices/system/cpu/cpu{cpu}"
     return read_int(folder / "cpu_capacity") or read_int(folder / "cpufreq/cpuinfo_max_freq")
 
 
 def read_cpu_quota(root: Path = ROOT) -> float | None:
-    """Cores granted by the container's CPU quota, the tightest on the way up; None without a quota.
+    """Return the cores granted by the container's CPU quota, the tightest of all levels; None without a quota.
 
     Source: Linux Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cfs_quota_us).
     """
@@ -58,7 +58,7 @@ def read_cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def read_memory_limit(root: Path = ROOT) -> int | None:
-    """Bytes granted by the container, the tightest on the way up; None where none is below the machine's memory."""
+    """Return the container's memory limit in bytes, the tightest of all levels; None if none is below the memory."""
     limits = [read_int(folder / "memory.max") for folder in _unified_folders(root)]
     limits += [read_int(folder / "memory.limit_in_bytes") for folder in _controller_folders(root, "memory")]
     total = read_memory_total(root)
@@ -66,12 +66,12 @@ def read_memory_limit(root: Path = ROOT) -> int | None:
 
 
 def read_memory_total(root: Path = ROOT) -> int | None:
-    found = re.search(r"^MemTotal:\s*(\d+)", read_system_file(root / "proc/meminfo") or "", re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^MemTotal:\s*(\d+)", read_system_file(root / "proc/meminfo") or "", re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def read_cpuset(root: Path = ROOT) -> frozenset[int] | None:
-    """CPUs of the container's cpuset; None where there is none. Pinning inside the container does not change it."""
+    """Return the CPUs of the container's cpuset; None without one. Pinning in the container does not change it."""
     candidates = [folder / "cpuset.cpus.effective" for folder in _unified_folders(root)]
     for folder in _controller_folders(root, "cpuset"):
         candidates += [folder / "cpuset.effective_cpus", folder / "cpuset.cpus"]
@@ -91,7 +91,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def read_system_file(path: Path) -> str | None:
-    """The file's text without surrounding blanks and NULs; None where it cannot be read or is empty."""
+    """Return the file's text without surrounding blanks and NULs; None if it cannot be read or is empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip().strip("\0").strip() or None
     except (OSError, ValueError):
@@ -99,13 +99,13 @@ def read_system_file(path: Path) -> str | None:
 
 
 def read_int(path: Path) -> int | None:
-    """The whole number that the file holds, else None ("max" is None, too)."""
+    """Return the whole number that the file holds; None for anything else, such as "max"."""
     text = read_system_file(path)
     return int(text) if text and text.lstrip("-").isdigit() else None
 
 
 def _unified_folders(root: Path) -> Iterator[Path]:
-    """cgroup v2 folders of this process, innermost first, up to the mount point."""
+    """Return the cgroup v2 folders of this process, innermost first, up to the mount point."""
     mount = root / "sys/fs/cgroup"
     if not (mount / "cgroup.controllers").exists():
         mount = mount / "unified"
@@ -113,7 +113,7 @@ def _unified_folders(root: Path) -> Iterator[Path]:
 
 
 def _controller_folders(root: Path, controller: str) -> Iterator[Path]:
-    """cgroup v1 folders of one controller for this process, innermost first, up to the mount point."""
+    """Return the cgroup v1 folders of one controller for this process, innermost first, up to the mount point."""
     path = _read_cgroup_path(root, controller)
     for name in {"cpu": ("cpu", "cpu,cpuacct", "cpuacct,cpu")}.get(controller, (controller,)):
         mount = root / "sys/fs/cgroup" / name
@@ -133,7 +133,7 @@ def _folders_upwards(mount: Path, path: str) -> Iterator[Path]:
 
 
 def _read_cgroup_path(root: Path, controller: str) -> str:
-    """The path of this process in a hierarchy; "" as controller is cgroup v2. Source: cgroups(7)."""
+    """Return the path of this process in a hierarchy; "" as controller stands for cgroup v2. Source: cgroups(7)."""
     for line in (read_system_file(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

@@ -1,4 +1,4 @@
-"""What others did to the machine while a block ran: cores kept busy by foreign processes. And what a watch is."""
+"""Measure the cores that other processes kept busy while a block ran; the interface of a watch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from enginebench.measure.topology import ROOT, read_cpuset, read_system_file
 # stands above that, and low enough to catch a neighbour that takes a sixth of one core.
 FOREIGN_CPU_CORES = 0.15
 
-# In less time than this, one tick alone would pass for a neighbour; a run of a few calls says nothing about others.
+# In less time than this, one tick alone would pass for another process: nothing is measured in so short a block.
 SHORTEST_NS = 80_000_000
 
 _NS = 1_000_000_000
 
-# What the kernel spends when a thread of ours goes to sleep and is woken again: nobody is charged for it, so it would
-# pass for a neighbour. On a virtual machine, where a halt leaves the guest, calls of 12 us on two threads that do not
-# spin went to sleep 3,900 times in 100 ms, and 0.25 core was busy that no process used: 6.5 us each. A machine of one's
-# own needs less, and then a little of a neighbour stays unseen in such blocks, and in no others.
+# What the kernel spends when a thread of ours goes to sleep and is woken again: it is charged to no process, so it
+# would pass for another one's work. On a virtual machine, where a halt leaves the guest, calls of 12 us on two threads
+# that do not spin went to sleep 3,900 times in 100 ms, and 0.25 core was busy that no process used: 6.5 us each. On
+# bare metal it is less; there a little of another process's work goes unnoticed, in blocks with many sleeps only.
 SLEEP_NS = 6_500
 
 
@@ -40,7 +40,7 @@ class Watch(Protocol):
 
 
 class JointWatch:
-    """Two watches as one: of the CPU, and of a GPU whose reading is taken first, before its clocks fall."""
+    """Joins a watch of the CPU and one of a GPU, which is read first, before its clocks fall."""
 
     def __init__(self, cpu: Watch, gpu: Watch) -> None:
         self._cpu, self._gpu = cpu, gpu
@@ -55,24 +55,24 @@ class JointWatch:
 
 
 def join_readings(cpu: BlockReading, gpu: BlockReading) -> BlockReading:
-    """The GPU's reading with the CPU's figure and the marks of both."""
+    """Return the GPU's reading with the CPU's figure and the marks of both."""
     return replace(gpu, foreign_cpu_cores=cpu.foreign_cpu_cores, marks=(*cpu.marks, *gpu.marks))
 
 
 def make_block(start: int, stop: int, duration_ns: int, reading: BlockReading) -> Block:
-    """The record of what was seen during samples[start:stop]."""
+    """Return the record of samples[start:stop] and the reading taken during them."""
     return Block(start=start, stop=stop, duration_ns=duration_ns, **asdict(reading))
 
 
 def list_block_warnings(blocks: Sequence[Block]) -> Iterator[ResultWarning]:
-    """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
+    """Yield a warning if no block has a figure of foreign CPU. Marks, stop rule and warm-up are assessed later."""
     watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
     if watched and all(block.foreign_cpu_cores is None for block in watched):
         yield make_warning("no_foreign_cpu_figure")
 
 
 class BlockWatch:
-    """Measures the CPU time that others took between `begin` and `end`.
+    """Measures the CPU time that other processes took between `begin` and `end`.
 
     Foreign cores = cores - idle cores - own cores. Idle time (with waiting for I/O) is taken rather than the sum
     of the busy counters because it is one rounded counter, not eight; time stolen by a hypervisor therefore counts
@@ -80,8 +80,8 @@ class BlockWatch:
     what the kernel spends on their sleeping and waking.
 
     The limit: inside a container /proc/stat shows the whole host, so other containers count as foreign wherever
-    they run. Where the container has a cpuset of its own, only those CPUs are watched; a quota without a cpuset
-    cannot be told apart from the host. Sandboxes whose counters stand still give None.
+    they run. Where the container has a cpuset of its own, only those CPUs are watched; with a quota but no cpuset,
+    the container looks like the host. Sandboxes whose counters stand still give None.
 
     Args:
         cpus: watch only these CPUs; None means the container's cpuset, or else every CPU of the machine.
@@ -128,7 +128,7 @@ class _Sample(NamedTuple):
 
 
 def measure_own_cpu_ns() -> int:
-    """CPU nanoseconds used so far by this process: all threads, its children that ended, and those that live."""
+    """Return the CPU time, in ns, used so far by all threads of this process and its children, living or ended."""
     ended = os.times()
     tick_ns = _NS // os.sysconf("SC_CLK_TCK")
     living = [*_find_descendants(os.getpid())]
@@ -146,32 +146,32 @@ def _find_descendants(pid: int) -> Iterator[int]:
 
 
 def _read_process_ticks(pid: int) -> int:
-    """User and system ticks of a process with its ended children: fields 14 to 17. Source: proc_pid_stat(5)."""
+    """Return the user and system ticks of a process and its ended children: fields 14 to 17 of proc_pid_stat(5)."""
     stat = read_system_file(Path(f"/proc/{pid}/stat")) or ""
     fields = stat.rpartition(")")[2].split()  # the name in brackets may hold blanks; field 3 comes after it
     return sum(int(field) for field in fields[11:15])
 
 
 def _read_sleeps(pid: int) -> int:
-    """How often threads of a process went to sleep by themselves. Source: proc_pid_status(5)."""
+    """Return the voluntary context switches of all threads of a process. Source: proc_pid_status(5)."""
     texts = [read_system_file(path) or "" for path in Path(f"/proc/{pid}/task").glob("*/status")]
     return sum(int(count) for text in texts for count in re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.M))
 
 
 def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> tuple[int | None, int, int]:
-    """(how many, total ns, idle ns) of the machine's CPUs, or of those among `cpus`; None where they cannot be read.
+    """Return (number of CPUs, total ns, idle ns) of the machine, or of `cpus`; None CPUs if they cannot be read.
 
     The columns are user nice system idle iowait irq softirq steal; guest time is part of user. Source: proc_stat(5).
     """
     text = read_system_file(path) or ""
-    rows = {int(m[1]): m[2] for m in re.finditer(r"^cpu(\d+) (.*)$", text, re.MULTILINE)}
-    chosen = {cpu: row for cpu, row in rows.items() if cpus is None or cpu in cpus}
+    lines_by_cpu = {int(m[1]): m[2] for m in re.finditer(r"^cpu(\d+) (.*)$", text, re.MULTILINE)}
+    counted = {cpu: row for cpu, row in lines_by_cpu.items() if cpus is None or cpu in cpus}
     whole = re.search(r"^cpu  ?(\d.*)$", text, re.MULTILINE)
     # One line of all CPUs is rounded once, a sum of lines once for each.
-    lines = [whole[1]] if whole and len(chosen) == len(rows) else list(chosen.values())
+    lines = [whole[1]] if whole and len(counted) == len(lines_by_cpu) else list(counted.values())
     fields = [[int(value) for value in line.split()] for line in lines]
-    if not chosen or any(len(f) < 8 for f in fields):
+    if not counted or any(len(f) < 8 for f in fields):
         return None, 0, 0
     tick_ns = _NS // os.sysconf("SC_CLK_TCK")
     total, idle = sum(sum(f[:8]) for f in fields), sum(f[3] + f[4] for f in fields)
-    return len(chosen), total * tick_ns, idle * tick_ns
+    return len(counted), total * tick_ns, idle * tick_ns

@@ -87,15 +87,15 @@ def test_broken_files_cost_their_figure_and_nothing_else(lay_out: LayOut) -> Non
 
 
 def test_without_proc_the_portable_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS: no /proc, no affinity; sysctl answers."""
-    answers = {
+    """macOS: no /proc, no affinity; sysctl reports the rest."""
+    values = {
         "machdep.cpu.brand_string": "Apple M3",
         "hw.optional.arm.FEAT_I8MM": "1",
         "hw.optional.arm.FEAT_SME": "0",
         "hw.perflevel0.l2cachesize": "16777216",
         "hw.l2cachesize": "4194304",
     }
-    monkeypatch.setattr(room, "_ask_sysctl", lambda names: answers)
+    monkeypatch.setattr(room, "_read_sysctl", lambda names: values)
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     machine = describe_machine(tmp_path, allowed=range(8))
     assert (machine.cpu_model, machine.cpu_flags) == ("Apple M3", ("i8mm",))
@@ -103,12 +103,12 @@ def test_without_proc_the_portable_facts(tmp_path: Path, monkeypatch: pytest.Mon
     assert {c.code for c in machine.warnings} == {"no_foreign_cpu_figure"}
 
 
-def test_sysctl_that_is_missing_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sysctl_gives_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise FileNotFoundError("sysctl")
 
     monkeypatch.setattr(subprocess, "run", fail)
-    assert room._ask_sysctl(["hw.ncpu"]) == {}
+    assert room._read_sysctl(["hw.ncpu"]) == {}
 
 
 def test_this_machine_can_be_stored_and_names_nobody() -> None:
@@ -146,7 +146,7 @@ def test_peak_memory_grows_with_what_is_used() -> None:
 def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two GPUs; the second, integrated, supports neither clocks nor power limits."""
 
-    def answer(values: Any) -> Any:
+    def look_up(values: Any) -> Any:
         return lambda handle, clock=0: [values][handle][clock]  # there is no second GPU in the list
 
     fake = SimpleNamespace(
@@ -158,9 +158,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         nvmlDeviceGetHandleByIndex=int,
         nvmlSystemGetDriverVersion=lambda: b"570.1",
         nvmlDeviceGetName=["NVIDIA H100", b"Orin (nvgpu)"].__getitem__,
-        nvmlDeviceGetMemoryInfo=answer([SimpleNamespace(total=80 * 1024**3)]),
-        nvmlDeviceGetMaxClockInfo=answer({1: 1980, 2: 2619}),
-        nvmlDeviceGetEnforcedPowerLimit=answer([700_000]),
+        nvmlDeviceGetMemoryInfo=look_up([SimpleNamespace(total=80 * 1024**3)]),
+        nvmlDeviceGetMaxClockInfo=look_up({1: 1980, 2: 2619}),
+        nvmlDeviceGetEnforcedPowerLimit=look_up([700_000]),
     )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake

@@ -24,7 +24,7 @@ FIELDS = {
 
 
 class FakeNvml(SimpleNamespace):
-    """One GPU whose answers are fields; a field set to None is a question that it does not support."""
+    """One GPU whose readings are fields; a field set to None is a query that it does not support."""
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     default_clock: int | None = 1980
@@ -49,21 +49,21 @@ class FakeNvml(SimpleNamespace):
         return 2000
 
     def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
-        return self._answer(self.sm_clock if clock == 1 else self.memory_clock)
+        return self._read(self.sm_clock if clock == 1 else self.memory_clock)
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(used=self._answer(self.used))
+        return SimpleNamespace(used=self._read(self.used))
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=pid) for pid in self._answer(self.pids)]
+        return [SimpleNamespace(pid=pid) for pid in self._read(self.pids)]
 
-    def __getattr__(self, question: str) -> Any:
-        if question not in FIELDS:
-            raise AttributeError(question)
-        return lambda *_: self._answer(getattr(self, FIELDS[question]))
+    def __getattr__(self, function: str) -> Any:
+        if function not in FIELDS:
+            raise AttributeError(function)
+        return lambda *_: self._read(getattr(self, FIELDS[function]))
 
     @staticmethod
-    def _answer(value: Any) -> Any:
+    def _read(value: Any) -> Any:
         if value is None:
             raise RuntimeError("not supported")
         return value
@@ -73,7 +73,7 @@ def watch(nvml: FakeNvml, clock: FakeClock | None = None) -> GpuWatch:
     return GpuWatch(0, nvml, clock=clock or FakeClock(), pid=OWN, locate=lambda index: None)
 
 
-def test_a_block_has_everything_that_the_card_says() -> None:
+def test_a_block_has_everything_that_the_card_reports() -> None:
     nvml = FakeNvml(pids=[])
     gpu = watch(nvml)
     nvml.pids = [OWN]
@@ -84,7 +84,7 @@ def test_a_block_has_everything_that_the_card_says() -> None:
     assert watch(FakeNvml(default_clock=None)).default_clock_mhz == 2000, "where none is named, the highest"
 
 
-def test_a_card_that_answers_nothing_gives_an_empty_reading() -> None:
+def test_a_card_that_reads_nothing_gives_an_empty_reading() -> None:
     silent = dict.fromkeys(("sm_clock", "memory_clock", "reasons", "temperature", "power_mw", "used", "energy", "pids"))
     gpu = watch(FakeNvml(**silent))
     gpu.begin()
@@ -126,7 +126,7 @@ def test_throttle_reasons_are_those_that_are_a_warning(bits: int, reasons: tuple
     assert watch(FakeNvml(reasons=bits)).end().throttle_reasons == reasons
 
 
-def test_the_older_name_of_the_reasons_is_asked_too() -> None:
+def test_the_older_name_of_the_reasons_is_read_too() -> None:
     nvml = FakeNvml(reasons=None, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4)
     assert watch(nvml).end().throttle_reasons == ("sw_power_cap",)
 
@@ -173,7 +173,7 @@ def test_energy_is_that_between_the_first_block_and_the_last() -> None:
         gpu.end()
     assert gpu.energy_per_image(90) == (10.0, 10.0 * ENERGY_PERIOD_NS / 1_000_000_000)
     clock, nvml = FakeClock(), FakeNvml()
-    gpu = watch(nvml, clock)  # of less than a step of the counter it is all doubt
+    gpu = watch(nvml, clock)  # less than a step of the counter: the uncertainty is as large as the figure
     gpu.begin()
     clock.advance(1_000)
     nvml.energy = 5_001

@@ -113,7 +113,7 @@ def test_pinning_binds_this_process_and_its_threads() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_where_pinning_is_unknown_or_forbidden_the_answer_is_none_and_no_threads_are_an_error(
+def test_where_pinning_is_unknown_or_forbidden_the_result_is_none_and_no_threads_are_an_error(
     monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     def forbid(pid: int, cpus: object) -> None:
