@@ -72,8 +72,18 @@ def explain(option: Opt) -> tuple[str, str]:
     text, default = re.findall(r"(.*?)(?: \[(.*)\])?$", option.help)[0]
     if option.default not in (None, (), "") and not isinstance(option.default, bool):
         default = f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
-    meaning = ". ".join(filter(None, (text if text.endswith("...") else text.removesuffix("."), option.more)))
+    text = text if text.endswith("...") else text.removesuffix(".")
+    meaning = ". ".join(filter(None, (text, option.more, format_bounds(option))))
     return default or "", (f"`{option.metavar}`: {meaning}" if option.metavar else meaning).replace("|", "\\|")
+
+
+def format_bounds(option: Opt) -> str:
+    """`1 to 4096`, `At least 1`, `More than 0, at most 1`: what the option takes; a change of it shows on the page."""
+    if option.ge is not None and option.le is not None:
+        return f"{option.ge:.15g} to {option.le:.15g}"
+    ends = {"at least": option.ge, "more than": option.gt, "at most": option.le, "less than": option.lt}
+    text = ", ".join(f"{words} {end:.15g}" for words, end in ends.items() if end is not None)
+    return text[:1].upper() + text[1:]
 
 
 def write_tables(page: str) -> str:

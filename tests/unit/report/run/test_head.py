@@ -217,6 +217,8 @@ def test_the_baseline_is_what_the_user_runs_today() -> None:
     default = make_result("pytorch:defaults=1", "tf32", 12, drift=AGREE, seed=5)
     document = describe(PYTORCH, today, default, ort(5))
     assert document.headline is not None and document.headline.baseline == default.id
+    shown = head(PYTORCH, today, default, ort(5))["USE"]
+    assert shown.endswith(" | 3.99x strict fp32")
     graph = describe(make_result("openvino", median_ms=5), ort(drift=replace(AGREE, reference="openvino-fp32-b1")))
     assert graph.headline is not None and graph.headline.baseline == "ort-fp32-b1"
     asked = describe(PYTORCH, today, ort(5), baseline_engine="ort")
