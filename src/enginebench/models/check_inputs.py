@@ -1,8 +1,9 @@
-"""Inputs that outputs are compared on beside the usual ones, and that are never timed.
+"""Make further inputs on which outputs are compared, beside the usual ones; they are never timed.
 
-Made-up inputs of one kind reach one part of what a model may be given: a full mask, integers from the middle of their
-range and standard normal floats show nothing of an engine that ignores the mask, or is wrong for large values. What is
-made here reaches the rest. Each set is compared by itself: one of large values would drown the others.
+Made-up inputs of one kind cover only a part of the inputs that a model may get: with a full mask, integers from the
+middle of their range and standard normal floats, nothing shows of an engine that ignores the mask, or is wrong for
+large values. The sets made here cover the rest. Each set is compared by itself, because differences for large values
+would hide those of the others.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from enginebench.models.samples import cut_entries, list_problems, read_samples
 
 Entries: TypeAlias = list[dict[str, Array]]
 
-# The values of an input whose usual ones are all 1, as a mask's are; or all 0, as a state's.
+# The range of an input whose usual values are all 1, like those of a mask, or all 0, like those of a state.
 ONES: tuple[float, float] = (1.0, 1.0)
 ZEROS: tuple[float, float] = (0.0, 0.0)
-# Entries of a set: one of each of the six kinds of floats below. More would cost what the usual inputs do.
+# Entries of a set: one of each of the six kinds of floats below. More would cost as much as the usual inputs.
 ENTRIES = 6
 # Standard deviations of large floats, beside 1 of the usual ones: a picture that nobody normalized reaches 255.
 SCALES = (10.0, 100.0, 1000.0)
@@ -35,14 +36,14 @@ FEWEST_DATA = 8
 UNKNOWN_RANGE = (-1000, 1000)
 # States of recurrent layers lie between -1 and 1, as tanh leaves them.
 STATE_DEVIATION = 0.5
-# A change of each float by so much of itself: four rounding steps of FP32.
+# The relative change of each float of a nudged input: four rounding steps of FP32.
 NUDGE = 2.0**-22
 
 
 def make_check_sets(specs: Sequence[TensorSpec], seed: int, batch: int = 1) -> dict[str, Entries]:
-    """The made-up sets that differ from the usual inputs of a model, each of single entries; seeded.
+    """Return the made-up sets that differ from the usual inputs of a model, each of single entries.
 
-    Of equal seeds and batches they are the same for a graph as for the module that it was exported from.
+    With the same seed and batch they are the same for a graph as for the module that it was exported from.
     """
     large = _make_set(specs, seed, batch, _enlarge)
     sets = {
@@ -54,43 +55,43 @@ def make_check_sets(specs: Sequence[TensorSpec], seed: int, batch: int = 1) -> d
     return {name: entries for name, entries in sets.items() if entries}
 
 
-def read_examples(place: Path, specs: Sequence[TensorSpec]) -> Entries:
-    """The example inputs that are kept in `place`, without those that do not fit the inputs."""
+def read_examples(folder: Path, specs: Sequence[TensorSpec]) -> Entries:
+    """Return the example inputs stored in `folder`, without those that do not fit the inputs."""
     axes = find_batch_axes(specs)
-    entries = read_samples(str(place / EXAMPLES))
+    entries = read_samples(str(folder / EXAMPLES))
     return [entry for entry in entries if not list_problems(entry, specs, axes)]
 
 
-# An input, its usual values, the place of the entry -> other values; None: it stays as it is.
+# (input, its usual values, index of the entry, generator) -> other values; None: the input stays as it is.
 _Change: TypeAlias = "Callable[[TensorSpec, Array, int, np.random.Generator], Array | None]"
 
 
 def _make_set(specs: Sequence[TensorSpec], seed: int, batch: int, change: _Change) -> Entries:
-    """Usual entries with what `change` makes of their inputs; none where it changes nothing."""
+    """Return the usual entries with the inputs that `change` makes of them; an empty list where it changes nothing."""
     usual: Entries = []
     while len(usual) < ENTRIES:
         usual += cut_entries(random_feeds(specs, batch, seed + len(usual)), specs)
     entries: Entries = []
     changed = False
-    for place, entry in enumerate(usual[:ENTRIES]):
+    for index, entry in enumerate(usual[:ENTRIES]):
         made = dict(entry)
         for spec in specs:
-            rng = np.random.default_rng((seed, place))
-            if (values := change(spec, entry[spec.name], place, rng)) is not None:
+            rng = np.random.default_rng((seed, index))
+            if (values := change(spec, entry[spec.name], index, rng)) is not None:
                 made[spec.name], changed = values.astype(entry[spec.name].dtype), True
         entries.append(made)
     return entries if changed else []
 
 
 def _is_mask(spec: TensorSpec) -> bool:
-    """Whether an input holds ones where something counts; `values` say so of what has masks for its examples, too."""
+    """Return whether an input is a mask: ones where entries count, by its name, its type and its range of values."""
     named = "mask" in spec.name.lower()
     return spec.values == ONES and len(spec.shape) >= 2 and (named or not spec.dtype.startswith(("float", "bfloat")))
 
 
-def _pad(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generator) -> Array | None:
+def _pad(spec: TensorSpec, usual: Array, index: int, rng: np.random.Generator) -> Array | None:
     if _is_mask(spec):
-        return _draw_mask(usual.shape, place, rng)
+        return _draw_mask(usual.shape, index, rng)
     if spec.dtype.startswith("float") and spec.values == ZEROS and usual.size >= FEWEST_DATA:
         return rng.standard_normal(usual.shape) * STATE_DEVIATION
     limits = spec.widest or spec.values
@@ -99,20 +100,20 @@ def _pad(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generator) -
     low, high = map(int, limits)
     values = rng.integers(low, high, usual.shape, endpoint=True)
     ends = rng.permutation(values.size)[:2]
-    values.reshape(-1)[ends] = (low, high)[: len(ends)] if place % 2 else (high, low)[: len(ends)]
+    values.reshape(-1)[ends] = (low, high)[: len(ends)] if index % 2 else (high, low)[: len(ends)]
     return values
 
 
-def _draw_mask(shape: tuple[int, ...], place: int, rng: np.random.Generator) -> Array:
-    """Ones with padding behind, before, or in between; each line of the last axis has at least a one."""
+def _draw_mask(shape: tuple[int, ...], index: int, rng: np.random.Generator) -> Array:
+    """Return ones with padding behind, before, or in between; each line of the last axis has at least one 1."""
     length = shape[-1]
     kept = rng.integers(1, max(2, length), (*shape[:-1], 1))
     steps = np.broadcast_to(np.arange(length), shape)
     kinds: list[Array] = [steps < kept, steps >= length - kept, (rng.random(shape) < 0.5) | (steps == kept % length)]
-    return kinds[(0, 1, 0, 2)[place % 4]]
+    return kinds[(0, 1, 0, 2)[index % 4]]
 
 
-def _widen(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generator) -> Array | None:
+def _widen(spec: TensorSpec, usual: Array, index: int, rng: np.random.Generator) -> Array | None:
     if spec.dtype == TEXT or usual.dtype.kind not in "iu" or spec.values is not None or spec.widest is not None:
         return None
     if usual.size < FEWEST_DATA:
@@ -124,7 +125,7 @@ def _widen(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generator)
     return values
 
 
-def _enlarge(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generator) -> Array | None:
+def _enlarge(spec: TensorSpec, usual: Array, index: int, rng: np.random.Generator) -> Array | None:
     if usual.dtype.kind != "f" or usual.size < FEWEST_DATA or _is_mask(spec):
         return None
     if spec.values is not None:
@@ -132,7 +133,7 @@ def _enlarge(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generato
         if low == high:
             return None
         ends = (np.full(usual.shape, high), np.full(usual.shape, low), rng.choice([low, high], usual.shape))
-        return np.asarray(ends[place % 3])
+        return np.asarray(ends[index % 3])
     values = rng.standard_normal(usual.shape)
     kinds = (
         *(values * scale for scale in SCALES),
@@ -140,7 +141,7 @@ def _enlarge(spec: TensorSpec, usual: Array, place: int, rng: np.random.Generato
         -np.abs(values) * SCALES[0],
         np.zeros(usual.shape),
     )
-    return np.asarray(kinds[place % len(kinds)])
+    return np.asarray(kinds[index % len(kinds)])
 
 
 def _nudge(array: Array, seed: int) -> Array:

@@ -1,4 +1,4 @@
-"""What a file is, by what is in it and not by its name. Nothing in it is run or unpickled; needs no PyTorch."""
+"""Find the kind of a file by its content, not by its name. Nothing in it is run or unpickled; needs no PyTorch."""
 
 import io
 import pickletools
@@ -17,7 +17,7 @@ FileKind = Literal["onnx", "pt2", "torchscript", "state", "module", "checkpoint"
 # The first bytes that show what a file is.
 _HEAD_BYTES = 64
 _ZIP = b"PK\x03\x04"
-# Of a file that torch.save wrote before 1.6, or with `_use_new_zipfile_serialization=False`: a pickle of this number.
+# A file that torch.save wrote before 1.6, or with `_use_new_zipfile_serialization=False`, begins with this pickle.
 # Source: MAGIC_NUMBER in torch/serialization.py. The module, or the weights, are the fourth pickle of such a file.
 _LEGACY_MAGIC = b"\x8a\n" + (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
 _LEGACY_PICKLES = 4
@@ -25,7 +25,7 @@ _LEGACY_PICKLES = 4
 # torch/export/pt2_archive/constants.py, and before 2.8 torch/export/__init__.py; torch/csrc/jit/serialization.
 _EXPORTED = ("archive_format", "serialized_exported_program.json", "models/")
 _SCRIPTED = ("constants.pkl", "code/")
-# Largest pickle that is looked through. That of a checkpoint of 50,000 tensors has some 10 MB.
+# The largest pickle that is searched. That of a checkpoint of 50,000 tensors has some 10 MB.
 _MOST_PICKLE_BYTES = 64 << 20
 # Modules of the classes and functions that plain tensors, in lists and dictionaries, need. Source: what
 # torch.load(weights_only=True) allows, torch/_weights_only_unpickler.py.
@@ -37,13 +37,18 @@ _TEXTS = ("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
 # fields 2 to 8 and 14 have these tags.
 _ONNX_FIRST, _LARGEST_IR_VERSION = 0x08, 0x40
 _ONNX_TAGS = (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72)
-# Of the header of a safetensors file, in JSON behind its length in eight bytes. Source: the format's README.
+# The header of a safetensors file: its length in eight bytes, then JSON. Source: the format's README.
 _MOST_HEADER_BYTES = 100 << 20
 
 
 class Pickled(Struct, frozen=True, kw_only=True):
-    """What a pickle would make: `root` is its outermost class, "dict" or "list"; `foreign` its first class that is not
-    that of a tensor, under the key `key` of a dictionary; `classes` are those before it.
+    """The objects that a pickle would make.
+
+    Attributes:
+        root: the outermost class, "dict" or "list".
+        foreign: the first class that is not that of a tensor; None if there is none.
+        key: the key of the dictionary under which `foreign` is.
+        classes: the classes before `foreign`.
     """
 
     root: str
@@ -59,7 +64,11 @@ class FileContent(Struct, frozen=True, kw_only=True):
 
 
 def find_file_content(path: Path) -> FileContent:
-    """What the file `path` is, which can be read; `kind` is None of any other."""
+    """Return the content of the file `path`; `kind` is None of a file of no known kind.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with check_regular(path).open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_ZIP):
@@ -76,7 +85,7 @@ def find_file_content(path: Path) -> FileContent:
 
 
 def find_kind_of_file(path: Path) -> FileKind | None:
-    """The kind of a file; None of what cannot be read, too."""
+    """Return the kind of a file; None if it is unknown or the file cannot be read."""
     try:
         return find_file_content(path).kind
     except OSError:
@@ -88,7 +97,7 @@ def _find_archive(path: Path, head: bytes) -> FileContent:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             inner = [name.partition("/")[2] for name in names]
-            if any(FOLDER in name for name in names):  # native code: whoever opens it looks for that
+            if any(FOLDER in name for name in names):  # native code: its reader checks that
                 return FileContent(kind="pt2", head=head)
             if any(name.startswith(_SCRIPTED) for name in inner):
                 return FileContent(kind="torchscript", head=head)
@@ -104,7 +113,7 @@ def _find_archive(path: Path, head: bytes) -> FileContent:
 
 
 def _describe_pickle(file: IO[bytes], head: bytes, skipped: int) -> FileContent:
-    """What a pickle holds, by its operators, none of which is carried out; behind so many other pickles."""
+    """Describe a pickle by its operators, none of which is executed; `skipped` pickles come before it in the file."""
     torch_made = skipped or head.startswith(_ZIP)
     try:
         for _ in range(skipped):
@@ -138,9 +147,9 @@ def _is_of_tensors(name: str) -> bool:
 
 
 def _list_classes(file: IO[bytes]) -> Iterator[tuple[str, str | None]]:
-    """(class or "dict" or "list" that an operator makes, the text before it) in their order."""
+    """Yield (class, "dict" or "list" that an operator makes, the text before it), in order."""
     texts: list[str] = []
-    kept: dict[int, str] = {}
+    memo: dict[int, str] = {}
     last = ""
     for operator, argument, _ in pickletools.genops(file):
         code = operator.name
@@ -148,11 +157,11 @@ def _list_classes(file: IO[bytes]) -> Iterator[tuple[str, str | None]]:
             texts = [*texts[-2:], str(argument)]
             last = str(argument)
         elif code == "MEMOIZE":
-            kept[len(kept)] = last
+            memo[len(memo)] = last
         elif code in ("BINPUT", "LONG_BINPUT", "PUT"):
-            kept[int(argument or 0)] = last
+            memo[int(argument or 0)] = last
         elif code in ("BINGET", "LONG_BINGET", "GET"):
-            texts = [*texts[-2:], kept.get(int(argument or 0), "")]
+            texts = [*texts[-2:], memo.get(int(argument or 0), "")]
         elif code == "GLOBAL":
             yield str(argument).replace(" ", "."), texts[-1] if texts else None
             last = ""

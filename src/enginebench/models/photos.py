@@ -1,6 +1,6 @@
-"""Photographs: real ones, crops of those that an installed package brings along; and made ones that cost as much.
+"""Photographs: crops of real ones from an installed package, and generated ones that take as long to decode.
 
-The made ones have the spectrum of natural scenes and ImageNet's usual size, and are stored as JPEG.
+The generated ones have the spectrum of natural scenes and ImageNet's usual size, and are stored as JPEG.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enginebench.models.zoo import find_packaged
 if TYPE_CHECKING:
     from enginebench.models.task import Preprocess
 
-# What `--data` calls them.
+# Their name as a value of `--data`.
 SAMPLE_PHOTOS = "sample-photos"
 # Photographs in the wheel of scikit-image. Outputs are compared on those that show one of ImageNet's objects: of others
 # no class is more right than another. Ranges are taken from the others, so that no photograph serves both.
@@ -50,15 +50,15 @@ MEAN_LEVEL, SPREAD_LEVEL, GRAIN_LEVEL = 118.0, 52.0, 4.0
 
 
 def find_photos(*, held_out: bool = True) -> list[Path]:
-    """The photographs; empty where scikit-image is not installed."""
-    found = [find_packaged(f"skimage/data/{name}") for name in (HELD_OUT if held_out else SEEN)]
-    return [path for path in found if path is not None]
+    """Return the files of the photographs; an empty list if scikit-image is not installed."""
+    paths = [find_packaged(f"skimage/data/{name}") for name in (HELD_OUT if held_out else SEEN)]
+    return [path for path in paths if path is not None]
 
 
 def prepare_photos(preprocess: Preprocess, start: int, stop: int, seed: int, *, held_out: bool = True) -> Any:
-    """Entries `start` to `stop`, prepared as for inference: each photograph whole, then seeded crops of them.
+    """Return entries `start` to `stop`, preprocessed for inference: each whole photograph, then seeded crops of them.
 
-    Every second turn of crops is mirrored.
+    Every second round of crops is mirrored.
     """
     paths = find_photos(held_out=held_out)
     prepared = []
@@ -80,7 +80,7 @@ def _open_photo(path: Path) -> Any:
 
 
 def make_photo(seed: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[np.uint8]:
-    """A random scene uint8 [height, width, 3], RGB: the same for the same seed."""
+    """Return a random scene, uint8 [height, width, 3], RGB; the same for the same seed."""
     rng = np.random.default_rng(seed)
     luma = MEAN_LEVEL + SPREAD_LEVEL * _draw_field(rng, width, height, SPECTRUM_EXPONENT)
     luma = luma + rng.normal(0.0, GRAIN_LEVEL, (height, width))
@@ -94,19 +94,19 @@ def make_photo(seed: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[n
 
 
 def make_photos(n: int, seed: int = 0) -> list[bytes]:
-    """`n` JPEG files, photo i from seed + i, each at the quality whose size comes nearest to 110 kB."""
-    made = []
+    """Return `n` JPEG files, photo i from seed + i, each at the quality whose size comes nearest to 110 kB."""
+    photos = []
     for i in range(n):
         picture = import_pillow().fromarray(make_photo(seed + i))
         files = [io.BytesIO() for _ in QUALITIES]
         for file, quality in zip(files, QUALITIES, strict=True):
             picture.save(file, "JPEG", quality=quality)
-        made.append(min((file.getvalue() for file in files), key=lambda data: abs(len(data) - TARGET_BYTES)))
-    return made
+        photos.append(min((file.getvalue() for file in files), key=lambda data: abs(len(data) - TARGET_BYTES)))
+    return photos
 
 
 def write_photos(folder: Path, photos: Iterable[bytes]) -> list[Path]:
-    """The photos as files of the folder, for `stages --images` and `calibrate --data`."""
+    """Write the photos to files of the folder, for `stages --images` and `calibrate --data`; return the files."""
     paths = []
     for index, photo in enumerate(photos):
         paths.append(folder / f"photo-{index:04d}.jpg")
@@ -115,7 +115,7 @@ def write_photos(folder: Path, photos: Iterable[bytes]) -> list[Path]:
 
 
 def read_photos(folder: Path, n: int) -> list[bytes]:
-    """The first `n` JPEG files of a folder, by name, its subfolders included."""
+    """Return the first `n` JPEG files of a folder and its subfolders, by name."""
     if not folder.is_dir():
         raise ArtifactError(f"--images {folder}: no such folder")
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg") and p.is_file())
@@ -135,7 +135,7 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
 
 
 def _draw_field(rng: np.random.Generator, width: int, height: int, exponent: float) -> NDArray[np.float64]:
-    """Gaussian noise [height, width] of mean 0 and spread 1 whose amplitudes fall with frequency to the `exponent`."""
+    """Return Gaussian noise [height, width], mean 0, deviation 1; amplitudes fall with frequency to the `exponent`."""
     fx, fy = np.fft.rfftfreq(width), np.fft.fftfreq(height)
     frequency = np.hypot(fx[np.newaxis, :], fy[:, np.newaxis])
     frequency[0, 0] = np.inf  # the mean is set by the caller

@@ -1,4 +1,4 @@
-"""How a picture becomes one entry of a batch. Bundles hold a copy of this file."""
+"""Preprocess a picture into one entry of a batch. Bundles hold a copy of this file."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def import_pillow() -> Any:
 
 
 class Pictures:
-    """Resize, crop, divide by `scale`, subtract `mean`, divide by `std`: for whoever has these as attributes."""
+    """Resizes, crops, divides by `scale`, subtracts `mean` and divides by `std`, which a subclass has as attributes."""
 
     __slots__ = ()
     resize: int
@@ -29,7 +29,7 @@ class Pictures:
     interpolation: Any
 
     def apply(self, image: Any) -> Array:
-        """One picture as the model takes it, without a batch axis.
+        """Return one picture as the model takes it, without a batch axis.
 
         Returns:
             `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
@@ -46,7 +46,7 @@ class Pictures:
         return planes.reshape(-1) if self.layout == "flat" else planes
 
     def _fit(self, image: Any) -> Array:
-        """The picture in the right colours, its shorter side `resize` pixels long."""
+        """Return the picture in the model's colours, its shorter side `resize` pixels long."""
         if isinstance(image, np.ndarray):
             channels = 3 if self.colour == "RGB" else 1
             if image.ndim not in (2, 3) or 0 in image.shape:

@@ -1,4 +1,4 @@
-"""The user's inputs: read once from wherever they lie, kept one entry a file, and joined to what an engine is fed."""
+"""The user's inputs: read once from files or a function, stored one entry a file, and joined to an engine's feeds."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,18 +18,22 @@ from enginebench.core.shapes import find_batch_axes, fits_shape, format_shape
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
 
-# Of the folder beside a run's artifacts.
+# Name of the folder beside a run's artifacts.
 SAMPLES = "samples"
 EXPECTED = "one array for each input, as numpy.savez writes them"
 
 
-def declare_given(text: str) -> list[dict[str, Array]]:
-    """What `--inputs` names, as `resolve_given` gives it, but of files without the values: none is unpacked."""
-    return [read_heads(file) for file in list_given(text)] or resolve_given(text)
+def declare_input_calls(text: str) -> list[dict[str, Array]]:
+    """Return the inputs that `--inputs` names, like `read_input_calls`, but of files only names, dtypes and shapes."""
+    return [read_heads(file) for file in list_input_files(text)] or read_input_calls(text)
 
 
-def list_given(text: str) -> list[Path]:
-    """The files that `--inputs` names; none for `package.module:function`. Raises UsageError if it names nothing."""
+def list_input_files(text: str) -> list[Path]:
+    """Return the files that `--inputs` names; none for `package.module:function`.
+
+    Raises:
+        UsageError: there is no such file or folder, or no array file in the folder.
+    """
     path = Path(text)
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy") and not p.name.startswith("."))
@@ -46,48 +50,48 @@ def list_given(text: str) -> list[Path]:
     return []
 
 
-def resolve_given(text: str) -> list[dict[str, Array]]:
-    """What `--inputs` names: one dictionary for each call of the model, arrays by input name.
+def read_input_calls(text: str) -> list[dict[str, Array]]:
+    """Return the inputs that `--inputs` names: for each call of the model a dictionary of arrays by input name.
 
     Args:
         text: an .npz or .npy file, a folder of them, or `package.module:function`, which returns a dictionary of arrays
             or several of them.
     """
-    if files := list_given(text):
+    if files := list_input_files(text):
         return [read_file(file) for file in files]
-    found = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
+    function = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
     failing = explaining(ModelError, f"--inputs {text}", Exception, SystemExit, tell=explain)
     with failing:  # user code: anything can come out of it, also the end of a script
-        made: Any = found()
-        given = []
-        for entry in [made] if isinstance(made, Mapping) else made:
+        returned: Any = function()
+        calls = []
+        for entry in [returned] if isinstance(returned, Mapping) else returned:
             if not isinstance(entry, Mapping):
                 raise ModelError(
                     f"--inputs {text} returned {name_type(entry)}; expected {{input name: array}}, or several of these"
                 )
-            given.append({str(name): np.asarray(value) for name, value in entry.items()})
-    if not given:
+            calls.append({str(name): np.asarray(value) for name, value in entry.items()})
+    if not calls:
         raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
-    return given
+    return calls
 
 
 def read_entries(text: str, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """The entries of what `--inputs` names, each with a batch of one.
+    """Return the entries of the inputs that `--inputs` names, each with a batch of one.
 
     Files that do not fit the inputs are refused before anything in them is unpacked.
     """
-    for file in list_given(text):
+    for file in list_input_files(text):
         count_entries(read_heads(file), specs)
-    return [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, specs)]
+    return [entry for arrays in read_input_calls(text) for entry in cut_entries(arrays, specs)]
 
 
 def read_file(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file by name; that of an .npy file under `ONLY`."""
+    """Return the arrays of an .npz file by name; that of an .npy file under `ONLY`."""
     return _check_any(path, drop_hidden(read_array_file(path, EXPECTED)))
 
 
 def read_heads(path: Path) -> dict[str, Array]:
-    """As `read_file`, of the headers alone: arrays of one value, repeated in the shape that each has."""
+    """Return the arrays of a file like `read_file`, but read the headers only: each repeats one value in its shape."""
     return _check_any(path, drop_hidden(declare_arrays(path, EXPECTED)))
 
 
@@ -98,23 +102,23 @@ def _check_any(path: Path, arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def drop_hidden(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays of a file without those that a file says of itself, as `calibrate --keep-batches` writes them."""
+    """Return the arrays without the metadata that `calibrate --keep-batches` stores beside them."""
     return {name: array for name, array in arrays.items() if not name.startswith("__")}
 
 
-def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
-    """Writes each entry of what was given into a file of its own; how many there are."""
+def write_samples(calls: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
+    """Write each entry of the calls into a file of its own; return the number of entries."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for arrays in given:
+    for arrays in calls:
         for entry in cut_entries(arrays, specs):
             np.savez(folder / f"{count:06}.npz", **entry)  # type: ignore[arg-type]
             count += 1
     return count
 
 
-def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """The arrays; the one of an .npy file under the name of the one input."""
+def name_arrays(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Return the arrays by input name; the single array of an .npy file gets the name of the only input."""
     if ONLY not in arrays:
         return dict(arrays)
     if len(specs) != 1:
@@ -123,9 +127,9 @@ def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[
 
 
 def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
+    """Return the entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
     count, axes = count_entries(arrays, specs), find_batch_axes(specs)
-    arrays = name_only(arrays, specs)
+    arrays = name_arrays(arrays, specs)
     if count is None:
         return [dict(arrays)]
     entries: list[dict[str, Array]] = [{} for _ in range(count)]
@@ -137,25 +141,29 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
 
 
 def count_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> int | None:
-    """How many entries one call holds; None where no input has a batch axis. Raises FeedError unless the arrays fit."""
-    arrays, axes = name_only(arrays, specs), find_batch_axes(specs)
+    """Return the number of entries of one call; None where no input has a batch axis.
+
+    Raises:
+        FeedError: the arrays do not fit the inputs.
+    """
+    arrays, axes = name_arrays(arrays, specs), find_batch_axes(specs)
     if problems := list_problems(arrays, specs, axes):
         expected = ", ".join(f"{s.name}: {s.dtype}[{format_shape(s.shape)}]" for s in specs)
         raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
     lengths = {name: arrays[name].shape[axis] for name, axis in axes.items() if axis is not None}
     counts = set(lengths.values())
     if len(counts) > 1:
-        told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise FeedError(f"the inputs have different numbers of entries ({told}); give each as many")
+        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise FeedError(f"the inputs have different numbers of entries ({listed}); give each as many")
     return counts.pop() if counts else None
 
 
 def list_problems(
     arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]
 ) -> list[str]:
-    """What is wrong with names, dtypes and shapes; a batch axis may have any length but 0."""
-    known = {spec.name for spec in specs}
-    problems = [f"unknown input {name!r}" for name in arrays if name not in known]
+    """Return every fault of names, dtypes and shapes; a batch axis may have any length but 0."""
+    names = {spec.name for spec in specs}
+    problems = [f"unknown input {name!r}" for name in arrays if name not in names]
     for spec in specs:
         array = arrays.get(spec.name)
         if array is None:
@@ -177,9 +185,9 @@ def list_problems(
 def take_sizes(
     specs: Sequence[TensorSpec], arrays: Mapping[str, Array], axes: Mapping[str, int | None] | None = None
 ) -> tuple[TensorSpec, ...]:
-    """The specs with the lengths that one entry has on the open axes; axes that are the batch stay so.
+    """Return the specs with the lengths that one entry has on the dynamic axes; the batch axis stays dynamic.
 
-    What does not fit is left to `cut_entries`, which tells it whole.
+    Arrays that do not fit are left to `cut_entries`, which reports all that is wrong.
     """
     axes = find_batch_axes(specs) if axes is None else axes
 
@@ -193,13 +201,17 @@ def take_sizes(
     return tuple(map(take, specs))
 
 
-def find_samples(place: Path) -> str | None:
-    """The folder of samples beside the artifacts in `place`; None if the user gave none."""
-    return str(folder) if (folder := place.absolute() / SAMPLES).is_dir() else None
+def find_samples(artifacts: Path) -> str | None:
+    """Return the folder of samples beside `artifacts`; None if the user gave no inputs."""
+    return str(folder) if (folder := artifacts.absolute() / SAMPLES).is_dir() else None
 
 
 def list_samples(folder: str) -> list[Path]:
-    """The files of a folder that `write_samples` filled, in order; raises ArtifactError if one is a link."""
+    """Return the files that `write_samples` wrote to a folder, in order.
+
+    Raises:
+        ArtifactError: one of them is a symbolic link.
+    """
     paths = sorted(Path(folder).glob("*.npz"))
     if links := [path for path in (Path(folder), *paths) if path.is_symlink()]:
         raise ArtifactError(f"{links[0]} is a symbolic link; those of stored samples are not followed. Copy the file")
@@ -207,34 +219,31 @@ def list_samples(folder: str) -> list[Path]:
 
 
 def read_samples(folder: str, n: int | None = None) -> list[dict[str, Array]]:
-    """The entries of a folder that `write_samples` filled, the first `n` of them."""
+    """Return the entries that `write_samples` wrote to a folder, the first `n` of them."""
     return [read_file(path) for path in list_samples(folder)[:n]]
 
 
 def group_samples(samples: Sequence[Mapping[str, Array]], batch: int, specs: Sequence[TensorSpec]) -> list[list[int]]:
-    """The places of the entries that go into each call: at most `batch`, in the order they came.
+    """Return the indices of the entries of each call: at most `batch`, in their order.
 
-    Those of one call have one shape, and the same values in every input that they share; where the model has no batch
-    axis at all, each is a call of its own.
+    The entries of a call have equal shapes, and equal values in every input without a batch axis; where the model has
+    no batch axis at all, each entry is a call of its own.
     """
     axes = find_batch_axes(specs)
     shared = [name for name, axis in axes.items() if axis is None]
     groups: dict[tuple[object, ...], list[int]] = {}
-    for place, sample in enumerate(samples):
+    for index, sample in enumerate(samples):
         shapes = tuple(sorted((name, array.shape) for name, array in sample.items()))
         if len(shared) == len(axes):
-            groups[shapes, place] = [place]
+            groups[shapes, index] = [index]
             continue
         values = tuple(hashlib.sha256(sample[name].tobytes()).digest() for name in shared if name in sample)
-        groups.setdefault((shapes, values), []).append(place)
+        groups.setdefault((shapes, values), []).append(index)
     return [group[i : i + batch] for group in groups.values() for i in range(0, len(group), batch)]
 
 
 def join_samples(members: Sequence[Mapping[str, Array]], specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
-    """One feed of `batch` entries: the members, and the first ones again where they are fewer.
-
-    A graph with a fixed batch gets as many as it takes.
-    """
+    """Return one feed of `batch` entries: the members, then the first ones again if there are fewer."""
     axes, feed = find_batch_axes(specs), {}
     for spec in specs:
         axis = axes[spec.name]
@@ -245,7 +254,7 @@ def join_samples(members: Sequence[Mapping[str, Array]], specs: Sequence[TensorS
 
 
 def find_batch(specs: Sequence[TensorSpec], batch: int) -> int:
-    """The entries of one call: those that the graph fixes, else `batch`."""
+    """Return the number of entries of one call: the fixed batch of the graph, else `batch`."""
     axes = find_batch_axes(specs)
-    found = (spec.shape[axis] for spec in specs if (axis := axes[spec.name]) is not None)
-    return next((length for length in found if isinstance(length, int)), batch)
+    lengths = (spec.shape[axis] for spec in specs if (axis := axes[spec.name]) is not None)
+    return next((length for length in lengths if isinstance(length, int)), batch)

@@ -1,4 +1,4 @@
-"""The built-in models, and what a MODEL text on the command line means. Needs no engine and no PyTorch."""
+"""The built-in models, and the meaning of a MODEL text on the command line. Needs no engine and no PyTorch."""
 
 import ast
 import re
@@ -17,27 +17,27 @@ Task = Literal["digits", "imagenet"]
 Interpolation = Literal["bilinear", "bicubic"]
 RefKind = Literal["builtin", "timm", "hf", "onnx", "pt2", "torchscript", "factory", "object"]
 
-# Height and width of what ImageNet's classifiers take.
+# Height and width of the pictures of ImageNet's classifiers.
 IMAGENET_CROP = 224
 MODELS_EXTRA = 'pip install "enginebench[models]"'
 DATA_DIR = Path(__file__).parent / "data"
 TIMM_PREFIX = "timm:"
 HF_PREFIX = "hf:"
-# A Python object that a program gave: its class, and the first digits of its pickle's SHA-256.
+# A Python object as MODEL: its class, and the first digits of its pickle's SHA-256.
 OBJECT = re.compile(r"\w+@[0-9a-f]{12}")
-# Files that a user may hand in for a MODEL and that are something else, by their names; each with what to do.
+# Suffixes of files that may be given as MODEL by mistake; each with what to do.
 FOREIGN_SUFFIXES = {
     ".plan": "an engine file is a TARGET of bench, infer and drift, not a MODEL",
     ".engine": "an engine file is a TARGET of bench, infer and drift, not a MODEL",
     ".xml": "an OpenVINO IR is a TARGET of bench, infer and drift, not a MODEL",
     ".py": "give the import path, package.module:factory",
 }
-# Names of files that a MODEL may be: one that is not there is a wrong path.
+# Suffixes of MODEL files: a text with one of them that is no file is a wrong path.
 FILE_SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".ts", ".torchscript", ".bin", ".ckpt", ".pkl", ".safetensors")
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
-    """What is known of a built-in model before it is built.
+    """The facts of a built-in model that are known before it is built.
 
     `multiply_adds` counts one multiplication with its addition as one, for one image at `input_shape`, in convolutions
     and matrix products only; a FLOP count in the strict sense is twice as much.
@@ -93,7 +93,10 @@ def _digits_card(name: str, shape: tuple[int, ...], parameters: int, multiply_ad
 def _imagenet_card(
     name: str, parameters: int, multiply_adds: int, weights: str, description: str, *, resize: int = 256, **more: Any
 ) -> ModelCard:
-    """Resize and filter of torchvision's are those of `transforms` of the default weights, torchvision 0.28.0."""
+    """Return the card of an ImageNet classifier.
+
+    Resize and filter of torchvision's models are those of `transforms` of their default weights, torchvision 0.28.0.
+    """
     return ModelCard(
         name=name,
         input_shape=(3, IMAGENET_CROP, IMAGENET_CROP),
@@ -137,12 +140,16 @@ BUILTIN: dict[str, ModelCard] = {card.name: card for card in _CARDS}
 
 
 def resolve_model(text: str) -> ModelRef:
-    """What `text` refers to. Nothing is imported; of a file its first bytes, or the names in its archive, are read.
+    """Return the model that `text` refers to. Nothing is imported; of a file its head or its list of members is read.
 
     Args:
         text: MODEL as on the command line: a built-in name, `timm:NAME`, `hf:NAME`, the path of an ONNX file, of an
-            exported program (`.pt2`) or of a TorchScript archive, or `package.module:factory`. What a file is, is known
-            by what is in it.
+            exported program (`.pt2`) or of a TorchScript archive, or `package.module:factory`. The kind of a file is
+            that of its content.
+
+    Raises:
+        UsageError: the text names no model, or a file of another kind.
+        ModelError: the file cannot be read, or is no model.
     """
     if text in BUILTIN:
         return ModelRef(kind="builtin", text=text, name=text)
@@ -173,8 +180,8 @@ def resolve_model(text: str) -> ModelRef:
             folder = path.is_dir()
         if folder:
             raise ModelError(f"model {text!r} is a folder; expected a file")
-        near = _find_near(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")])
-        others = f" (in the same folder: {', '.join(near)})" if near else ""
+        similar = _find_near(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")])
+        others = f" (in the same folder: {', '.join(similar)})" if similar else ""
         makers = {".onnx": "; `enginebench export` makes one", ".pt2": "; torch.export.save makes one"}
         raise ModelError(f"model {text!r}: no such file{others}. Check the path{makers.get(suffix, '')}")
     if OBJECT.fullmatch(text):
@@ -196,7 +203,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _find_special(path: Path) -> str:
-    """Return what a path is that is there and neither a file nor a folder; "" of any other."""
+    """Return a name for a path that exists and is neither a file nor a folder; "" for any other."""
     try:
         link = path.is_symlink()
     except OSError:  # a text that is too long for a name
@@ -210,12 +217,12 @@ def _find_special(path: Path) -> str:
 
 
 def _resolve_file(text: str, path: Path) -> ModelRef:
-    """The MODEL that a file is."""
+    """Return the model in a file."""
     try:
         content = find_file_content(path)
     except OSError as error:
         raise ModelError(f"model {text!r} cannot be read: {error.strerror}") from error
-    # The readers of both explain what is wrong with a file that has the name and not the content.
+    # For a file that has such a name but not the content, the readers of both explain what is wrong.
     kind = content.kind or {".onnx": "onnx", ".pt2": "pt2"}.get(path.suffix.lower())
     if kind in ("onnx", "pt2", "torchscript"):
         return ModelRef(kind=kind, text=text, name=text)  # type: ignore[arg-type]
@@ -235,15 +242,15 @@ def _resolve_file(text: str, path: Path) -> ModelRef:
 
 
 def _explain_pickled(text: str, path: Path, pickled: Pickled, *, made_by_torch: bool) -> str:
-    """Why a pickle is not opened, and a factory to copy that opens it where the user wants that."""
+    """Return the reason why a pickle is not opened, and a factory to copy for a user who trusts it."""
     whole = pickled.key is None
     what = f"a pickle of {pickled.foreign}" if whole else f"a checkpoint with a pickle of {pickled.foreign}"
-    found = what if whole else f"{what} under {pickled.key!r}"
-    place = str(path.absolute())
-    load = f'torch.load({place!r}, map_location="cpu", weights_only=False)'
+    content = what if whole else f"{what} under {pickled.key!r}"
+    location = str(path.absolute())
+    load = f'torch.load({location!r}, map_location="cpu", weights_only=False)'
     lines = ["import torch"]
     if not made_by_torch:
-        lines, load = ["import pickle", "import torch"], f"pickle.load(open({place!r}, 'rb'))"
+        lines, load = ["import pickle", "import torch"], f"pickle.load(open({location!r}, 'rb'))"
     taken = "" if whole else f"[{pickled.key!r}]"
     code = [
         *(f"    {line}" for line in lines),
@@ -252,15 +259,17 @@ def _explain_pickled(text: str, path: Path, pickled: Pickled, *, made_by_torch: 
         "        return module, (torch.randn(1, 3, 224, 224),)  # inputs as the module takes them",
     ]
     return (
-        f"model {text!r} is {found}. Opening a pickle runs the code in it, so this is not done. If you trust the file, "
-        "open it in a factory of your own, net.py:\n\n" + "\n".join(code) + "\n\n  and give MODEL as net:make; the "
+        f"model {text!r} is {content}. Opening a pickle runs the code in it, so this is not done. If you trust the "
+        "file, open it in a factory of your own, net.py:\n\n"
+        + "\n".join(code)
+        + "\n\n  and give MODEL as net:make; the "
         f"class {pickled.foreign} must be importable there. Weights alone need no pickle: "
         "torch.save(module.state_dict(), FILE), then package.module:factory with --weights FILE"
     )
 
 
 def find_packaged(path: str) -> Path | None:
-    """A file of an installed package, which is not imported; None where it is missing."""
+    """Return a file of an installed package, without importing that; None if it is missing."""
     package, _, inner = path.partition("/")
     spec = find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
@@ -268,7 +277,7 @@ def find_packaged(path: str) -> Path | None:
 
 
 def require_packages(model: str) -> None:
-    """Checks that the packages of a built-in model are installed."""
+    """Check that the packages of a built-in model are installed."""
     card = BUILTIN.get(model)
     if card is None or card.package is None or card.weights_file is None:
         return
@@ -279,7 +288,7 @@ def require_packages(model: str) -> None:
 
 
 def packaged_onnx(name: str) -> Path | None:
-    """The ONNX file that ships for a built-in model, batch axis dynamic, or None. It serves where PyTorch is absent."""
+    """Return the packaged ONNX file of a built-in model (dynamic batch), for use without PyTorch; None if none is."""
     path = DATA_DIR / f"{name}.onnx"
     return path if name in BUILTIN and path.is_file() else None
 
@@ -287,8 +296,8 @@ def packaged_onnx(name: str) -> Path | None:
 def _advise(text: str) -> str:
     if advice := FOREIGN_SUFFIXES.get(Path(text).suffix.lower()):
         return advice
-    near = _find_near(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN])
-    names = [name for name in BUILTIN if name.replace("-", "_") in near]
+    similar = _find_near(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN])
+    names = [name for name in BUILTIN if name.replace("-", "_") in similar]
     hint = f"did you mean {' or '.join(names)}? Expected" if names else "expected"
     return (
         f"{hint} one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file, or to a TorchScript "
@@ -296,11 +305,11 @@ def _advise(text: str) -> str:
     )
 
 
-def _find_near(name: str, known: Sequence[str]) -> list[str]:
-    """Up to three known names like a mistyped one."""
-    from difflib import get_close_matches  # only somebody who mistyped has a use for it
+def _find_near(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three of `names` that resemble a mistyped one."""
+    from difflib import get_close_matches  # imported only once a name was mistyped
 
-    return get_close_matches(name, known, n=3)
+    return get_close_matches(name, names, n=3)
 
 
 # Where torchvision keeps the names of ImageNet's classes. Read as text: importing it takes PyTorch and seconds.
@@ -309,7 +318,7 @@ LABELS_FILE, LABELS_VARIABLE = "torchvision/models/_meta.py", "_IMAGENET_CATEGOR
 
 
 def find_labels(model: str) -> list[str]:
-    """The names of the classes in their order; empty where only the model's owner knows them."""
+    """Return the names of the classes, in order; empty where only the model's owner knows them."""
     card, path = BUILTIN.get(model), find_packaged(LABELS_FILE)
     if card is None or card.task == "digits":
         return [str(digit) for digit in range(card.classes)] if card else []

@@ -397,7 +397,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
         open_composing(spec).compose_build(artifact, str(out), spec, None)
     warnings = artifact.warnings if made else ()
-    warnings += judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
+    warnings += list_range_warnings(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
         # It is asked, where it runs, for what its version is known not to build.
         ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
@@ -469,7 +469,7 @@ def open_folder(folder: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[ResultWarning, ...]:
+def list_range_warnings(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[ResultWarning, ...]:
     """The warnings on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
     from enginebench.runs.child.perform.answers import check_prepared_alike

@@ -16,7 +16,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import ResultWarning
 from enginebench.core.warnings import format_warning
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
-from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_given
+from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_input_data
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
@@ -108,7 +108,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
         artifact = replace(artifact, model=source.model)
         specs = artifact.inputs
         if text is None and source.inputs is not None:
-            entries = open_given(source.inputs, specs, n)
+            entries = open_input_data(source.inputs, specs, n)
         else:
             entries = open_data(text or "", model=source.model, inputs=specs, n=n, seed=source.seed, input_size=size)
         reporter.step(f"{source.model}: {method} over {entries.n} entries of {entries.source}")

@@ -142,7 +142,7 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
     if between is not None:
         compare = partial(find("offers", "diff_between"), [Path(side) for side in sides], between)
     elif asked:
-        compare = partial(diff_results, *ask_again(find_side(sides[0], store), find_side(sides[1], store), options))
+        compare = partial(diff_results, *score_again(find_side(sides[0], store), find_side(sides[1], store), options))
     else:
         neighbours = are_neighbours(sides[0], sides[1], store)
         compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
@@ -184,7 +184,7 @@ def _name_metric(options: DiffOptions) -> tuple[str, ...]:
     return (options["metric"],) if options["metric"] else ()
 
 
-def ask_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[Result], Sequence[Result]]:
+def score_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[Result], Sequence[Result]]:
     """The rows of both (a run's folder, or the file of a row), scored by the outputs that their engines give now.
 
     Without inputs and data on those that the candidate was measured on. Only scores change: times and drift are as

@@ -41,7 +41,7 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
     engines: tuple[Availability, ...]
 
 
-class NodeAnswer(Struct, frozen=True, kw_only=True):
+class NodeResponse(Struct, frozen=True, kw_only=True):
     """One node of a cluster: its own document, or why there is none."""
 
     node: str
@@ -51,7 +51,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
     schema: str = "enginebench.doctor-fleet/1"
-    nodes: tuple[NodeAnswer, ...]
+    nodes: tuple[NodeResponse, ...]
 
 
 class DoctorOptions(Progress, total=False):
@@ -75,7 +75,7 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
         if environment is not None:
             raise UsageError("--env asks an environment of this machine, --on the nodes of a cluster; give one")
         told = find("offers", "ask_nodes")(options["on"], examine_here, timeout_s=FLEET_TIMEOUT_S)
-        return FleetDoctorDocument(nodes=tuple(read_answer(name, answer) for name, answer in told))
+        return FleetDoctorDocument(nodes=tuple(read_response(name, answer) for name, answer in told))
     if environment is not None and "=" in environment:
         name_environments((environment,))
         environment = environment.partition("=")[0]
@@ -107,14 +107,14 @@ def examine_here(_: bytes) -> bytes:
     return encode(examine())
 
 
-def read_answer(name: str, told: bytes | str) -> NodeAnswer:
+def read_response(name: str, told: bytes | str) -> NodeResponse:
     """What a node says of itself; the reason in words where that is no document."""
     if isinstance(told, str):
-        return NodeAnswer(node=name, document=None, reason=told)
+        return NodeResponse(node=name, document=None, reason=told)
     try:
-        return NodeAnswer(node=name, document=msgspec.json.decode(told, type=DoctorDocument))
+        return NodeResponse(node=name, document=msgspec.json.decode(told, type=DoctorDocument))
     except msgspec.DecodeError as error:
-        return NodeAnswer(node=name, document=None, reason=f"its response cannot be read: {error}")
+        return NodeResponse(node=name, document=None, reason=f"its response cannot be read: {error}")
 
 
 def probe_apart(name: str) -> Availability:

@@ -187,7 +187,7 @@ def read_share(given: float | str) -> float:
     return share
 
 
-def judge_by(asked: RunRequest, options: Any) -> RunRequest:
+def add_judging(asked: RunRequest, options: Any) -> RunRequest:
     """The request with the options by which outputs are judged, their data, and the time of one process."""
     metrics = read_metrics(options["metric"])
     return replace(

@@ -18,7 +18,7 @@ from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
-from enginebench.models.samples import declare_given, name_only, take_sizes
+from enginebench.models.samples import declare_input_calls, name_arrays, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Wait, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
@@ -110,7 +110,7 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
         device = find_device(name, shared.device)
         require_available(EngineSpec(backend=name, options=settings, device=device))
         check_source_ahead(source)
-        calls = declare_given(inputs)  # the child alone unpacks them
+        calls = declare_input_calls(inputs)  # the child alone unpacks them
         first = next(iter(calls[0].values()), None)
         if first is None:
             raise ParseError(inputs, "", "no array", "one array for each input")
@@ -124,8 +124,8 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
                 spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
             if artifact.inputs:  # a plan says what it takes once it is loaded
                 for arrays in calls:
-                    check_feeds(artifact.inputs, name_only(arrays, artifact.inputs))
-                artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_only(calls[0], artifact.inputs)))
+                    check_feeds(artifact.inputs, name_arrays(arrays, artifact.inputs))
+                artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_arrays(calls[0], artifact.inputs)))
             # A tool runs a plan with the shapes of the arrays by an option: it knows nothing of them before.
             shapes = {name: array.shape for name, array in calls[0].items() if name and array.ndim}
             if artifact.kind == "plan" and shapes and find_entry(name).find_program is not None:

@@ -26,7 +26,7 @@ from enginebench.models.precision.calibration import (
     read_calibration_cache,
     write_calibration_cache,
 )
-from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
+from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_input_data
 from enginebench.models.zoo import resolve_model
 from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.report.numbers import format_significant
@@ -197,7 +197,7 @@ def quantize_file(
     if inputs is None:
         ranges, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
     else:
-        ranges, data = _take_ranges(artifact, needs, open_given(inputs, artifact.inputs), threads, reporter)
+        ranges, data = _take_ranges(artifact, needs, open_input_data(inputs, artifact.inputs), threads, reporter)
     reporter.step(f"{path.name}: to {to}")
     io_types = options["io_types"]
     made = convert(

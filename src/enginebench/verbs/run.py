@@ -250,7 +250,7 @@ def make_run_request(
         dry=dry,
     )
     return replace(
-        given.judge_by(request, options),
+        given.add_judging(request, options),
         dynamic_axes=given.read_axes(options["dynamic_axes"]),
         limits=given.read_limits(options["limit"]),
         baseline=options["baseline"],

@@ -23,7 +23,7 @@ from enginebench.features.sweep.store import open_store
 from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs.doctor import command as doctor
-from enginebench.verbs.doctor import read_answer
+from enginebench.verbs.doctor import read_response
 from processes import ROOT
 from reporters import Silent
 
@@ -144,7 +144,7 @@ def test_a_server_that_gives_up_on_a_client_once_is_asked_again(monkeypatch: pyt
 
 def test_answers_that_are_none_and_what_is_no_cluster_say_so() -> None:
     for told, said in ((b"{", "cannot be read"), ("it is gone", "it is gone")):
-        told_by = read_answer("node", told)
+        told_by = read_response("node", told)
         assert told_by.document is None and said in told_by.reason
     assert b'"ok":false' in run_job(b"{") and b"DecodeError" in run_job(b"{")
     with pytest.raises(BackendUnavailable, match=r"no Ray cluster responds at ray://127\.0\.0\.1:1"):

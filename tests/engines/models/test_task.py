@@ -16,7 +16,7 @@ from enginebench.models.onnx.source import load_graph
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
-from enginebench.models.task import feed_digits, hash_preprocess, know_normalize, preprocess_for, sample_feeds
+from enginebench.models.task import complete_normalize, feed_digits, hash_preprocess, preprocess_for, sample_feeds
 from enginebench.models.torch.source import load_module
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import BUILTIN
@@ -180,9 +180,9 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     ):
         with pytest.raises(kind, match=why):
             make(**{"model": model, "place": tmp_path / "no", **wishes})  # type: ignore[arg-type]  # of several kinds
-    own = know_normalize(Normalize(), "digits-cnn")
-    assert [know_normalize(own, "digits-cnn", w).shape for w in ("default", "w.pt")] == [own.shape, own.shape]
-    assert know_normalize(known, "digits-cnn", "w.pt") == known
+    own = complete_normalize(Normalize(), "digits-cnn")
+    assert [complete_normalize(own, "digits-cnn", w).shape for w in ("default", "w.pt")] == [own.shape, own.shape]
+    assert complete_normalize(known, "digits-cnn", "w.pt") == known
 
 
 @pytest.mark.parametrize("model", ["factories:make_likeness", "m.onnx"])

@@ -13,7 +13,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, ModelSource, Normalize
 from enginebench.engines.registry import open_backend
-from enginebench.models.task import know_normalize, take_bytes
+from enginebench.models.task import complete_normalize, take_bytes
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.runs import trust
 from enginebench.runs.child.jobs import SourceJob
@@ -27,7 +27,7 @@ SPEC = EngineSpec(backend="pytorch-aoti", threads=1, batch=2)
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     made = make_torch_artifact("digits-mlp", tmp_path_factory.mktemp("source"), batch=2)
-    return take_bytes(made, know_normalize(Normalize(), "digits-mlp"))
+    return take_bytes(made, complete_normalize(Normalize(), "digits-mlp"))
 
 
 @pytest.fixture(scope="module")

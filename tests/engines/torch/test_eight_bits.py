@@ -18,7 +18,7 @@ from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.pytorch_module import place_module
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
-from enginebench.models.task import know_normalize, take_bytes
+from enginebench.models.task import complete_normalize, take_bytes
 from enginebench.models.torch import eight_bits
 from enginebench.models.torch.eight_bits import quantize_module
 from enginebench.models.torch.flat import Flat
@@ -67,7 +67,7 @@ def test_static_int8_runs_in_integer_kernels_at_any_batch(module, batch, tmp_pat
 
 def test_bytes_are_normalized_once_in_a_quantized_module(tmp_path: Path) -> None:
     exact = make_torch_artifact("digits-cnn", tmp_path)
-    made = take_bytes(exact, know_normalize(Normalize(), "digits-cnn"))
+    made = take_bytes(exact, complete_normalize(Normalize(), "digits-cnn"))
     data, floats = (open_data("digits", model="digits-cnn", inputs=a.inputs, n=32) for a in (made, exact))
     small = quantize_module(made, "pt2e", data, tmp_path / "m.pt2", "minmax", threads=1)
     levels, expected = (torch.from_numpy(d.read(0, 4)["input"]) for d in (data, floats))

@@ -13,8 +13,8 @@ from enginebench.models.samples import (
     cut_entries,
     group_samples,
     join_samples,
+    read_input_calls,
     read_samples,
-    resolve_given,
     take_sizes,
     write_samples,
 )
@@ -66,14 +66,14 @@ def test_files_folders_and_functions_give_calls(tmp_path: Path, monkeypatch: pyt
     folder.mkdir()
     for i in (1, 0):
         np.savez(folder / f"{i}.npz", x=np.full((1, 2), i))
-    assert [int(call["x"][0, 0]) for call in resolve_given(str(folder))] == [0, 1]
-    assert resolve_given(str(folder / "1.npz"))[0]["x"].shape == (1, 2)
+    assert [int(call["x"][0, 0]) for call in read_input_calls(str(folder))] == [0, 1]
+    assert read_input_calls(str(folder / "1.npz"))[0]["x"].shape == (1, 2)
     (tmp_path / "mine_here.py").write_text(
         "import numpy as np\ndef one(): return {'x': np.ones(2)}\ndef many(): return (one() for _ in range(3))\n"
         "def wrong(): return [1]\ndef none(): return []\ndef fails(): raise KeyError('no file')\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert len(resolve_given("mine_here:one")) == 1 and len(resolve_given("mine_here:many")) == 3
+    assert len(read_input_calls("mine_here:one")) == 1 and len(read_input_calls("mine_here:many")) == 3
     for name, words in (
         ("wrong", "returned an int"),
         ("none", "returned nothing"),
@@ -81,7 +81,7 @@ def test_files_folders_and_functions_give_calls(tmp_path: Path, monkeypatch: pyt
         ("no", "no"),
     ):
         with pytest.raises(ModelError, match=words):
-            resolve_given(f"mine_here:{name}")
+            read_input_calls(f"mine_here:{name}")
 
 
 def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
         ("absent.npz", r"absent\.npz: found no such file"),
     ):
         with pytest.raises(ParseError, match=words):
-            resolve_given(str(tmp_path / name))
+            read_input_calls(str(tmp_path / name))
     with pytest.raises(UsageError, match=r"no such folder; expected F\.npz"):
-        resolve_given(str(tmp_path / "absent"))
+        read_input_calls(str(tmp_path / "absent"))
 
 
 def test_files_without_a_batch_axis_are_calls_of_their_own() -> None:
@@ -116,4 +116,4 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.npz")
     for named in (tmp_path / "x.npz", tmp_path):
         with pytest.raises(ParseError, match=r"x\.npz: found no regular file; expected one array for each input"):
-            resolve_given(str(named))
+            read_input_calls(str(named))

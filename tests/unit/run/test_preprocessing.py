@@ -21,7 +21,7 @@ from enginebench.runs.child.jobs import AnswerJob, Labelled, QuantizeJob
 from enginebench.runs.child.perform.answers import open_labelled
 from enginebench.runs.child.perform.sources import quantize_graph
 from enginebench.runs.targets.sides import OpenSide, check_sides
-from enginebench.verbs.build import judge_ranges
+from enginebench.verbs.build import list_range_warnings
 from enginebench.verbs.drift import check_prepared, choose_inputs
 from enginebench.verbs.quantize import quantize
 
@@ -67,10 +67,10 @@ def test_drift_says_that_it_cannot_know_how_arrays_were_prepared(tmp_path: Path)
 
 def test_ranges_for_tensorrts_own_calibrator_are_judged_alike(tmp_path: Path, kept: Path) -> None:
     graph = open_mlp().artifact
-    assert judge_ranges(graph, None, None) == judge_ranges(graph, kept, None) == ()
-    assert [c.code for c in judge_ranges(graph, None, tmp_path / "c.cache")] == ["external_preprocess"]
+    assert list_range_warnings(graph, None, None) == list_range_warnings(graph, kept, None) == ()
+    assert [c.code for c in list_range_warnings(graph, None, tmp_path / "c.cache")] == ["external_preprocess"]
     with pytest.raises(ArtifactError, match="another preprocessing"):
-        judge_ranges(open_mlp(preprocess_sha256=OTHER).artifact, kept, None)
+        list_range_warnings(open_mlp(preprocess_sha256=OTHER).artifact, kept, None)
 
 
 def test_labelled_data_of_another_preprocessing_is_not_answered(tmp_path: Path) -> None:

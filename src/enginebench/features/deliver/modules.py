@@ -13,7 +13,7 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
 from enginebench.features.deliver.writing import PACKAGE
 from enginebench.models.file_kind import find_kind_of_file
-from enginebench.models.objects import look_here
+from enginebench.models.objects import import_from_working_folder
 from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
 from enginebench.runs.bundles import Module
 
@@ -82,7 +82,7 @@ def _list_versions(*names: str) -> dict[str, str]:
 def find_source(ref: ModelRef) -> FoundModule:
     """The one file that makes a factory's module, and the packages that it imports."""
     name, _, attribute = ref.name.partition(":")
-    look_here()  # as `run` found it
+    import_from_working_folder()  # as `run` found it
     found = find_spec(name)
     source = Path(found.origin) if found is not None and found.origin and found.has_location else None
     if source is None or source.suffix != ".py":

@@ -180,6 +180,6 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
-    run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
+    run, limit_ms = given.add_judging(run, options), options["p99_limit_ms"]
     unasked = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **unasked)

@@ -1,4 +1,4 @@
-"""A graph that takes a picture as floats, changed to take it as bytes."""
+"""Change a graph that takes a picture as floats to take it as bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,45 +13,46 @@ from enginebench.core.warnings import make_warning
 from enginebench.models.onnx.source import PREPROCESS_KEY, load_graph, read_metadata, read_onnx, walk_nested_nodes
 from enginebench.models.task import take_bytes
 
-# With one of these a graph that normalizes by itself begins, or goes on where it turns NHWC into NCHW first.
+# A graph that normalizes its pictures itself begins with one of these, or has one after a transpose to NCHW.
 NORMALIZING = frozenset({"Sub", "Div", "Mul", "BatchNormalization"})
 
 
-def put_first(artifact: Artifact, known: Normalize) -> Artifact:
-    """The graph with its picture in bytes, less a mean, divided by a deviation; it is written beside the other.
+def prepend_normalize(artifact: Artifact, normalize_requested: Normalize) -> Artifact:
+    """Write the graph with a picture of bytes, which it normalizes first, beside the original; return its artifact.
 
-    Sub and Div, as after an export: no recipe puts Q/DQ nodes on these, where they would round levels away.
+    It normalizes by Sub and Div, like a graph after an export: no recipe puts Q/DQ nodes on these, where they would
+    round levels away.
     """
-    made, path = take_bytes(artifact, known), Path(artifact.path)
-    model, normalize = load_graph(path), made.normalize or known
+    byte_artifact, path = take_bytes(artifact, normalize_requested), Path(artifact.path)
+    model, normalize = load_graph(path), byte_artifact.normalize or normalize_requested
     name = normalize.input
     cast, less, last = (f"bytes_of_{name}_{step}" for step in ("cast", "less_mean", "normalized"))
     for node in walk_nested_nodes(model.graph.node):
-        node.input[:] = [last if given == name else given for given in node.input]
+        node.input[:] = [last if source == name else source for source in node.input]
     next(v for v in model.graph.input if v.name == name).type.tensor_type.elem_type = TensorProto.UINT8
     nodes = [helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT)]
-    for operator, given, end, numbers in (("Sub", cast, less, normalize.mean), ("Div", less, last, normalize.std)):
+    for operator, source, end, numbers in (("Sub", cast, less, normalize.mean), ("Div", less, last, normalize.std)):
         tensor = numpy_helper.from_array(np.array(numbers, np.float32).reshape(normalize.shape))
         nodes.append(helper.make_node("Constant", [], [f"{end}_by"], value=tensor))
-        nodes.append(helper.make_node(operator, [given, f"{end}_by"], [end], name=end))
+        nodes.append(helper.make_node(operator, [source, f"{end}_by"], [end], name=end))
     for node in reversed(nodes):
         model.graph.node.insert(0, node)
     helper.set_model_props(model, {k: text for k, text in read_metadata(model).items() if k != PREPROCESS_KEY})
     out = path.with_name(f"{path.stem}.uint8.onnx")
     write_atomic(out, model.SerializeToString())
-    found = read_onnx(out)
-    return replace(made, path=str(out), sha256=found.sha256, files=found.files)
+    written = read_onnx(out)
+    return replace(byte_artifact, path=str(out), sha256=written.sha256, files=written.files)
 
 
-def warn_of_two_normalizations(artifacts: Sequence[Artifact], known: Normalize) -> tuple[Artifact, ...]:
-    """The artifacts; with a warning if the graph normalizes what was normalized, which no engine can see."""
+def warn_of_two_normalizations(artifacts: Sequence[Artifact], requested: Normalize) -> tuple[Artifact, ...]:
+    """Return the artifacts, with a warning if the graph itself normalizes its inputs a second time."""
     graph = next((artifact for artifact in artifacts if artifact.kind == "onnx"), None)
-    if graph is None or not any(known.mean):  # of 0: only scaled, as whoever gave it knows
+    if graph is None or not any(requested.mean):  # a mean of 0: the user only scales
         return tuple(artifacts)
-    nodes, name = load_graph(Path(graph.path)).graph.node, (graph.normalize or known).input
+    nodes, name = load_graph(Path(graph.path)).graph.node, (graph.normalize or requested).input
     for _ in ("Cast", "Sub", "Div"):
         name = next((node.output[0] for node in nodes if name in node.input), "")
     name = next((node.output[0] for node in nodes if name in node.input and node.op_type == "Transpose"), name)
-    found = [node.op_type for node in nodes if name in node.input and node.op_type in NORMALIZING]
-    warnings = (make_warning("external_preprocess.twice", operator=found[0]),) if found else ()
+    operators = [node.op_type for node in nodes if name in node.input and node.op_type in NORMALIZING]
+    warnings = (make_warning("external_preprocess.twice", operator=operators[0]),) if operators else ()
     return tuple(replace(artifact, warnings=(*artifact.warnings, *warnings)) for artifact in artifacts)

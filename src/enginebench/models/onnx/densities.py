@@ -1,4 +1,4 @@
-"""How much of a graph's constant tensors is not zero: an engine may leave out products with zeros."""
+"""Measure the fraction of a graph's constant tensors that is not zero: an engine may leave out products with zeros."""
 
 import math
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from enginebench.core.protocols import Array
 
-# Of operators with their own zero point for each factor: factor -> where its zero point is.
+# Operators with a zero point for each factor: input of the factor -> input of its zero point.
 ZERO_POINTS = {
     **{operator: {0: 2, 3: 5} for operator in ("QLinearConv", "QLinearMatMul", "QGemm")},
     **{operator: {0: 2, 1: 3} for operator in ("ConvInteger", "MatMulInteger")},
 }
-# Of these the output has as many zeros as the first input.
+# The output of these has as many zeros as their first input.
 _ZEROS_STAY = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Cast", "Div"))
 ReadTensor = Callable[[TensorProto], "Array | None"]
 
 
 class Densities:
-    """The constant tensors of a graph. `read_tensor` gives their values; None where they cannot be had."""
+    """The constant tensors of a graph. `read_tensor` returns their values, or None if they cannot be read."""
 
     def __init__(self, graph: GraphProto, read_tensor: ReadTensor) -> None:
         self._read_tensor = read_tensor
@@ -36,7 +36,7 @@ class Densities:
                     self._tensors[node.output[0]] = attribute.t
 
     def measure(self, name: str, zero_point: str = "") -> float:
-        """Return the fraction of values that are not zero; 0 where nobody knows.
+        """Return the fraction of values that are not zero; 0 where it is not known.
 
         Args:
             zero_point: the tensor with the value that stands for zero; "": zero itself.
@@ -91,13 +91,13 @@ def _align(parameter: Array, dimensions: int, axis: int) -> Array:
     """Return a scalar, or one value for each entry of an axis, so that it can be compared with the whole tensor."""
     if parameter.size == 1:
         return parameter.reshape(())
-    return parameter.reshape([-1 if place == axis % max(dimensions, 1) else 1 for place in range(dimensions)])
+    return parameter.reshape([-1 if dimension == axis % max(dimensions, 1) else 1 for dimension in range(dimensions)])
 
 
 def _can_broadcast(parameter: Array, values: Array) -> bool:
     pairs = zip(parameter.shape, values.shape, strict=False)
-    return parameter.ndim in (0, values.ndim) and all(one in (1, other) for one, other in pairs)
+    return parameter.ndim in (0, values.ndim) and all(length in (1, other) for length, other in pairs)
 
 
-def _count_share(chosen: Any) -> float:
-    return float(np.mean(chosen)) if np.size(chosen) else 0.0
+def _count_share(mask: Any) -> float:
+    return float(np.mean(mask)) if np.size(mask) else 0.0

@@ -1,7 +1,7 @@
-"""What an ONNX graph says of its inputs: values that its operators accept, and lengths for the axes it leaves open.
+"""Find inputs that an ONNX graph accepts: values for its operators, and lengths for its dynamic axes.
 
-Read from the graph first (embeddings, comparisons, recurrent states, names), then tried on the CPU until every operator
-accepts.
+Both are read from the graph first (embeddings, comparisons, recurrent states, names), then tried on the CPU until every
+operator accepts them.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from enginebench.models.onnx.source import load_graph, read_metadata, walk_neste
 
 Values = tuple[float, float]
 
-# Operators that hand their first input on, whatever they do to its shape or type.
+# Operators that pass the values of their first input on, in another shape or type.
 PASSING = frozenset(
     {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Expand", "Tile", "Split"}
 )
 RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
-# Which inputs index which tables. Source: ONNX operators, and those of ONNX Runtime (com.microsoft).
+# {input of indices: input of the table}. Source: ONNX operators, and those of ONNX Runtime (com.microsoft).
 INDEXED = {"Gather": {1: 0}, "GatherElements": {1: 0}, "EmbedLayerNormalization": {0: 2, 1: 4}}
-# Operators that not every number may go into.
+# Operators that are not defined for every number.
 PARTIAL = frozenset({"Log", "Sqrt", "Pow", "Reciprocal", "Div", "Acos", "Asin", "Acosh", "Atanh"})
 STATE_WORDS = frozenset({"state", "states", "h", "c", "h0", "c0", "hn", "cn", "cell", "past", "cache"})
 LENGTHS = frozenset({"length", "lengths", "len", "lens"})
 RATE_WORDS = frozenset({"sr", "rate", "samplerate"})
-SAMPLE_RATE = 16000  # of speech, which nearly every model that asks for a rate was made for
-# For floats of which nothing is known, after standard normal ones gave answers that are not finite.
+SAMPLE_RATE = 16000  # of speech: that of nearly every model with a rate as input
+# Ranges for floats of which nothing is known, after standard normal ones gave outputs that are not finite.
 TAMER: tuple[Values, ...] = ((0.0, 1.0), (0.01, 1.0), (1.0, 2.0))
-# For integers of which nothing is known, after 0 to 99 left a table.
+# Ranges for integers of which nothing is known, after 0 to 99 were out of a table's bounds.
 SMALLER: tuple[Values, ...] = ((0, 1), (0, 0))
 # Trying ends after this long: a graph that needs seconds for each call has been seen to run by then.
 TRIED_S = 60.0
-ONLY_ERRORS = 4  # fatal ones: each refusal is expected here
+ONLY_ERRORS = 4  # log only fatal errors: refusals are expected here
 
 
 class _Tried(Struct, frozen=True, kw_only=True):
-    """What one call answered, or why it did not."""
+    """The outputs of one call, or the reason why it failed."""
 
     outputs: dict[str, Any] = {}
     refusal: str = ""
@@ -65,68 +65,68 @@ class _Tried(Struct, frozen=True, kw_only=True):
 
 
 def complete_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
-    """The artifact with what its inputs are like where nobody gives one; a warning says each length that is chosen."""
+    """Return the artifact with values and lengths for made-up inputs; a warning names each chosen length."""
     model = load_graph(Path(artifact.path))
     reader = _Reader(model)
     specs = reader.guess_all(artifact.inputs)
     batches = find_batches(specs)
-    given = match_axes(artifact.inputs, shapes or {}, batches)
+    fixed_axes = match_axes(artifact.inputs, shapes or {}, batches)
     states = any(spec.values == (0, 0) for spec in specs)
     # Height and width that the exporter of a detector noted. Source: ultralytics, metadata `imgsz`.
     noted = [int(n) for n in re.findall(r"\d+", read_metadata(model).get("imgsz", ""))]
     knobs = list_knobs(
-        [replace(s, shape=tuple(given.get(str(axis), axis) for axis in s.shape)) for s in specs],
+        [replace(s, shape=tuple(fixed_axes.get(str(axis), axis) for axis in s.shape)) for s in specs],
         batches,
         imgsz=(noted[0], noted[-1]) if noted and min(noted) > 0 else None,
         classifies=[len(spec.shape) for spec in artifact.outputs] == [2],
         streams=states,
     )
-    candidates = [given | sizes for sizes in list_sizes(knobs)] or [given]
-    # The graph could refuse what is made up for it, or answer with what is not finite.
+    candidates = [fixed_axes | sizes for sizes in list_sizes(knobs)] or [fixed_axes]
+    # Made-up inputs could be refused by the graph, or give outputs that are not finite.
     unknown = any(spec.values is None and not spec.dtype.startswith(("float", "bfloat")) for spec in specs)
-    if not knobs and not given and not unknown and not reader.operators & PARTIAL:
+    if not knobs and not fixed_axes and not unknown and not reader.operators & PARTIAL:
         return replace(artifact, inputs=specs)
-    found, tried = _try_sizes(artifact, specs, batches, candidates)
-    outputs = _mend_outputs(artifact.outputs, found, tried)
-    turned = {axis for knob in knobs for axis in knob.axes}
-    chosen = {spec.name: concrete_shape(spec, 1) for spec in found if not turned.isdisjoint(spec.shape)}
+    accepted, attempt = _try_sizes(artifact, specs, batches, candidates)
+    outputs = _mend_outputs(artifact.outputs, accepted, attempt)
+    knob_axes = {axis for knob in knobs for axis in knob.axes}
+    chosen = {spec.name: concrete_shape(spec, 1) for spec in accepted if not knob_axes.isdisjoint(spec.shape)}
     warnings = list(artifact.warnings)
     if chosen:
-        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
+        listed = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
         option = format_shapes(chosen)
-        if tried is not None and tried.refusal:
-            warnings.append(make_warning("chosen_shapes.refused", shapes=told, option=option, why=tried.refusal))
+        if attempt is not None and attempt.refusal:
+            warnings.append(make_warning("chosen_shapes.refused", shapes=listed, option=option, why=attempt.refusal))
         else:
-            warnings.append(make_warning("chosen_shapes", shapes=told, option=option))
-    return replace(artifact, inputs=found, outputs=outputs, warnings=tuple(warnings))
+            warnings.append(make_warning("chosen_shapes", shapes=listed, option=option))
+    return replace(artifact, inputs=accepted, outputs=outputs, warnings=tuple(warnings))
 
 
 def guess_values(artifact: Artifact) -> tuple[TensorSpec, ...]:
-    """The inputs of a graph with the values that it says they have; nothing is tried."""
+    """Return the inputs of a graph with the ranges of values read from it; nothing is tried."""
     return _Reader(load_graph(Path(artifact.path))).guess_all(artifact.inputs)
 
 
 def _try_sizes(
     artifact: Artifact, specs: tuple[TensorSpec, ...], batches: Mapping[str, int | None], candidates: Sequence[Sizes]
 ) -> tuple[tuple[TensorSpec, ...], _Tried | None]:
-    """The specs of the first candidate that the graph accepts, and what it answered; None: nothing can be tried."""
+    """Return the specs of the first candidate that the graph accepts, and its outputs; None if nothing can be tried."""
     sized = [_fill_lengths(set_sizes(specs, batches, sizes)) for sizes in candidates]
     session = _open_session(artifact)
     if session is None:
         return sized[0], None
     deadline, first = time.monotonic() + TRIED_S, None
-    for trial in sized:
-        for spec_set in _vary(trial):
-            tried = _call(session, spec_set)
-            if not tried.refusal and tried.finite:
-                return spec_set, tried
-            first = first or (trial, tried)
-            # Other values may be the cure: an index was too large, or an answer is not finite.
-            curable = not tried.refusal or re.search(r"out of (data )?(bounds|range)|indices", tried.refusal)
-            if not curable or all(spec.values is not None for spec in trial) or time.monotonic() > deadline:
+    for candidate in sized:
+        for spec_set in _vary(candidate):
+            attempt = _call(session, spec_set)
+            if not attempt.refusal and attempt.finite:
+                return spec_set, attempt
+            first = first or (candidate, attempt)
+            # Other values may help: an index was too large, or an output is not finite.
+            curable = not attempt.refusal or re.search(r"out of (data )?(bounds|range)|indices", attempt.refusal)
+            if not curable or all(spec.values is not None for spec in candidate) or time.monotonic() > deadline:
                 break
-        if not tried.refusal:
-            return trial, tried  # it runs; nothing that was tried makes its answers finite
+        if not attempt.refusal:
+            return candidate, attempt  # it runs; none of the tried values makes its outputs finite
         if time.monotonic() > deadline:
             break
     assert first is not None
@@ -134,7 +134,7 @@ def _try_sizes(
 
 
 def _vary(specs: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, ...]]:
-    """The specs as they are; then with tamer values for the inputs of which nothing is known."""
+    """Yield the specs as they are; then with smaller ranges for the inputs of which nothing is known."""
     yield specs
     for floats, whole in zip(TAMER, (*SMALLER, SMALLER[-1]), strict=True):
         unknown = {s.name for s in specs if s.values is None and s.dtype != "bool"}
@@ -152,21 +152,21 @@ def _open_session(artifact: Artifact) -> Any:
     try:
         register_operators(options, artifact.operator_libraries)
         return onnxruntime.InferenceSession(artifact.path, options, providers=["CPUExecutionProvider"])
-    except Exception:  # an operator that this runtime lacks: the rows will say which
+    except Exception:  # an operator that this runtime lacks; each configuration will report it
         return None
 
 
 def _call(session: Any, specs: Sequence[TensorSpec]) -> _Tried:
     try:
-        answers = session.run(None, random_feeds(specs, 1, seed=0))
+        outputs = session.run(None, random_feeds(specs, 1, seed=0))
     except Exception as error:  # a class of its own for every kind of failure
         return _Tried(refusal=first_line(error)[:200])
     names = [output.name for output in session.get_outputs()]
-    return _Tried(outputs={n: a for n, a in zip(names, answers, strict=True) if isinstance(a, np.ndarray)})
+    return _Tried(outputs={n: a for n, a in zip(names, outputs, strict=True) if isinstance(a, np.ndarray)})
 
 
 def _fill_lengths(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """The specs with inputs that name a length set to that of the longest axis among the others."""
+    """Return the specs, with inputs that hold a length set to that of the longest axis among the other inputs."""
     longest = [concrete_shape(spec, 1)[1] for spec in specs if len(spec.shape) in (2, 3) and spec.values != (0, 0)]
     if not longest:
         return specs
@@ -180,18 +180,18 @@ def _fill_lengths(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 
 
 def _mend_outputs(
-    outputs: tuple[TensorSpec, ...], inputs: Sequence[TensorSpec], tried: _Tried | None
+    outputs: tuple[TensorSpec, ...], inputs: Sequence[TensorSpec], attempt: _Tried | None
 ) -> tuple[TensorSpec, ...]:
-    """The outputs, without axis names that say something else than what was answered: such an axis gets its own."""
-    if tried is None or tried.refusal:
+    """Return the outputs with new names for axes whose declared name contradicts the length of the actual output."""
+    if attempt is None or attempt.refusal:
         return outputs
     lengths = {axis: n for s in inputs for axis, n in zip(s.shape, concrete_shape(s, 1), strict=True)}
 
     def mend(spec: TensorSpec) -> TensorSpec:
-        answer = tried.outputs.get(spec.name)
-        if answer is None or answer.ndim != len(spec.shape):
+        output = attempt.outputs.get(spec.name)
+        if output is None or output.ndim != len(spec.shape):
             return spec
-        pairs = enumerate(zip(spec.shape, answer.shape, strict=True))
+        pairs = enumerate(zip(spec.shape, output.shape, strict=True))
         wrong = {i for i, (axis, n) in pairs if isinstance(axis, str) and lengths.get(axis, n) != n}
         shape = (f"{spec.name}_axis{i}" if i in wrong else axis for i, axis in enumerate(spec.shape))
         return replace(spec, shape=tuple(shape))
@@ -200,7 +200,7 @@ def _mend_outputs(
 
 
 class _Reader:
-    """Where the values of a graph go, by name; names in inner graphs are those of the outer one where they are seen."""
+    """Follows the values of a graph by name; an inner graph uses the names of the outer one that are visible in it."""
 
     def __init__(self, model: ModelProto) -> None:
         nodes = list(walk_nested_nodes(model.graph.node))
@@ -216,7 +216,7 @@ class _Reader:
         return tuple(replace(spec, values=self._guess_values(spec)) for spec in specs)
 
     def _guess_values(self, spec: TensorSpec) -> Values | None:
-        """The lowest and highest value that an input should have; None where any will do."""
+        """Return the lowest and highest value that an input should have; None where any will do."""
         uses = list(self._follow(spec.name))
         words, whole = {*split_words(spec.name)}, spec.dtype.startswith(("int", "uint"))
         rows = [n for node, place in uses if (n := self._count_rows(node, place)) is not None]
@@ -224,10 +224,10 @@ class _Reader:
             return 0, max(min(rows) - 1, 0)
         single = all(axis == 1 for axis in spec.shape) or len(spec.shape) <= 1
         compared = [node.input[1 - place] for node, place in uses if node.op_type == "Equal"]
-        others = map(self._read, compared if single and spec.dtype != TEXT else [])
-        told = [float(values.reshape(-1)[0]) for values in others if values is not None and values.size == 1]
-        if told:  # a single number that it is compared with
-            return (SAMPLE_RATE, SAMPLE_RATE) if SAMPLE_RATE in told else (told[0], told[0])
+        operands = map(self._read, compared if single and spec.dtype != TEXT else [])
+        compared_with = [float(values.reshape(-1)[0]) for values in operands if values is not None and values.size == 1]
+        if compared_with:  # a single number that it is compared with
+            return (SAMPLE_RATE, SAMPLE_RATE) if SAMPLE_RATE in compared_with else (compared_with[0], compared_with[0])
         if single and words & RATE_WORDS:
             return SAMPLE_RATE, SAMPLE_RATE
         recurrent = any(node.op_type in RECURRENT and place in (5, 6) for node, place in uses)
@@ -245,7 +245,7 @@ class _Reader:
         return (1, 1) if "scale" in words and len(spec.shape) <= 2 else None
 
     def _follow(self, name: str) -> Iterator[tuple[NodeProto, int]]:
-        """The nodes that get the values of `name`, also behind others that only hand them on."""
+        """Yield the nodes that get the values of `name`, directly or through nodes that only pass them on."""
         seen, waiting = {name}, [name]
         while waiting:
             for node, place in self._used.get(waiting.pop(), []):
@@ -256,7 +256,7 @@ class _Reader:
                     waiting += fresh
 
     def _count_rows(self, node: NodeProto, place: int) -> int | None:
-        """Rows of the table that a node looks up at this input; None if it is no index there."""
+        """Return the number of entries of the table that this input of a node indexes; None if it is not an index."""
         if node.op_type == "OneHot" and place == 0:
             depth = self._read(node.input[1])
             return None if depth is None else int(depth.reshape(-1)[0])
@@ -266,7 +266,7 @@ class _Reader:
         return dims[axis] if dims else None
 
     def _find_dims(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a stored tensor, also behind a cast or a dequantization."""
+        """Return the shape of a stored tensor, also behind a cast or a dequantization; None for other values."""
         while name not in self._stored:
             node = self._made.get(name)
             if node is None or node.op_type not in ("Identity", "Cast", "DequantizeLinear"):
@@ -283,7 +283,7 @@ class _Reader:
 
 
 def _list_stored(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    """Initializers of all graphs, and constants under the name of what they make."""
+    """Yield the initializers of all graphs, and constants under the name of their output."""
     yield from model.graph.initializer
     for node in nodes:
         for attribute in node.attribute:

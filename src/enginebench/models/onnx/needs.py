@@ -1,8 +1,9 @@
-"""Which part of each tensor of a graph must be computed, and read, for its outputs.
+"""Find the part of each tensor of a graph that must be computed, and read, for its outputs.
 
-A graph may cut out of what it computes: the first token of a sentence, one of several maps. An engine may then compute
-that part of a product alone, and read that part of an input. What a product itself needs is needed whole: none of the
-engines goes back further. Compilers do fuse operators that work value by value with what follows, however many.
+A graph may use only a part of what it computes: the first token of a sentence, one of several maps. An engine may then
+compute only that part of a product, and read only that part of an input. The inputs of the product itself count as
+needed whole: no engine goes back further. Element-wise operators are different: compilers fuse any number of them with
+the operator that follows.
 """
 
 import math
@@ -17,7 +18,7 @@ from enginebench.models.onnx.tensors import MOVES
 from enginebench.models.onnx.windows import measure_reading
 from enginebench.models.precision.macs import Shape
 
-# Reads every value of its inputs. Of others a part may do (Gather, Slice), or nobody knows.
+# Operators that read every value of their inputs. Others need a part (Gather, Slice), or it is not known.
 _READS_ALL = frozenset(
     (
         *("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "Add", "Sub", "Div", "Relu", "Sigmoid", "Tanh"),
@@ -26,9 +27,9 @@ _READS_ALL = frozenset(
     )
 )
 _CONVOLUTIONS = frozenset(("Conv", "ConvInteger", "QLinearConv"))
-# Leaves out what lies behind the ends of an axis, or between two steps along it.
+# Operators that leave out values at the ends of an axis, or between two steps along it.
 _CUTS = frozenset(("Slice", "Resize", "Upsample", "Pad", "MaxPool", "AveragePool", "LpPool", "CenterCropPad"))
-# Compute each value of the output from one value of each input, at the same place.
+# Operators that compute each value of the output from one value of each input, at the same position.
 _VALUE_BY_VALUE = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "And", "Or", "Not", "Equal", "Less", "Greater"),
@@ -37,28 +38,28 @@ _VALUE_BY_VALUE = frozenset(
         *("QuantizeLinear", "DequantizeLinear", "BatchNormalization", "Mish", "Softplus", "Sin", "Cos"),
     )
 )
-# Hands out what goes in unless it changes its size: a scale of one, a sum of one value.
+# Operators whose output is their input if the size stays the same: a scale of one, a sum of one value.
 _RESIZES = frozenset(("Resize", "Upsample", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"))
-# Changes nothing with this constant.
+# Operators that change nothing with this constant.
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 
 class NeededShares(Struct, frozen=True):
-    """Tensor -> the share of it, above 0 and up to 1; what is not needed is missing."""
+    """The needed fraction of each tensor, above 0 and up to 1; tensors that are not needed are missing."""
 
     computed: Mapping[str, float]
-    read: Mapping[str, float]  # by an operator that cannot just hand it on
+    read: Mapping[str, float]  # by an operator that does more than pass it on
 
 
 class GraphFacts(Struct, frozen=True):
-    """What is known of the tensors of a graph."""
+    """The shapes of a graph's tensors as far as they are known, and its small constants."""
 
     shapes: Mapping[str, Shape]
     constants: Mapping[str, Array]  # the small ones
 
 
 def find_needed_shares(nodes: Sequence[NodeProto], outputs: Iterable[str], facts: GraphFacts) -> NeededShares:
-    """Walk from the outputs to the inputs."""
+    """Return the needed fraction of each tensor, from the outputs back to the inputs."""
     computed, read = dict.fromkeys(outputs, 1.0), dict[str, float]()
     for node in reversed(nodes):
         share = max((computed.get(name, 0.0) for name in node.output), default=0.0)
@@ -69,7 +70,7 @@ def find_needed_shares(nodes: Sequence[NodeProto], outputs: Iterable[str], facts
         else:
             reading = share if node.op_type in _READS_ALL else 0.0
         if node.op_type == "Concat" and reading < 1:
-            reading = 0.0  # what is read may be of other inputs
+            reading = 0.0  # the part that is read may belong to other inputs
         for name, part in _list_read_parts(node, computed, facts):
             passes = node.op_type in _VALUE_BY_VALUE | _CUTS | MOVES | {"Gather"}
             _raise_to(computed, name, part * share if passes else float(part > 0))
@@ -90,7 +91,7 @@ def hands_on(node: NodeProto, facts: GraphFacts) -> bool:
 
 
 def list_read_tensors(node: NodeProto) -> Iterator[str]:
-    """Yield the tensors that a node reads, those that its branches and loops take from around them among them."""
+    """Yield the tensors that a node reads, with those of the outer graph that its branches and loops read."""
     yield from node.input
     for body in _list_bodies(node):
         yield from _list_captured(body)
@@ -102,7 +103,7 @@ def _raise_to(shares: dict[str, float], name: str, share: float) -> None:
 
 
 def _list_read_parts(node: NodeProto, computed: Mapping[str, float], facts: GraphFacts) -> Iterator[tuple[str, float]]:
-    """Yield each tensor that a node reads, with the share that all of its output is made of."""
+    """Yield each tensor that a node reads, with the fraction of it from which the whole output is computed."""
     data = node.input[0] if node.input else ""
     if node.op_type == "If":
         yield data, 1.0
@@ -115,16 +116,16 @@ def _list_read_parts(node: NodeProto, computed: Mapping[str, float], facts: Grap
 
 
 def _measure_first(node: NodeProto, computed: Mapping[str, float], facts: GraphFacts) -> float:
-    """Return the share of its data that a node reads."""
+    """Return the fraction of its data that a node reads."""
     data = node.input[0] if node.input else ""
     if node.op_type in _CONVOLUTIONS:
         return measure_reading(node, facts.shapes)
     if node.op_type in _CUTS:
         return _measure_cut(facts.shapes.get(data), facts.shapes.get(node.output[0]))
     if node.op_type == "Split":  # the share of all outputs is that of the one that is needed most
-        most, whole = max(computed.get(name, 0.0) for name in node.output), _count_values(data, facts)
+        largest_share, data_values = max(computed.get(name, 0.0) for name in node.output), _count_values(data, facts)
         kept = sum(computed.get(name, 0.0) * _count_values(name, facts) for name in node.output)
-        return kept / whole / most if whole else 0.0
+        return kept / data_values / largest_share if data_values else 0.0
     if node.op_type == "Gather":
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         places, shape = facts.constants.get(node.input[1]), facts.shapes.get(data)
@@ -134,7 +135,7 @@ def _measure_first(node: NodeProto, computed: Mapping[str, float], facts: GraphF
 
 
 def _find_chosen(node: NodeProto, place: int, facts: GraphFacts) -> float:
-    """Return the share of another input that is in the output: Where may leave out some, by a constant."""
+    """Return the fraction of another input that is in the output: a constant condition of Where may leave out some."""
     condition = facts.constants.get(node.input[0]) if node.op_type == "Where" else None
     if condition is None or place == 0:
         return 1.0
@@ -143,12 +144,12 @@ def _find_chosen(node: NodeProto, place: int, facts: GraphFacts) -> float:
 
 
 def _list_of_all_branches(node: NodeProto, computed: Mapping[str, float], facts: GraphFacts) -> set[str]:
-    """Return what every branch takes from around it, whichever is taken."""
+    """Return the tensors of the outer graph that every branch needs, so that they are needed whichever is taken."""
     branches = []
     for body in _list_bodies(node):
         pairs = zip(body.output, node.output, strict=False)
-        wanted = [inner.name for inner, outer in pairs if computed.get(outer)]
-        branches.append(set(find_needed_shares(body.node, wanted, facts).computed))
+        needed = [inner.name for inner, outer in pairs if computed.get(outer)]
+        branches.append(set(find_needed_shares(body.node, needed, facts).computed))
     return set.intersection(*branches) if branches else set()
 
 

@@ -1,4 +1,4 @@
-"""What an ONNX graph computes as it is written: outputs that no optimizer had a hand in."""
+"""Run an ONNX graph as it is written, without any optimizer, for outputs to compare engines with."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,24 +12,24 @@ from enginebench.core.protocols import Array
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
 from enginebench.core.text import first_line
 
-# What ran the graph, as messages name it.
+# The tool that ran the graph, as messages name it.
 UNOPTIMIZED = "ONNX Runtime without graph optimizations"
 EVALUATOR = "onnx's reference evaluator"
-# A difference above this fraction of an output's largest value is no rounding of FP32: built-in networks differ by 1e-7
+# A difference above this fraction of an output's largest value is not FP32 rounding: built-in networks differ by 1e-7
 # to 3e-5 between two orders of sums.
 CHANGED = 1e-3
-FATAL_ONLY = 4  # of ONNX Runtime's log: its refusals are reported by whoever asked
+FATAL_ONLY = 4  # level of ONNX Runtime's log: the caller reports its refusals
 
 
 def open_reference_session(
     model: str | bytes, libraries: Sequence[str] = (), *, optimize: bool, threads: int | None = None
 ) -> Any:
-    """A session of ONNX Runtime on the CPU: with all of its graph optimizations, or with none.
+    """Open a session of ONNX Runtime on the CPU, with all of its graph optimizations or with none.
 
     Args:
         model: the path of the file, or the graph itself.
         libraries: of its custom operators.
-        threads: how many compute; None: as many as ONNX Runtime takes by itself.
+        threads: None: ONNX Runtime's default.
     """
     with importing("onnxruntime, which runs graphs to check them,", 'pip install "enginebench[ort]"'):
         import onnxruntime
@@ -63,7 +63,7 @@ class GraphReference:
         return UNOPTIMIZED if self._evaluator is None else EVALUATOR
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises:
             ArtifactError: neither can run the graph on these inputs; with the reason of each.
@@ -87,36 +87,36 @@ class GraphReference:
 
         evaluator = self._evaluator or ReferenceEvaluator(str(self._path))
         with np.errstate(all="ignore"):  # infinities are outputs like others
-            found = evaluator.run(None, dict(feeds))
+            outputs = evaluator.run(None, dict(feeds))
         self._evaluator = evaluator
-        return dict(zip(evaluator.output_names, found, strict=True))
+        return dict(zip(evaluator.output_names, outputs, strict=True))
 
 
-def keeps_outputs(given: Path, made: Path, feeds: Mapping[str, Array], libraries: Sequence[str] = ()) -> bool:
-    """Whether a graph that was made of another has its outputs on these inputs, both as they are written.
+def keeps_outputs(original: Path, converted: Path, feeds: Mapping[str, Array], libraries: Sequence[str] = ()) -> bool:
+    """Return whether a converted graph has the outputs of the original on these inputs, both run as they are written.
 
-    Also if the given one cannot be run here, so that nothing is known against the other.
+    True also if the original cannot be run here, so that there is nothing to compare with.
     """
     try:
-        wanted = open_reference_session(str(given), libraries, optimize=False).run(None, dict(feeds))
+        expected = open_reference_session(str(original), libraries, optimize=False).run(None, dict(feeds))
     except ArtifactError:
         raise
     except Exception:  # ONNX Runtime has a class of its own for every kind of failure
         return True
     try:
-        found = open_reference_session(str(made), libraries, optimize=False).run(None, dict(feeds))
+        actual = open_reference_session(str(converted), libraries, optimize=False).run(None, dict(feeds))
     except Exception:  # as above
         return False
-    return all(_is_alike(np.asarray(a), np.asarray(b)) for a, b in zip(wanted, found, strict=True))
+    return all(_is_alike(np.asarray(a), np.asarray(b)) for a, b in zip(expected, actual, strict=True))
 
 
-def _is_alike(wanted: Array, found: Array) -> bool:
-    if wanted.shape != found.shape:
+def _is_alike(expected: Array, actual: Array) -> bool:
+    if expected.shape != actual.shape:
         return False
-    if wanted.dtype.kind not in "fiub":
-        return np.array_equal(wanted, found)
-    finite = np.isfinite(wanted)
-    if not np.array_equal(finite, np.isfinite(found)):
+    if expected.dtype.kind not in "fiub":
+        return np.array_equal(expected, actual)
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(actual)):
         return False
-    a, b = (np.where(finite, array, 0).astype(np.float64) for array in (wanted, found))
+    a, b = (np.where(finite, array, 0).astype(np.float64) for array in (expected, actual))
     return bool(np.max(np.abs(a - b), initial=0.0) <= CHANGED * np.max(np.abs(a), initial=0.0))

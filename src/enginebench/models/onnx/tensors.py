@@ -1,4 +1,4 @@
-"""Every tensor of an ONNX graph, for inputs of given shapes."""
+"""Infer every tensor of an ONNX graph, for inputs of given shapes."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ with importing("{}", 'pip install "enginebench[ort]"'):
     import onnx
 from onnx import ModelProto, TensorProto
 
-# Whose result can be a view of what goes in, or be written in place by whoever makes that: not a byte need be touched.
+# Operators whose output can be a view of the input, or be written in place by the node before: no byte need be moved.
 MOVES = frozenset(
     (
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Transpose", "Slice", "Split", "Concat"),
@@ -26,7 +26,7 @@ _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT1
 
 
 def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> ModelProto:
-    """A copy whose inputs have these shapes, without what is known of others, and without large weights."""
+    """Return a copy whose inputs have these shapes, without the shapes stored for other tensors."""
     fixed = ModelProto()
     fixed.CopyFrom(model)
     del fixed.graph.value_info[:]
@@ -35,36 +35,40 @@ def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> Mo
         tensor = value.type.tensor_type
         if value.name in constants or not tensor.HasField("shape"):
             continue
-        given = shapes.get(value.name, ())
+        shape = shapes.get(value.name, ())
         for index, axis in enumerate(tensor.shape.dim):
             usual = axis.dim_value or (1 if index else batch)
-            axis.dim_value = given[index] if index < len(given) else usual
+            axis.dim_value = shape[index] if index < len(shape) else usual
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     return fixed
 
 
 def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
-    """Every tensor whose type and shape are known, with its shape."""
+    """Return every tensor whose type and shape can be inferred, with its shape.
+
+    Raises:
+        ArtifactError: shape inference fails.
+    """
     with explaining(ArtifactError, "shapes of the graph cannot be inferred", tell=lambda e: str(e)[:300]):
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)  # one beyond 2 GB cannot be copied
-    found: dict[str, tuple[TensorWork, Shape]] = {}
+    tensors: dict[str, tuple[TensorWork, Shape]] = {}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         kind = value.type.tensor_type
         if kind.HasField("shape") and all(axis.HasField("dim_value") for axis in kind.shape.dim):
             shape = tuple(axis.dim_value for axis in kind.shape.dim)
-            found[value.name] = (_describe_tensor(kind.elem_type, shape), shape)
+            tensors[value.name] = (_describe_tensor(kind.elem_type, shape), shape)
     for tensor in inferred.graph.initializer:
         shape = tuple(tensor.dims)
-        found[tensor.name] = (_describe_tensor(tensor.data_type, shape), shape)
-    return found
+        tensors[tensor.name] = (_describe_tensor(tensor.data_type, shape), shape)
+    return tensors
 
 
 def _describe_tensor(kind: int, shape: Shape) -> TensorWork:
     bits = _BITS.get(TensorProto.DataType.Name(kind))
     try:
-        each = bits / 8 if bits else float(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+        bytes_each = bits / 8 if bits else float(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
     except (KeyError, ValueError, TypeError):
-        each = 0.0
-    each = 2.0 if kind == TensorProto.BFLOAT16 else each
-    return TensorWork(values=math.prod(shape), bytes_each=each, floating=kind in _FLOATS)
+        bytes_each = 0.0
+    bytes_each = 2.0 if kind == TensorProto.BFLOAT16 else bytes_each
+    return TensorWork(values=math.prod(shape), bytes_each=bytes_each, floating=kind in _FLOATS)

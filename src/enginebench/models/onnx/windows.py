@@ -1,4 +1,4 @@
-"""How much of its input a convolution reads, and how many of its products multiply values that are not padding."""
+"""Measure the part of its input that a convolution reads, and the part of its products without padding."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ WINOGRAD_KERNEL = 3
 class Window(Struct, frozen=True):
     """One axis of a convolution."""
 
-    data: int  # length of what the kernel is laid over
-    places: int  # where it is laid
+    data: int  # length of the axis
+    places: int  # number of positions of the kernel
     kernel: int
     stride: int
     dilation: int
@@ -36,25 +36,27 @@ class Window(Struct, frozen=True):
 
 
 def measure_products(node: NodeProto, shapes: Mapping[str, Shape]) -> float:
-    """Return the share of a convolution's products that must be computed, times what Winograd saves in two axes."""
+    """Return the fraction of a convolution's products that must be computed, with what Winograd saves in two axes."""
     windows = _list_windows(node, shapes)
     if windows is None:
         return 0.0
-    inside: float = math.prod(len(one.find_inside()) / (one.places * one.kernel) for one in windows if one.places)
-    if any(one.kernel > WINOGRAD_KERNEL for one in windows):
-        # Of each output and channel: no fewer products than the steps between two outputs leave apart.
-        apart: float = math.prod(min(one.kernel, one.stride) / one.kernel for one in windows)
+    inside: float = math.prod(
+        len(window.find_inside()) / (window.places * window.kernel) for window in windows if window.places
+    )
+    if any(window.kernel > WINOGRAD_KERNEL for window in windows):
+        # For each output and channel at least the products that do not overlap with those of the next output.
+        apart: float = math.prod(min(window.kernel, window.stride) / window.kernel for window in windows)
         return min(inside, 2.0**WINOGRAD_AXES * apart)
-    long = sum(one.kernel > 1 for one in windows)
+    long = sum(window.kernel > 1 for window in windows)
     return inside / 2.0 ** max(0, long - WINOGRAD_AXES)
 
 
 def measure_reading(node: NodeProto, shapes: Mapping[str, Shape]) -> float:
-    """Return the share of its input that a convolution reads."""
+    """Return the fraction of its input that a convolution reads."""
     windows = _list_windows(node, shapes)
     if windows is None:
         return 0.0
-    read: float = math.prod(len(np.unique(one.find_inside())) / one.data for one in windows if one.data)
+    read: float = math.prod(len(np.unique(window.find_inside())) / window.data for window in windows if window.data)
     return read
 
 
@@ -64,7 +66,7 @@ def _list_windows(node: NodeProto, shapes: Mapping[str, Shape]) -> list[Window] 
     data, weights, output = (shapes.get(name) for name in (node.input[0], node.input[weights_at], node.output[0]))
     if data is None or weights is None or output is None or node.op_type == "DeformConv":
         return None
-    if node.op_type == "ConvTranspose":  # each value that goes in is spread over the output
+    if node.op_type == "ConvTranspose":  # each value of the input is spread over the output
         data, output = output, data
     axes = range(len(data) - 2)
     ints = {attribute.name: list(attribute.ints) for attribute in node.attribute}

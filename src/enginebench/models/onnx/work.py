@@ -1,8 +1,8 @@
 """Count the work of an ONNX graph that no correct engine can leave out.
 
-Left out is whatever an engine may leave out: nodes whose outputs nobody reads, nodes that depend on constants and on
-shapes alone, a node that repeats another one, what is cut away, and multiplications by padding and by weights that are
-zero. Everything that is not known counts as nothing, so that the count is never too high.
+Not counted is all work that an engine may leave out: nodes whose outputs are not used, nodes that depend on constants
+and on shapes alone, a node that repeats another one, values that are cut off later, and multiplications by padding and
+by weights that are zero. Unknown work counts as zero, so that the count is never too high.
 """
 
 import math
@@ -21,17 +21,17 @@ from enginebench.models.onnx.tensors import fix_inputs, infer_tensors
 from enginebench.models.onnx.windows import measure_products
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
-# Their outputs differ from call to call, whatever goes in.
+# Operators whose outputs differ from call to call.
 _RANDOM = frozenset(
     (*("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), *("Multinomial", "Bernoulli"))
 )
-# What they give depends on shapes alone, which are the same in every call.
+# Operators whose outputs depend on shapes alone, which are the same in every call.
 _OF_SHAPES = frozenset(("Shape", "Size"))
 # The input with the lengths of sequences: steps behind the end of a sequence need not be computed.
 _LENGTHS = {"LSTM": 4, "GRU": 4, "RNN": 4}
-# Operators of other domains may be called the same and do something else.
+# Operators of other domains may have the same names and do something else.
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
-# Values of a constant that is looked into: masks of attention have some thousands.
+# The most values of a constant that is read: masks of attention have some thousands.
 SMALL = 1 << 20
 # A causal mask leaves half of the products of queries and keys, and of their weights and values.
 _CAUSAL = 0.5
@@ -43,17 +43,18 @@ def count_least_work(
     """Count the work of one call with inputs of these shapes; an open first axis of another input is the batch.
 
     Args:
-        path: of the file, beside which weights may lie; without it the products of such weights count as none.
+        path: of the file, beside which weights may lie; without it products with such weights are not counted.
 
     Raises:
         ArtifactError: the shapes of the graph cannot be inferred, or external data is missing or too short.
     """
-    graph, known = model.graph, infer_tensors(fix_inputs(model, shapes, batch))
+    graph, tensors = model.graph, infer_tensors(fix_inputs(model, shapes, batch))
     constants = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    nodes = list(_drop_repeated(_drop_constant(graph.node, constants, known), [output.name for output in graph.output]))
-    tensor_shapes = {name: shape for name, (_, shape) in known.items()}
+    varying = _drop_constant(graph.node, constants, tensors)
+    nodes = list(_drop_repeated(varying, [output.name for output in graph.output]))
+    tensor_shapes = {name: shape for name, (_, shape) in tensors.items()}
     outputs = {output.name for output in graph.output}
-    facts = GraphFacts(tensor_shapes, _read_small(graph, known))
+    facts = GraphFacts(tensor_shapes, _read_small(graph, tensors))
     needs = find_needed_shares(nodes, outputs, facts)
     densities = Densities(graph, lambda tensor: read_tensor_values(tensor, path))
     macs = {"conv": 0.0, "gemm": 0.0}
@@ -64,7 +65,7 @@ def count_least_work(
             share *= measure_products(node, tensor_shapes) if unit == "conv" else 1.0
             share *= _find_needed_share(node, densities, constants)
             macs[unit] += share * count_node_macs(node, tensor_shapes)
-    sizes = {name: tensor.count_bytes() for name, (tensor, _) in known.items()}
+    sizes = {name: tensor.count_bytes() for name, (tensor, _) in tensors.items()}
     inputs = {value.name for value in graph.input} - constants
     computed = {name for node in nodes if not hands_on(node, facts) for name in node.output}
     return LeastWork(
@@ -75,8 +76,8 @@ def count_least_work(
     )
 
 
-def _read_small(graph: GraphProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> dict[str, Array]:
-    """Return the constants that say where something is: places, conditions, factors."""
+def _read_small(graph: GraphProto, inferred: Mapping[str, tuple[TensorWork, Shape]]) -> dict[str, Array]:
+    """Return the small constants, such as indices, conditions and factors."""
     nodes = [node for node in graph.node if node.op_type == "Constant"]
     tensors = {node.output[0]: a.t for node in nodes for a in node.attribute if a.name == "value"}
     tensors |= {tensor.name: tensor for tensor in graph.initializer}
@@ -85,12 +86,12 @@ def _read_small(graph: GraphProto, known: Mapping[str, tuple[TensorWork, Shape]]
 
 
 def _drop_constant(
-    nodes: Iterable[NodeProto], constants: set[str], known: Mapping[str, tuple[TensorWork, Shape]]
+    nodes: Iterable[NodeProto], constants: set[str], tensors: Mapping[str, tuple[TensorWork, Shape]]
 ) -> Iterator[NodeProto]:
-    """Yield the nodes that depend on the inputs of the graph; outputs of all others join `constants`."""
+    """Yield the nodes that depend on the inputs of the graph; add the outputs of all others to `constants`."""
     for node in nodes:
         needed = {name for name in list_read_tensors(node) if name}
-        of_shapes = node.op_type in _OF_SHAPES and node.input[0] in known
+        of_shapes = node.op_type in _OF_SHAPES and node.input[0] in tensors
         if node.op_type not in _RANDOM and (of_shapes or needed <= constants):
             constants.update(node.output)
         else:
@@ -98,7 +99,7 @@ def _drop_constant(
 
 
 def _drop_repeated(nodes: Iterable[NodeProto], outputs: Sequence[str]) -> Iterator[NodeProto]:
-    """Yield the nodes with their inputs renamed, without those that compute once more what an earlier one does."""
+    """Yield the nodes, without those that repeat an earlier one; inputs are renamed accordingly."""
     first: dict[bytes, NodeProto] = {}
     names: dict[str, str] = {}
     for node in nodes:
@@ -109,16 +110,16 @@ def _drop_repeated(nodes: Iterable[NodeProto], outputs: Sequence[str]) -> Iterat
         key.CopyFrom(renamed)
         for field in ("name", "output", "doc_string", "metadata_props"):
             key.ClearField(field)
-        known = first.setdefault(key.SerializeToString(deterministic=True), renamed)
+        earlier = first.setdefault(key.SerializeToString(deterministic=True), renamed)
         branches = any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
-        if known is renamed or node.op_type in _RANDOM or branches or set(node.output) & set(outputs):
+        if earlier is renamed or node.op_type in _RANDOM or branches or set(node.output) & set(outputs):
             yield renamed
         else:
-            names.update(zip(node.output, known.output, strict=False))
+            names.update(zip(node.output, earlier.output, strict=False))
 
 
 def _find_needed_share(node: NodeProto, densities: Densities, constants: set[str]) -> float:
-    """Return the part of a node's products that have no zero weight as a factor."""
+    """Return the fraction of a node's products without a zero weight as a factor."""
     lengths = _LENGTHS.get(node.op_type)
     if lengths is not None and len(node.input) > lengths and node.input[lengths]:
         return 0.0

@@ -115,7 +115,7 @@ def open_data(
     if path is not None and not path.is_dir():
         return open_arrays(path, inputs, n)
     if path and {file.suffix.lower() for file in path.iterdir() if file.name[0] != "."} in ({".npy"}, {".npz"}):
-        return open_given(text, inputs, n)
+        return open_input_data(text, inputs, n)
     preprocess, guessed = choose_preprocess(model, input_size, inputs), list_preprocess_warnings(model, input_size)
     if path is None:
         images = _open_sample_photos(preprocess, inputs, n, seed, split)
@@ -371,7 +371,7 @@ def _explain_image(path: Path, error: Exception) -> ArtifactError:
     return ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it")
 
 
-def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
+def open_input_data(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
     """What `--inputs` names, as data."""
     return use_samples(read_entries(text, inputs)[:n], inputs, text)
 

@@ -51,7 +51,7 @@ def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
-    compare_answers(model, lowered, artifact)
+    compare_forms(model, lowered, artifact)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_graph(lowered, out)
     made = read_onnx(out)
@@ -249,7 +249,7 @@ def _explain(node: NodeProto, why: str) -> UnsupportedOperator:
     return UnsupportedOperator(f"{node.op_type} (node {node.name or node.output[0]!r}): {why}")
 
 
-def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) -> None:
+def compare_forms(model: ModelProto, lowered: ModelProto, artifact: Artifact) -> None:
     """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized."""
     feeds = random_feeds(artifact.inputs, BATCH, seed=0)
     with explaining(UnsupportedOperator, "the two forms cannot be compared in ONNX Runtime"):

@@ -60,10 +60,10 @@ def find_refusals(model: ModelProto) -> list[Refusal]:
         from onnx.inliner import inline_local_functions
 
         model = inline_local_functions(model)
-    return list(_judge_graph(model.graph, _Scope({}, {})))
+    return list(_list_graph_refusals(model.graph, _Scope({}, {})))
 
 
-def _judge_graph(graph: GraphProto, outside: _Scope) -> Iterator[Refusal]:
+def _list_graph_refusals(graph: GraphProto, outside: _Scope) -> Iterator[Refusal]:
     held = {n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
     held |= {tensor.name: tensor for tensor in graph.initializer}
     scope = _Scope({**outside.constants, **held}, {**outside.producers, **make_producers(graph)})
@@ -74,13 +74,13 @@ def _judge_graph(graph: GraphProto, outside: _Scope) -> Iterator[Refusal]:
         elif node.op_type in FUSED_OPS:
             reasons = [f"{node.op_type} is ONNX Runtime's own form; only QuantizeLinear and DequantizeLinear are taken"]
         elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            reasons = [*_judge_scale(node.input[1], scope), *_judge_zero_point(node, scope)]
+            reasons = [*_list_scale_refusals(node.input[1], scope), *_list_zero_point_refusals(node, scope)]
         yield from (Refusal(node.name or node.output[0], reason) for reason in reasons)
         for inner in read_graphs(node):
-            yield from _judge_graph(inner, scope)
+            yield from _list_graph_refusals(inner, scope)
 
 
-def _judge_scale(name: str, scope: _Scope) -> Iterator[str]:
+def _list_scale_refusals(name: str, scope: _Scope) -> Iterator[str]:
     if _depends_on_input(name, scope):
         yield f"scale {name!r} is not a constant"
     elif name in scope.constants:
@@ -105,7 +105,7 @@ def _depends_on_input(name: str, scope: _Scope) -> bool:
     return False
 
 
-def _judge_zero_point(node: NodeProto, scope: _Scope) -> Iterator[str]:
+def _list_zero_point_refusals(node: NodeProto, scope: _Scope) -> Iterator[str]:
     name = node.input[2] if len(node.input) > 2 else ""
     told = next((a.i for a in node.attribute if a.name == "output_dtype"), TensorProto.UNDEFINED)
     # Without a zero point the type is that of what is read, or that of what is asked for.

@@ -25,7 +25,7 @@ from enginebench.core.records import ModelSource, TensorSpec
 from enginebench.core.store import is_bundle
 from enginebench.models.objects import check_importable
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
-from enginebench.models.samples import count_entries, list_given, read_file, read_heads
+from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
 from enginebench.models.zoo import BUILTIN, resolve_model
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
@@ -135,7 +135,7 @@ def _check_weights(path: Path) -> None:
 
 
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:
-    files = list_given(text)
+    files = list_input_files(text)
     if not files:
         check_importable(text, ModelError, f"--inputs {text}")
     for file in files:
@@ -156,7 +156,7 @@ def _check_data(request: RunRequest, data: str, specs: Sequence[TensorSpec] | No
         labelled = choose_labelled(request)
         check_images(path, labelled.n if labelled is not None else most, request.measure.seed)
         return
-    for file in list_given(data) if path.is_dir() else [path]:
+    for file in list_input_files(data) if path.is_dir() else [path]:
         arrays = read_heads(file)
         if not specs or request.normalize is not None:
             continue

@@ -29,7 +29,7 @@ from enginebench.models.precision.calibration import (
     write_calibration,
     write_calibration_cache,
 )
-from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
+from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_input_data
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
 from graphs import build_graph, build_residual, save, write_graph, write_nodes
 
@@ -314,11 +314,11 @@ def test_every_file_counts_where_entries_share_an_input(tmp_path):
     folder.mkdir()
     for i, size in enumerate((1, 10, 2)):
         np.savez(folder / f"{i}.npz", x=np.array([[1, -3], [2, 0]], np.float32), scale=np.array([size], np.float32))
-    data = open_given(str(folder), artifact.inputs)
+    data = open_input_data(str(folder), artifact.inputs)
     assert data.apart and data.n == 6
     found = calibrate(artifact, data, method="minmax", threads=1)
     assert (found.n, found.ranges["y"].low, found.ranges["y"].high) == (6, -30, 20)
-    again = calibrate(artifact, open_given(str(folder), artifact.inputs), method="entropy", threads=1)
+    again = calibrate(artifact, open_input_data(str(folder), artifact.inputs), method="entropy", threads=1)
     assert again.data_sha256 == found.data_sha256
     with pytest.raises(UsageError, match="--keep-batches"):
         keep_batches(data, tmp_path / "kept.npz")

@@ -8,7 +8,14 @@ from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Array, Feeds, Loadable
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.engines.abilities import Answering
-from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, read_samples, resolve_given
+from enginebench.models.samples import (
+    cut_entries,
+    group_samples,
+    join_samples,
+    name_arrays,
+    read_input_calls,
+    read_samples,
+)
 from enginebench.runs.child.arrays import save_arrays, save_sets
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
@@ -17,11 +24,11 @@ from enginebench.runs.child.perform.answers import answer_sets, ask_engine, join
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
-    given = resolve_given(job.inputs_path)
+    given = read_input_calls(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
-    calls = [name_only(arrays, artifact.inputs) for arrays in given]
+    calls = [name_arrays(arrays, artifact.inputs) for arrays in given]
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
         return InferAnswer(outputs=artifact.outputs)  # it starts anew for each call: usual inputs have to do

@@ -37,9 +37,9 @@ from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.samples import (
     SAMPLES,
     cut_entries,
-    name_only,
+    name_arrays,
+    read_input_calls,
     read_samples,
-    resolve_given,
     take_sizes,
     write_samples,
 )
@@ -55,14 +55,14 @@ DATA_ENTRIES = 32
 
 def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
-    from enginebench.models.task import hash_preprocess, know_normalize
+    from enginebench.models.task import complete_normalize, hash_preprocess
     from enginebench.models.zoo import packaged_onnx, resolve_model
 
-    given: Sequence[Feeds] | None = resolve_given(job.source.inputs) if job.source.inputs is not None else None
+    given: Sequence[Feeds] | None = read_input_calls(job.source.inputs) if job.source.inputs is not None else None
     model, shapes = job.source.model, job.source.input_shapes
     no_graph = None
     wish = job.source.normalize
-    known = None if wish is None else know_normalize(wish, model, job.source.weights)
+    known = None if wish is None else complete_normalize(wish, model, job.source.weights)
     pictures = [a for feeds in given or () for n, a in feeds.items() if known and known.input in ("", n)]
     if other := next((str(array.dtype) for array in pictures if array.dtype != "uint8"), None):
         raise FeedError(f"--inputs has images of {other}, where --input-dtype says uint8; give bytes, 0 to 255")
@@ -109,13 +109,13 @@ def size_inputs(
         specs, batches = artifact.inputs, find_batches(artifact.inputs)
         if given is None:
             return replace(artifact, inputs=guess_sizes(specs, match_axes(specs, shapes or {}, batches)))
-        return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), batches))
+        return replace(artifact, inputs=take_sizes(specs, name_arrays(given[0], specs), batches))
     from enginebench.models.onnx.inputs import complete_inputs, guess_values
 
     if given is None:
         return complete_inputs(artifact, shapes)
     specs = guess_values(artifact)
-    return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), find_batches(specs)))
+    return replace(artifact, inputs=take_sizes(specs, name_arrays(given[0], specs), find_batches(specs)))
 
 
 def cut_all(given: Sequence[Feeds], inputs: Sequence[TensorSpec]) -> list[Feeds]:
@@ -224,7 +224,7 @@ def _take_onnx(
     path: Path, out_dir: Path, libraries: Sequence[str] = (), known: Normalize | None = None
 ) -> tuple[Artifact, ...]:
     """The user's graph, brought into the run's folder so that the run can be continued and read anywhere."""
-    from enginebench.models.onnx.bytes import put_first
+    from enginebench.models.onnx.bytes import prepend_normalize
     from enginebench.models.onnx.source import read_onnx
 
     found = read_onnx(path)
@@ -236,7 +236,7 @@ def _take_onnx(
         found = read_onnx(place)
     operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
     taken = replace(found, path=str(place), model=path.name, operator_libraries=operators)
-    return (taken if known is None else put_first(taken, known),)
+    return (taken if known is None else prepend_normalize(taken, known),)
 
 
 def take_file(
