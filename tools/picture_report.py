@@ -1,8 +1,8 @@
-"""Take the pictures of the report page for the documentation, on a desktop and on a phone.
+"""Take the picture of the report page for the documentation.
 
-    python tools/picture_report.py [docs/pictures]
+    python tools/picture_report.py [docs/pictures/report-desktop.png]
 
-The page is that of the stored run of resnet18, as the code renders it now. Each picture holds the page's digest in its
+The page is that of the stored run of resnet18, as the code renders it now. The picture holds the page's digest in its
 metadata, so that a test notices when the page has changed since. Needs playwright and Chromium
 (tools/install_browser.sh), and Pillow.
 """
@@ -24,9 +24,9 @@ from enginebench.verbs.report import write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "results" / "cpu" / "resnet18.tar.xz"
-PICTURES = ROOT / "docs" / "pictures"
+PICTURE = ROOT / "docs" / "pictures" / "report-desktop.png"
 KEY = "page-sha256"
-SIZES = {"desktop": (1280, 1500), "phone": (400, 900)}
+SIZE = {"width": 1280, "height": 1500}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
 
 
@@ -51,26 +51,24 @@ def read_digest(picture: Path) -> str:
         return str(image.info.get(KEY, ""))
 
 
-def take_pictures(page: Path, out: Path) -> None:
+def take_picture(page: Path, out: Path) -> None:
     from playwright.sync_api import sync_playwright
 
-    out.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     note = PngInfo()
     note.add_text(KEY, hash_page(page))
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), headless=True, args=FLAGS)
-        for name, (width, height) in SIZES.items():
-            tab = browser.new_context(viewport={"width": width, "height": height}, color_scheme="light").new_page()
-            tab.goto(page.absolute().as_uri(), wait_until="load")
-            tab.evaluate("engineBenchPage.drawAll()")
-            path = out / f"report-{name}.png"
-            tab.screenshot(path=path)
-            with Image.open(path) as image:
-                image.load()
-                image.save(path, pnginfo=note, optimize=True)
+        tab = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
+        tab.goto(page.absolute().as_uri(), wait_until="load")
+        tab.evaluate("engineBenchPage.drawAll()")
+        tab.screenshot(path=out)
+        with Image.open(out) as image:
+            image.load()
+            image.save(out, pnginfo=note, optimize=True)
         browser.close()
 
 
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
-        take_pictures(render_page(Path(place)), Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES)
+        take_picture(render_page(Path(place)), Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURE)

@@ -1,4 +1,4 @@
-"""The pictures of the documentation show the page that the code renders now."""
+"""The picture of the documentation shows the page that the code renders now."""
 
 from pathlib import Path
 
@@ -7,9 +7,8 @@ import pytest
 from scripts import load_script
 
 
-@pytest.mark.parametrize("name", ["report-desktop.png", "report-phone.png"])
-def test_a_picture_shows_the_page_of_today(name: str, tmp_path: Path) -> None:
+def test_the_picture_shows_the_page_of_today(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     tool = load_script("tools/picture_report.py")
-    digest = tool.read_digest(tool.PICTURES / name)
+    digest = tool.read_digest(tool.PICTURE)
     assert digest == tool.hash_page(tool.render_page(tmp_path)), "run python tools/picture_report.py"

@@ -16,6 +16,7 @@ from enginebench.features.deliver.writing import (
     MODULE,
     PACKAGE,
     PROGRAMS,
+    check_free,
     explain_refusal,
     list_sources,
     write_check,
@@ -101,3 +102,14 @@ def test_what_the_run_found_changed_needs_force(tmp_path: Path) -> None:
     refuse_changed(row)
     with pytest.raises(UsageError, match=r"changes the outputs \(y: snr is 5\).*--row.*--force"):
         refuse_changed(replace(row, outputs="changed", outputs_reason="y: snr is 5"))
+
+
+def test_a_bundle_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    check_free(tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    check_free(tmp_path / "empty")
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "file").touch()
+    for name in ("link", "file", ""):
+        with pytest.raises(UsageError, match=r"is not empty.*Choose another"):
+            check_free(tmp_path / name)
