@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Block, Measurement
 from enginebench.runs.child.isolate import child_environment, run_child
-from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob
+from enginebench.runs.child.jobs import MeasureJob, MeasureResponse
 from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.targets.bundles import read_bundle_folder
 from enginebench.runs.targets.sides import open_stored
@@ -124,7 +124,7 @@ def measure_row(root: Path, stored: Stored, trial: int) -> Measurement:
         order=0,
     )
     answer = run_child(job, timeout_s=900, environment=child_environment(stored.spec.threads))
-    assert isinstance(answer, MeasureAnswer)
+    assert isinstance(answer, MeasureResponse)
     return answer.measurement
 
 

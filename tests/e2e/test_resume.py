@@ -155,7 +155,7 @@ def damage(request: pytest.FixtureRequest) -> Spoil:
     return spoil
 
 
-@pytest.mark.parametrize("what", ["outputs_path", "answers_path"])
+@pytest.mark.parametrize("what", ["outputs_path", "labelled_path"])
 @pytest.mark.parametrize("moment", [PrepareJob, MeasureJob])
 def test_answers_that_are_gone_are_taken_again(what, moment, damage, children, three, root, whole) -> None:
     """The reference's answers are damaged while the run rests: no other row takes its place."""

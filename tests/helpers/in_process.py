@@ -21,7 +21,7 @@ from enginebench.door import main
 from enginebench.measure import loop
 from enginebench.runs import campaign
 from enginebench.runs.child import isolate
-from enginebench.runs.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
+from enginebench.runs.child.jobs import Job, MeasureJob, PreloadJob, PrepareJob, Response
 from enginebench.runs.child.perform import measure as perform_measure
 from enginebench.runs.targets import sources
 from processes import Cli, environment
@@ -80,10 +80,10 @@ class InProcess:
 
     def wait_until_ready(self, deadline: float) -> None: ...
 
-    def start(self, job: Job[Answer], **_: object) -> "InProcessWork[Answer]":
+    def start(self, job: Job[Response], **_: object) -> "InProcessWork[Response]":
         return InProcessWork(self, job)
 
-    def perform(self, job: Job[Answer], on_note: Callable[[str], None] = lambda text: None, **_: object) -> Answer:
+    def perform(self, job: Job[Response], on_note: Callable[[str], None] = lambda text: None, **_: object) -> Response:
         self._family.jobs.append(job)
         try:
             self._family.before(job)
@@ -98,19 +98,19 @@ class InProcess:
         self.kept = answer
 
 
-class InProcessWork(Generic[Answer]):
+class InProcessWork(Generic[Response]):
     """What stands in for one `Work`: it is done when it is asked for."""
 
     sure = True
 
-    def __init__(self, child: InProcess, job: Job[Answer]) -> None:
+    def __init__(self, child: InProcess, job: Job[Response]) -> None:
         self._child, self._job = child, job
 
-    def finish(self) -> Answer:
+    def finish(self) -> Response:
         return self._child.perform(self._job)
 
 
-def unpin_job(job: Job[Answer]) -> Job[Answer]:
+def unpin_job(job: Job[Response]) -> Job[Response]:
     """The same job without binding this process to a core; of `fake`, on the CPU, which it needs."""
     if isinstance(job, MeasureJob):
         job = replace(job, pin=False)

@@ -9,8 +9,8 @@ import psutil
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Artifact, Build, EngineSpec, Machine
 from enginebench.engines.registry import find_entry
-from enginebench.runs.child.arrays import load_answers
-from enginebench.runs.child.jobs import PrepareAnswer
+from enginebench.runs.child.arrays import load_outputs
+from enginebench.runs.child.jobs import PrepareResponse
 from enginebench.runs.child.places import OPTION
 from enginebench.runs.plan import PlannedRow
 from enginebench.stats.drift import measure_drift
@@ -85,7 +85,7 @@ def count_workers(machine: Machine) -> int:
     return max(1, int(min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))))
 
 
-def count_room(source: Artifact, machine: Machine) -> int:
+def count_at_a_time(source: Artifact, machine: Machine) -> int:
     """How many graphs may be made of a source at a time: as many as work, and as memory holds."""
     return max(1, min(count_workers(machine), int(SHARE_OF_MEMORY * find_memory(machine)) // _count_bytes(source)))
 
@@ -110,7 +110,7 @@ def count_builds(row: PlannedRow) -> int:
     return row.measure.builds
 
 
-def describe_build(answer: PrepareAnswer, first: Path, outputs: Path) -> Build:
+def describe_build(answer: PrepareResponse, first: Path, outputs: Path) -> Build:
     """One build, with how far its answers lie from those of the first."""
     return Build(
         artifact=answer.artifact,
@@ -126,7 +126,7 @@ def measure_build_difference(first: Path, outputs: Path) -> float | None:
     if not (first.exists() and outputs.exists()):
         return None
     try:
-        drift = measure_drift(*cut_common(load_answers(first)[0], load_answers(outputs)[0]), {})
+        drift = measure_drift(*cut_common(load_outputs(first)[0], load_outputs(outputs)[0]), {})
     except EngineBenchError:
         return None
     return max((o.max_abs_diff for o in drift.outputs if o.max_abs_diff is not None), default=None)

@@ -56,17 +56,17 @@ from enginebench.runs.child.arrays import (
     count_values,
     holds_arrays,
     limit_calls,
-    load_answers,
+    load_outputs,
     load_sets,
-    reduce_answers,
+    reduce_outputs,
 )
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import (
     LeastWorkJob,
     MeasureJob,
     PreloadJob,
-    PrepareAnswer,
     PrepareJob,
+    PrepareResponse,
     Proof,
     ReferenceJob,
 )
@@ -74,7 +74,7 @@ from enginebench.runs.child.places import OPTION, find_place, list_versions
 from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.references import (
     EVALUATOR_TIMEOUT_S,
     KINDS,
@@ -183,7 +183,7 @@ class Campaign:
         """Takes a row that was built and checked under another id, so that it can be measured anew."""
         self.add([row])
         folder = self._folder
-        for find in (folder.outputs_path, folder.answers_path, folder.recheck_path, folder.further_path):
+        for find in (folder.outputs_path, folder.labelled_path, folder.recheck_path, folder.further_path):
             if (kept := find(prepared.id)).exists():
                 write_atomic(find(row.id), kept.read_bytes())
         self._save(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
@@ -328,7 +328,7 @@ class Campaign:
             known = self.results.get(row.id)
             if row.skip is not None:
                 self._save(self._skip(row, row.skip))
-            elif known is None or (known.status not in ("failed", "skipped") and self._lost_answers(known)):
+            elif known is None or (known.status not in ("failed", "skipped") and self._lost_outputs(known)):
                 waiting.append(row)
             else:
                 self._reporter.advance()
@@ -370,12 +370,12 @@ class Campaign:
         notes: dict[str, list[str]] = {row.id: [] for row in others}
         if others:
             self._reporter.step(f"building and checking {len(rows)} configurations side by side")
-        works: list[Work[PrepareAnswer]] = []
+        works: list[Work[PrepareResponse]] = []
         for row in rows:
             wait_until_sure(works, left=self._workers - 1)
             if row is first:
                 self._reporter.step(f"{label(row)}: build and check")
-            on_note = tell_steps(self._reporter, label(row)) if row is first else notes[row.id].append
+            on_note = report_steps(self._reporter, label(row)) if row is first else notes[row.id].append
             works.append(
                 children[row.id].start(self._describe_prepare(row), timeout_s=self._timeout_s(), on_note=on_note)
             )
@@ -401,7 +401,7 @@ class Campaign:
         builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
         again = []
         with ExitStack() as stack:
-            works: list[Work[PrepareAnswer]] = []
+            works: list[Work[PrepareResponse]] = []
             for one in zip(rows, builds, strict=True):
                 wait_until_sure(works, left=self._workers - 1)
                 works.append(stack.enter_context(self._start_build(*one)))
@@ -425,7 +425,7 @@ class Campaign:
             self._build_together([row])
 
     @contextmanager
-    def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareAnswer]]:
+    def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareResponse]]:
         place, outputs = self._choose_place(row, build), self._rebuilt(row, build)
         shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
         Path(place).mkdir(parents=True)
@@ -452,9 +452,9 @@ class Campaign:
         why = f"it cannot continue: {reason}"
         return known if known.status == "ok" else replace(known, status="failed", reason=why)
 
-    def _lost_answers(self, known: Result) -> bool:
+    def _lost_outputs(self, known: Result) -> bool:
         """Whether the answers of a restored row, with which others are compared, are missing or incomplete."""
-        outputs, answers = self._folder.outputs_path(known.id), self._folder.answers_path(known.id)
+        outputs, answers = self._folder.outputs_path(known.id), self._folder.labelled_path(known.id)
         wanted = [outputs] if known.drift or not known.measurements else []  # else of a tool that returns no answers
         if known.scores or (self._judged and self._judged.metrics and not known.measurements):
             wanted.append(answers)
@@ -474,7 +474,7 @@ class Campaign:
             seed=row.measure.seed,
             prove=not proves_when_timed(row),
             labelled=self._judged.labelled if self._judged else None,
-            answers_path=str(self._folder.answers_path(row.id).absolute()),
+            labelled_path=str(self._folder.labelled_path(row.id).absolute()),
             inputs=self._inputs,
             graph=row.graph,
             further_path=str(self._folder.further_path(row.id).absolute()),
@@ -491,7 +491,7 @@ class Campaign:
         place.mkdir(parents=True, exist_ok=True)
         return str(place.absolute())
 
-    def _save_prepared(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, peers: int = 0) -> None:
+    def _save_prepared(self, row: PlannedRow, found: PrepareResponse | EngineBenchError, peers: int = 0) -> None:
         """Keeps the row as it was built and checked, or with the reason why it was not."""
         begun = self.results.get(row.id) or self._begin(row, status="partial")
         if isinstance(found, DependencyError | UsageError):
@@ -504,7 +504,7 @@ class Campaign:
             self._save(self._describe_prepared(row, begun, found, peers))
         self._reporter.advance()
 
-    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, peers: int) -> Result:
+    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareResponse, peers: int) -> Result:
         made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
         if answer.artifact.kind == "aoti":  # it was compiled here
             allow_code(f"{NATIVE_CODE} {answer.artifact.sha256}")
@@ -568,7 +568,7 @@ class Campaign:
             for row in answered:
                 self._save_if_new(self._with_drift(self.results[row.id], reference))
                 if row.id != reference.result.id:
-                    reduce_answers(self._find_outputs(row))
+                    reduce_outputs(self._find_outputs(row))
             self._explain_export([row for row in new if row.id in self._prepared], reference)
         self._prepared.clear()
 
@@ -604,10 +604,10 @@ class Campaign:
         reference = None
         if found is None and not named:
             reference = self._compute_graph(answered) if self._checks_graph else None
-            reference = reference or self._answer_in_fp32(rows)
+            reference = reference or self._compute_in_fp32(rows)
         if reference is None:
             row = found or answered[0]
-            reference = Reference(result=self.results[row.id], outputs=load_answers(self._find_outputs(row))[0])
+            reference = Reference(result=self.results[row.id], outputs=load_outputs(self._find_outputs(row))[0])
         self._references[key] = reference
         return reference
 
@@ -640,11 +640,11 @@ class Campaign:
             result = self._begin(judge, status="partial")
             if answer.varies > VARIATION:
                 result = add_warnings(result, make_warning("outputs_vary", row=judge.id, share=answer.varies))
-            outputs = load_answers(self._find_outputs(judge))[0]
+            outputs = load_outputs(self._find_outputs(judge))[0]
             return Reference(result=result, outputs=outputs, kind=kind, apart=True)
         return "; ".join(whys)
 
-    def _answer_in_fp32(self, rows: Sequence[PlannedRow]) -> Reference | None:
+    def _compute_in_fp32(self, rows: Sequence[PlannedRow]) -> Reference | None:
         """The outputs of FP32 for the rows of a shorter precision beside which no FP32 answered; never timed.
 
         An engine whose build takes minutes is asked where no other is there. A graph that has no FP32 form is its own
@@ -663,7 +663,7 @@ class Campaign:
                 self._reporter.say(f"{label(row)} was not compared with FP32: {error}")
                 continue
             result = self._describe_prepared(judge, self._begin(judge, status="partial"), answer, 0)
-            return Reference(result=result, outputs=load_answers(self._find_outputs(judge))[0], apart=True)
+            return Reference(result=result, outputs=load_outputs(self._find_outputs(judge))[0], apart=True)
         return None
 
     def _explain_export(self, rows: Sequence[PlannedRow], reference: Reference) -> None:
@@ -759,7 +759,7 @@ class Campaign:
             self._reporter.say(f"{label(row)} was not tried in its place: {error}")
             return
         prepared = self._describe_prepared(row, self._begin(row, status="partial"), answer, 0)
-        outputs = load_answers(path := self._find_outputs(row))[0]
+        outputs = load_outputs(path := self._find_outputs(row))[0]
         if not self._agrees(prepared, outputs, reference):
             path.unlink(missing_ok=True)
             return
@@ -769,12 +769,12 @@ class Campaign:
         self._save(prepared)
         self._save_if_new(self._with_drift(prepared, reference))
         self._prepared.discard(row.id)
-        reduce_answers(path)
+        reduce_outputs(path)
         self._score_answers()
 
-    def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
+    def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareResponse:
         self._reporter.step(f"{label(row)}: build and check")
-        return run_child(job, timeout_s=self._timeout_s(), on_note=tell_steps(self._reporter, label(row)))
+        return run_child(job, timeout_s=self._timeout_s(), on_note=report_steps(self._reporter, label(row)))
 
     def _with_drift(self, result: Result, reference: Reference) -> Result:
         row, base = self._rows[result.id], reference.result
@@ -783,7 +783,7 @@ class Campaign:
             return result  # compared before, with more answers than have been kept
         if row.graph is not None:
             return result  # held against its graph
-        outputs, calls = load_answers(self._find_outputs(row))
+        outputs, calls = load_outputs(self._find_outputs(row))
         try:
             drift = self._measure_drift(result, outputs, calls, reference)
         except ArtifactError as error:
@@ -844,7 +844,7 @@ class Campaign:
         """Scores every row that a metric takes, always afresh, against the first of its batch."""
         references: dict[tuple[str, int, str], Path] = {}
         for row_id, result in list(self.results.items()):
-            path = self._folder.answers_path(row_id)
+            path = self._folder.labelled_path(row_id)
             if self._judged is None or not has_answered(result) or not holds_arrays(path):
                 continue
             reference = references.setdefault((result.model, *find_size(result.engine)), path)
@@ -1042,7 +1042,7 @@ def note_kept(interrupt: KeyboardInterrupt, results: Iterable[Result], root: Pat
         interrupt.add_note(f"{count_of(sum(trials), 'trials')} of {configurations} are kept in {root}")
 
 
-def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:
+def attempt(ask: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenchError:
     try:
         return ask()
     except EngineBenchError as error:

@@ -12,7 +12,7 @@ from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.zoo import find_labels
 from enginebench.report.run.head import format_name
 from enginebench.report.run.rows import RunDocument
-from enginebench.runs.child.arrays import load_answers
+from enginebench.runs.child.arrays import load_outputs
 from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.targets.sources import choose_data
 
@@ -65,7 +65,7 @@ def format_columns(
 
 def _read_scores(folder: RunFolder, row_id: str, classes: int) -> Array:
     """Probabilities [pictures, classes] of a row's outputs; none if they are something else."""
-    outputs: Any = next(iter(load_answers(folder.find_outputs(row_id))[0].values()), None)
+    outputs: Any = next(iter(load_outputs(folder.find_outputs(row_id))[0].values()), None)
     if outputs is None or outputs.ndim != 2 or outputs.shape[1] != classes:
         return np.zeros((0, classes))
     if outputs.min() >= 0 and np.allclose(outputs.sum(axis=1), 1, atol=1e-2):

@@ -267,7 +267,7 @@ class RunFolder:
         check_inside(self.root, path := self.outputs_path(row_id))
         return path
 
-    def answers_path(self, row_id: str) -> Path:
+    def labelled_path(self, row_id: str) -> Path:
         """The file of what the metrics need of a row's outputs for the labelled samples."""
         return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
 

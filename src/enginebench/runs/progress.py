@@ -17,7 +17,7 @@ class Reporter(Protocol):
         """Show the configurations as they stand; called between trials alone."""
 
 
-def tell_steps(reporter: Reporter, what: str) -> Callable[[str], None]:
+def report_steps(reporter: Reporter, what: str) -> Callable[[str], None]:
     """Shows each text as a step of what it is about."""
     return lambda text: reporter.step(f"{what}: {text}")
 

@@ -74,7 +74,7 @@ def _score(
         return None
     job = ScoreJob(
         metric=facts.name,
-        answers_path=str(answers.absolute()),
+        labelled_path=str(answers.absolute()),
         reference_path=None if reference is None else str(reference.absolute()),
     )
     return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))

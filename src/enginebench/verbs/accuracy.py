@@ -13,9 +13,9 @@ from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, Wait, verb
 from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
+from enginebench.runs.child.jobs import Labelled, LabelledJob, LabelledResponse
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets import sides
@@ -215,15 +215,15 @@ def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Lab
 
 def _answer(
     side: sides.OpenSide, labelled: Labelled, model: str, request: sides.SideRequest, scratch: Path, reporter: Reporter
-) -> LabelledAnswer:
-    job = AnswerJob(
+) -> LabelledResponse:
+    job = LabelledJob(
         artifact=side.artifact,
         engine=replace(side.engine, batch=sides.choose_step((side,), request)),
         out_dir=str(scratch),
-        answers_path=str(scratch / ANSWERS),
+        labelled_path=str(scratch / ANSWERS),
         model=model,
         labelled=labelled,
         seed=request.source.seed,
         inputs=request.source.inputs,
     )
-    return run_child(job, timeout_s=ACCURACY_TIMEOUT_S, on_note=tell_steps(reporter, side.describe()))
+    return run_child(job, timeout_s=ACCURACY_TIMEOUT_S, on_note=report_steps(reporter, side.describe()))

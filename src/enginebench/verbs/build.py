@@ -43,11 +43,11 @@ from enginebench.options import (
     verb,
 )
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
+from enginebench.runs.child.jobs import BuildJob, BuildResponse, ProbeJob, Proof, SourceJob
 from enginebench.runs.child.places import enter, find_place, require_available
 from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import join_argv, merge_options, read_normalize, use_trtexec
 from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
@@ -374,7 +374,7 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
             raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
         job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
-        answer = run_child(job, timeout_s=asked["timeout"], on_note=tell_steps(reporter, model))
+        answer = run_child(job, timeout_s=asked["timeout"], on_note=report_steps(reporter, model))
         return place_build(answer, out, precision, device)
 
 
@@ -416,7 +416,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     with open_folder(name_folder(out)) as folder, lock_devices(busy, wait=options["wait"], on_wait=reporter.say):
         spec = store_calibration(spec, artifact, folder)
         job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))
-        answer = run_child(job, timeout_s=options["timeout"], on_note=tell_steps(reporter, onnx.name))
+        answer = run_child(job, timeout_s=options["timeout"], on_note=report_steps(reporter, onnx.name))
     built = replace(answer.artifact, normalize=artifact.normalize, preprocess_sha256=artifact.preprocess_sha256)
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         built = replace(built, made_with=built.made_with | {"calibration": ranges.name})
@@ -500,7 +500,7 @@ def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Eng
 
 
 def place_build(
-    answer: BuildAnswer, out: Path, requested: Precision, device: str, warnings: tuple[ResultWarning, ...] = ()
+    answer: BuildResponse, out: Path, requested: Precision, device: str, warnings: tuple[ResultWarning, ...] = ()
 ) -> BuildDocument:
     """Puts the built file at `out` and describes it, with the precision that ran if that contradicts `requested`."""
     assert answer.proof is not None

@@ -25,7 +25,7 @@ from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.folder import ARTIFACTS
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
-from enginebench.runs.progress import tell_steps
+from enginebench.runs.progress import report_steps
 from enginebench.runs.request import pass_on
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.scratch import open_scratch
@@ -113,7 +113,7 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
             job = ProfileJob(
                 model=row.model, artifact=source, engine=row.engine, measure=row.measure, out_dir=out, inputs=inputs
             )
-            answer = run_child(job, timeout_s=request.timeout_s, on_note=tell_steps(reporter, request.model))
+            answer = run_child(job, timeout_s=request.timeout_s, on_note=report_steps(reporter, request.model))
             limited = LimitedLayers(layers=answer.profile.layers)
             if (limit := find("offers", "limit_layers")) is not None:
                 limited = limit(request, place, (row.engine, source, answer.shapes), limited.layers, reporter)

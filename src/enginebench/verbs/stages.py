@@ -21,7 +21,7 @@ from enginebench.runs.child.other_jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.ahead import check_ahead, run_quietly
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
@@ -130,7 +130,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
             time_limit_s=request.measure.time_limit_s,
             input_size=request.input_size,
         )
-        answer = run_child(job, timeout_s=STAGES_TIMEOUT_S, on_note=tell_steps(reporter, request.model))
+        answer = run_child(job, timeout_s=STAGES_TIMEOUT_S, on_note=report_steps(reporter, request.model))
     document = describe_stages(
         model=job.model,
         engine=job.engine,

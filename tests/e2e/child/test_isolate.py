@@ -25,7 +25,7 @@ from enginebench.runs import campaign
 from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child import isolate
 from enginebench.runs.child.isolate import Child, format_exit, run_child
-from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob, PreloadJob, ProbeJob, SourceJob
+from enginebench.runs.child.jobs import MeasureJob, MeasureResponse, PreloadJob, ProbeJob, SourceJob
 from enginebench.runs.child.places import Place
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
@@ -194,7 +194,7 @@ def test_a_child_imports_waits_idle_and_measures_even_late(job: MeasureJob) -> N
     with Child() as child:
         ask(child, job)
         child.wait_until_ready(time.monotonic())
-        assert isinstance(child.perform(job, timeout_s=60), MeasureAnswer)
+        assert isinstance(child.perform(job, timeout_s=60), MeasureResponse)
 
 
 def test_a_child_whose_turn_never_comes_leaves_nothing_behind(job: MeasureJob) -> None:

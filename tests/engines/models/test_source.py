@@ -24,7 +24,7 @@ from enginebench.models.torch import torchvision_import
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.torch.weights import calibrate_batch_norm, draw_zeros, seed_torch
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs.child.jobs import SourceAnswer, SourceJob
+from enginebench.runs.child.jobs import SourceJob, SourceResponse
 from enginebench.runs.child.perform.sources import make_source
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedRow, plan_rows
@@ -470,7 +470,7 @@ def flat(): return torch.nn.Linear(64, 2), (torch.zeros(1, 64),)
     for i in range(3):
         Image.new("RGB", (20, 16), (i, 90, 200)).save(tmp_path / "flat" / f"{i}.png")
 
-    def make(model: str) -> tuple[SourceAnswer, list[str]]:
+    def make(model: str) -> tuple[SourceResponse, list[str]]:
         source = ModelSource(model=f"pics:{model}")
         job = SourceJob(source=source, out_dir=str(tmp_path / model), batch=1, onnx=True, data=str(tmp_path / "flat"))
         notes: list[str] = []
@@ -527,7 +527,7 @@ def user_batches(write_user_module: Callable[[str, str], None]) -> None:
     write_user_module("user_batches", BATCHES)
 
 
-def make(factory: str, folder: Path, **wishes: object) -> SourceAnswer:
+def make(factory: str, folder: Path, **wishes: object) -> SourceResponse:
     job = SourceJob(source=ModelSource(model=f"user_batches:{factory}"), out_dir=str(folder), **wishes)  # type: ignore[arg-type]
     return job.perform(lambda text: None, lambda answer: None)
 

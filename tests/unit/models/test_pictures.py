@@ -14,7 +14,7 @@ from enginebench.models import photos, zoo
 from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos
 from enginebench.models.precision.calibration_data import find_label_fault, open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
-from enginebench.runs.child.arrays import save_answers
+from enginebench.runs.child.arrays import save_outputs
 from enginebench.runs.classes import format_columns
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.targets.sources import choose_judged, judge_sources
@@ -129,7 +129,7 @@ def test_the_top_classes_of_a_run_are_printed(packaged: list[Path], tmp_path: Pa
     changed[4] = [9, -9, -9]
     folder = RunFolder(tmp_path / "run")
     for name, answers in (("plain", scores), ("short", changed)):
-        save_answers(folder.outputs_path(name), {"output": answers}, 5)
+        save_outputs(folder.outputs_path(name), {"output": answers}, 5)
     lines = list(
         format_columns(
             folder, {"plain": "pytorch fp32", "short": "ort int8"}, ["cat", "cup", "dog"], ["a.png", "ü.png"]
@@ -141,7 +141,7 @@ def test_the_top_classes_of_a_run_are_printed(packaged: list[Path], tmp_path: Pa
         ["ü.png", "cup", "100%", "cup", "100%"],
         ["The", "same", "class", "on", "4", "of", "5", "images"],
     ]
-    save_answers(folder.outputs_path("short"), {"output": changed[:, :2]}, 5)
+    save_outputs(folder.outputs_path("short"), {"output": changed[:, :2]}, 5)
     assert list(format_columns(folder, {"short": "x"}, ["cat", "cup", "dog"], ["a.png"])) == [], "no scores of classes"
 
 

@@ -555,7 +555,7 @@ def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, m
     first, second = bed.plan("1"), bed.plan("2")
     folder = RunFolder(bed.path / "r")
     bed.start(first, second).run()
-    calls = [arrays.load_answers(folder.outputs_path(row.id))[1] for row in (first, second)]
+    calls = [arrays.load_outputs(folder.outputs_path(row.id))[1] for row in (first, second)]
     assert calls == [module.CHECK_SAMPLES, arrays.FEWEST_CALLS]
     drift = bed.stored(second).drift
     assert drift.n == module.CHECK_SAMPLES  # all were compared before they were dropped

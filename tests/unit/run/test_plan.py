@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.records import Artifact, Availability, Cache, MeasureSpec, TensorSpec
 from enginebench.engines.registry import read_engines
 from enginebench.runs import plan
-from enginebench.runs.child.jobs import SourceAnswer
+from enginebench.runs.child.jobs import SourceResponse
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import EVERY_GRAPH, plan_rows
 from enginebench.runs.request import LEFT_OUT_ON_GPUS
@@ -103,7 +103,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
     request = RunRequest(model="toy", engines=tuple(read_engines("pytorch,pytorch-compile,ort")), any_engine=True)
     asked = replace(request, **{"precisions": (("int8", None),), **changes})
-    made = SourceAnswer(artifacts=(MODULE, GRAPH)[: 1 + graph], no_graph=None if graph else "x")
+    made = SourceResponse(artifacts=(MODULE, GRAPH)[: 1 + graph], no_graph=None if graph else "x")
     rows = plan_rows(asked, made.artifacts, probe=there)
     assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
     transforms = plan.list_transforms(asked, made.artifacts)
@@ -185,5 +185,5 @@ def test_a_graph_takes_no_longer_than_what_is_left(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sources, "wait_until_sure", lambda *_, **__: None)
     request = RunRequest(model="toy", engines=(("openvino", {}),), timeout_s=600)
     for limit, seconds in ((None, 600), (lambda: 7.0, 7.0)):
-        sources._transform_all(request, SourceAnswer(artifacts=(GRAPH,)), tmp_path, Mock(), limit)
+        sources._transform_all(request, SourceResponse(artifacts=(GRAPH,)), tmp_path, Mock(), limit)
         assert child.__enter__().start.call_args.kwargs["timeout_s"] == seconds

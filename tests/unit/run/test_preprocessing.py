@@ -17,7 +17,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
-from enginebench.runs.child.jobs import AnswerJob, Labelled, QuantizeJob
+from enginebench.runs.child.jobs import Labelled, LabelledJob, QuantizeJob
 from enginebench.runs.child.perform.answers import open_labelled
 from enginebench.runs.child.perform.sources import quantize_graph
 from enginebench.runs.targets.sides import OpenSide, check_sides
@@ -78,7 +78,7 @@ def test_labelled_data_of_another_preprocessing_is_not_answered(tmp_path: Path) 
     side, labelled = open_mlp(preprocess_sha256=OTHER), Labelled(data="digits", n=4)
     given = {"model": side.model, "artifact": side.artifact, "engine": side.engine, "labelled": labelled, "seed": 0}
     with pytest.raises(ArtifactError, match="another preprocessing"):
-        open_labelled(AnswerJob(out_dir=str(tmp_path), answers_path="", **given))  # type: ignore[arg-type]
+        open_labelled(LabelledJob(out_dir=str(tmp_path), labelled_path="", **given))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("recipe", "form"), [("cpu", "ranges"), ("cpu", "batches"), ("nncf", "batches")])

@@ -37,7 +37,7 @@ from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.runs.bundles import Bundle, Figures
 from enginebench.runs.campaign import CHECK_SAMPLES
-from enginebench.runs.child.arrays import load_answers
+from enginebench.runs.child.arrays import load_outputs
 from enginebench.runs.child.isolate import child_environment
 from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results
 from enginebench.runs.progress import Reporter
@@ -246,7 +246,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
 def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
     """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs."""
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
-    outputs, calls = load_answers(folder.find_outputs(result.id))
+    outputs, calls = load_outputs(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)
     if samples is not None:
         feeds, outputs = join_given(read_samples(samples), outputs, specs, spec.batch)

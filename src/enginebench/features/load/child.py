@@ -40,7 +40,7 @@ from enginebench.features.load.arrivals import (
     set_start,
     wait_until_ready,
 )
-from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
+from enginebench.features.load.jobs import ArriveJob, ArriveResponse, ServeJob, ServeResponse
 from enginebench.features.load.ring import Feeders, Ring, create_ring, find_requests
 from enginebench.features.load.serving import Batcher, serve
 from enginebench.measure.pin import pin_to
@@ -59,7 +59,7 @@ CLOCK = time.perf_counter_ns
 WARMUP_RUNS = 3
 
 
-def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
+def serve_board(job: ServeJob, note: NoteCall) -> ServeResponse:
     """Opens the engine, says that it is ready, and serves until all requests have ended or the time is over."""
     if job.cpus:
         pin_to(job.cpus)
@@ -93,7 +93,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         seen = gpu.end() if gpu else None  # before the energy is asked for
         energy = gpu.energy_per_image(1) if gpu else None
-        return ServeAnswer(
+        return ServeResponse(
             busy_ns=work.busy_ns,
             stages=work.stages,
             depth=streams.depth,
@@ -169,7 +169,7 @@ def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:
                         raise MeasurementError(f"the engine cannot compute {size} requests together: {failed}")
 
 
-def release_board(job: ArriveJob) -> ArriveAnswer:
+def release_board(job: ArriveJob) -> ArriveResponse:
     if job.cpus:
         pin_to(job.cpus)
     with suppress(OSError):  # have the kernel wake this process when it asked, not up to 50 us later: proc(5)
@@ -185,7 +185,7 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     released = release_all(board, lambda: all(wake() for wake in wakeups), spin, feeders)
     if feeders:
         feeders.close()
-    return ArriveAnswer(released=released)
+    return ArriveResponse(released=released)
 
 
 def take_precedence() -> bool:

@@ -6,7 +6,7 @@ from enginebench.core.records import Artifact, BlockReading, EngineSpec, ResultW
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
-class ServeAnswer(Struct, frozen=True, kw_only=True):
+class ServeResponse(Struct, frozen=True, kw_only=True):
     """What the board does not hold."""
 
     busy_ns: int  # summed over all streams
@@ -18,7 +18,7 @@ class ServeAnswer(Struct, frozen=True, kw_only=True):
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
-class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
+class ServeJob(Job[ServeResponse], frozen=True, kw_only=True, tag="serve"):
     """Serve the requests of a board with one engine, and stamp them; with `query` one query after another."""
 
     model: str
@@ -42,17 +42,17 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     duration_s: float = 0.0  # of a closed loop
     grace_s: float = 1.0  # after the last arrival, for what still waits
 
-    def perform(self, note: NoteCall, keep: KeepCall[ServeAnswer]) -> ServeAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[ServeResponse]) -> ServeResponse:
         from enginebench.features.load.child import serve_board
 
         return serve_board(self, note)
 
 
-class ArriveAnswer(Struct, frozen=True, kw_only=True):
+class ArriveResponse(Struct, frozen=True, kw_only=True):
     released: int
 
 
-class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
+class ArriveJob(Job[ArriveResponse], frozen=True, kw_only=True, tag="arrive"):
     """Release the requests of a board when they are due; all but `cpus` and `spin` are descriptors."""
 
     board: int
@@ -61,7 +61,7 @@ class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
     cpus: tuple[int, ...] = ()
     spin: bool = True
 
-    def perform(self, note: NoteCall, keep: KeepCall[ArriveAnswer]) -> ArriveAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[ArriveResponse]) -> ArriveResponse:
         from enginebench.features.load.child import release_board
 
         return release_board(self)

@@ -19,7 +19,7 @@ from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import ResultWarning
 from enginebench.core.warnings import make_warning
 from enginebench.features.load.arrivals import FEEDING, RELEASED, RELEASING, START, WRITTEN, MemoryBoard, create_board
-from enginebench.features.load.jobs import ArriveJob, ServeAnswer, ServeJob
+from enginebench.features.load.jobs import ArriveJob, ServeJob, ServeResponse
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
 from enginebench.measure.watch import BlockWatch, join_readings, list_block_warnings, make_block
@@ -72,7 +72,7 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
         engines = [stack.enter_context(Child(environment, pass_fds=(memory, ring, hear))) for hear, _ in pipes]
         generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring, *wakeups)))
 
-        def serve() -> ServeAnswer:
+        def serve() -> ServeResponse:
             serving = []
             for i, (engine, (hear, _)) in enumerate(zip(engines, pipes, strict=True)):
                 spec = replace(plan.job.engine, device=plan.devices[i]) if plan.devices else plan.job.engine
@@ -85,12 +85,12 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
                 with _name_child("generator of requests"):
                     arriving.finish()  # raises what ended it
             with _name_child("engine"):
-                return join_answers([one.finish() for one in sorted(serving, key=lambda one: not one.lost)])
+                return join_outputs([one.finish() for one in sorted(serving, key=lambda one: not one.lost)])
 
         return _measure(plan, board, warnings, watch, serve)
 
 
-def join_answers(answers: Sequence[ServeAnswer]) -> ServeAnswer:
+def join_outputs(answers: Sequence[ServeResponse]) -> ServeResponse:
     """What several servers say together: each was at work for the mean of their times."""
     first, count = answers[0], len(answers)
     reasons: Counter[str] = Counter()
@@ -148,10 +148,14 @@ def copy_stamps(board: MemoryBoard) -> Stamps:
 
 
 def _measure(
-    plan: Plan, board: MemoryBoard, known: Sequence[ResultWarning], watch: BlockWatch, serve: Callable[[], ServeAnswer]
+    plan: Plan,
+    board: MemoryBoard,
+    known: Sequence[ResultWarning],
+    watch: BlockWatch,
+    serve: Callable[[], ServeResponse],
 ) -> LoadPoint:
     failure: BaseException | None = None
-    answer: ServeAnswer | None = None
+    answer: ServeResponse | None = None
     try:
         answer = serve()
     except (EngineBenchError, KeyboardInterrupt) as error:

@@ -24,7 +24,7 @@ from enginebench.features.sweep.records import (
     SourcesJob,
     StoredSources,
     SweepRecord,
-    name_answer,
+    name_result_file,
 )
 from enginebench.features.sweep.spec import format_model
 from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, store_document
@@ -55,7 +55,7 @@ class GroupFolder(RunFolder):
         stamped = tuple(m if m.machine else replace(m, machine=self._machine) for m in result.measurements)
         if stamped:
             found = list_artifact_files(self.root, result.artifacts)
-            outputs = (self.outputs_path(result.id), self.answers_path(result.id), self.recheck_path(result.id))
+            outputs = (self.outputs_path(result.id), self.labelled_path(result.id), self.recheck_path(result.id))
             self._send(found | {path.absolute() for path in outputs if path.is_file()})
         super().write_result(replace(result, measurements=stamped))
         self._put(f"rows/{result.id}.json")
@@ -172,7 +172,7 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
     group = job.group
     assert group.tune_budget_s is not None
     for batch in group.request.batches or (1,):
-        name = name_answer(group.id, batch)
+        name = name_result_file(group.id, batch)
         if read_document(store, name, Tuned) is not None:
             continue
         threads = group.request.threads

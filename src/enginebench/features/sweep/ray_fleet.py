@@ -66,7 +66,7 @@ def _cut(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0]
 
 
-def take_answer(ray: Any, reference: Any, timeout_s: float | None = None) -> bytes | str:
+def fetch_response(ray: Any, reference: Any, timeout_s: float | None = None) -> bytes | str:
     """What a task returned; or why there is nothing of ours, in words."""
     try:
         data = ray.get(reference, timeout=timeout_s)
@@ -131,7 +131,7 @@ class RayFleet(Closing):
                 return stranded
 
     def _read(self, reference: Any) -> Outcome:
-        data = take_answer(self._ray, reference)
+        data = fetch_response(self._ray, reference)
         if isinstance(data, str):
             return data
         try:
@@ -187,6 +187,6 @@ def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) 
             own = sorted(name for name in node.get("Resources", {}) if not name.startswith(hidden))
             asked.append((f"{str(node['NodeID'])[:8]} ({', '.join(own)})", task.remote(b"")))
         deadline = time.monotonic() + timeout_s
-        return [(name, take_answer(ray, task, max(0.1, deadline - time.monotonic()))) for name, task in asked]
+        return [(name, fetch_response(ray, task, max(0.1, deadline - time.monotonic()))) for name, task in asked]
     finally:
         ray.shutdown()

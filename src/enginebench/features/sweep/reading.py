@@ -32,7 +32,7 @@ from enginebench.features.sweep.records import (
     SWEEP_RECORD_SCHEMA,
     Finished,
     SweepRecord,
-    name_answer,
+    name_result_file,
 )
 from enginebench.features.sweep.spec import Group, format_model, list_groups, spell_cell, want
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document
@@ -180,7 +180,7 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
         cells += found
         failed += _list_failed(group, found, (reasons or {}).get(group.id, ""))
         if group.tune_budget_s is not None:
-            names = [name_answer(group.id, batch) for batch in group.request.batches or (1,)]
+            names = [name_result_file(group.id, batch) for batch in group.request.batches or (1,)]
             tuned += [answer for name in names if (answer := read_document(store, name, Tuned)) is not None]
         for new in environments:
             old = machines.setdefault((new.machine_kind, new.id), new)

@@ -20,7 +20,7 @@ SOURCES = "sources"
 GIVEN = "given"
 
 
-def name_answer(group: str, batch: int) -> str:
+def name_result_file(group: str, batch: int) -> str:
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 

@@ -24,13 +24,13 @@ class GroupHarm(Struct, frozen=True, kw_only=True):
     noise: float | None = None
 
 
-class SensitivityAnswer(Struct, frozen=True, kw_only=True):
+class SensitivityResponse(Struct, frozen=True, kw_only=True):
     groups: tuple[GroupHarm, ...]
     samples: int
     seconds: float
 
 
-class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sensitivity"):
+class SensitivityJob(Job[SensitivityResponse], frozen=True, kw_only=True, tag="sensitivity"):
     """Quantize one group of nodes at a time, and measure what that does to the answers.
 
     After `time_limit_s` the groups that are left go without a figure.
@@ -47,7 +47,7 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
     input_size: int | None = None
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
 
-    def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[SensitivityResponse]) -> SensitivityResponse:
         from enginebench.features.tune.sensitivity import measure_sensitivity
 
         return measure_sensitivity(self, note)
@@ -74,7 +74,7 @@ class RegionTime(Struct, frozen=True, kw_only=True):
     changed: bool
 
 
-class RegionsAnswer(Struct, frozen=True, kw_only=True):
+class RegionsResponse(Struct, frozen=True, kw_only=True):
     regions: tuple[Region, ...]
     inside: tuple[int, ...]  # indices of those that stay in 8 bits
     comparisons: tuple[RegionTime, ...]
@@ -83,7 +83,7 @@ class RegionsAnswer(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class RegionsJob(Job[RegionsAnswer], frozen=True, kw_only=True, tag="regions"):
+class RegionsJob(Job[RegionsResponse], frozen=True, kw_only=True, tag="regions"):
     """Time regions of a graph with and without their Q/DQ pairs, and keep the pairs that pay.
 
     After `time_limit_s` the regions that are left stay as they are.
@@ -96,7 +96,7 @@ class RegionsJob(Job[RegionsAnswer], frozen=True, kw_only=True, tag="regions"):
     out_dir: str
     time_limit_s: float = 300.0
 
-    def perform(self, note: NoteCall, keep: KeepCall[RegionsAnswer]) -> RegionsAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[RegionsResponse]) -> RegionsResponse:
         from enginebench.features.tune.regions import choose_regions
 
         return choose_regions(self, note)

@@ -16,7 +16,7 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import takes
-from enginebench.features.tune.jobs import GroupHarm, SensitivityAnswer, SensitivityJob
+from enginebench.features.tune.jobs import GroupHarm, SensitivityJob, SensitivityResponse
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Arm, Setting
@@ -25,7 +25,7 @@ from enginebench.models.samples import find_samples
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sources import choose_data, describe_graph, make_graph
 
 MIXED_SCHEMA = "enginebench.mixed/2"
@@ -145,7 +145,7 @@ class MixedProposer:
         groups = sorted(harms.groups, key=lambda one: -1.0 if one.noise is None else one.noise, reverse=True)
         return self._save(replace(layering, groups=tuple(groups), samples=harms.samples))
 
-    def _measure_harms(self, label: str, base: PlannedRow, full: PlannedRow) -> SensitivityAnswer:
+    def _measure_harms(self, label: str, base: PlannedRow, full: PlannedRow) -> SensitivityResponse:
         assert base.source is not None and full.source is not None
         run = self._request.run
         self._reporter.step(f"{label}: one group at a time")
@@ -161,7 +161,7 @@ class MixedProposer:
             inputs=find_samples(self._place) if run.inputs is not None else None,
         )
         timeout_s = min(run.timeout_s + job.time_limit_s, self._rows.find_left())
-        return run_child(job, timeout_s=timeout_s, on_note=tell_steps(self._reporter, label))
+        return run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
 
     def _go_on(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:
         """The graphs of one engine that come next, made where they are not yet."""

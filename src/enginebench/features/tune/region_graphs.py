@@ -18,7 +18,7 @@ from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of, list_some
 from enginebench.engines.registry import find_device, find_entry, read_engines, takes
-from enginebench.features.tune.jobs import RegionsAnswer, RegionsJob
+from enginebench.features.tune.jobs import RegionsJob, RegionsResponse
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Arm, Setting
@@ -26,7 +26,7 @@ from enginebench.features.tune.track import Rows
 from enginebench.models.precision.exclusion import write_exclusion
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.folder import RunFolder, check_inside
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sources import describe_graph, make_graph
 
 REGIONS_SCHEMA = "enginebench.regions/1"
@@ -45,7 +45,7 @@ class RegionGraph(Struct, frozen=True, kw_only=True):
 
     setting: Setting
     label: str
-    answer: RegionsAnswer | None = None
+    answer: RegionsResponse | None = None
     name: str = ""
     artifact: Artifact | None = None
     excluded: tuple[str, ...] = ()  # names of the exported graph's nodes
@@ -130,7 +130,7 @@ class RegionProposer:
         )
         try:
             timeout_s = min(run.timeout_s + limit_s, self._rows.find_left())
-            answer = run_child(job, timeout_s=timeout_s, on_note=tell_steps(self._reporter, label))
+            answer = run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
             found = replace(found, answer=answer)
             if answer.gain is None or not 0 < len(answer.inside) < len(answer.regions):
                 return replace(found, reason="no mix of both is faster")
@@ -181,7 +181,7 @@ def exclude_slow_regions(artifact: Artifact, quantized: Artifact, engine: str, r
     with tempfile.TemporaryDirectory(prefix="enginebench-regions-") as folder:
         job = RegionsJob(artifact=artifact, quantized=quantized, engine=spec, seed=0, out_dir=folder)
         timeout_s = job.time_limit_s + MORE_TIME_S
-        answer = run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, engine))
+        answer = run_child(job, timeout_s=timeout_s, on_note=report_steps(reporter, engine))
     label = f"{engine} int8" + (f"@{quantized.recipe}" if quantized.recipe else "")
     if not answer.inside:
         raise ArtifactError(
@@ -192,7 +192,7 @@ def exclude_slow_regions(artifact: Artifact, quantized: Artifact, engine: str, r
     return list_excluded(answer)
 
 
-def list_excluded(answer: RegionsAnswer) -> tuple[str, ...]:
+def list_excluded(answer: RegionsResponse) -> tuple[str, ...]:
     """Names of the exported graph's nodes that stay in FP32."""
     outside = [region for i, region in enumerate(answer.regions) if i not in answer.inside]
     return tuple(name for region in outside for name in region.originals)

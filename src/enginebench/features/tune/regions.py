@@ -20,7 +20,7 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.limits import MARGIN
 from enginebench.core.protocols import Engine, Loadable
-from enginebench.features.tune.jobs import NodeGroup, Region, RegionsAnswer, RegionsJob, RegionTime
+from enginebench.features.tune.jobs import NodeGroup, Region, RegionsJob, RegionsResponse, RegionTime
 from enginebench.features.tune.sensitivity import find_groups, quantize_only
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
@@ -172,7 +172,7 @@ def time_calls(engine: Engine, count: int, clock: Callable[[], int]) -> float:
     return (clock() - start_ns) / count / 1e9
 
 
-def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsAnswer:
+def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsResponse:
     """The regions that stay in 8 bits.
 
     It starts from 8 bits throughout or none, whichever is faster; then halves, quarters, ... down to single regions
@@ -214,7 +214,7 @@ def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsAnswer:
     final = timer.compare(begin, best) if best != begin else None
     timer.keep_only(())
     method = "turns in one process, Student t over their logs"
-    return RegionsAnswer(
+    return RegionsResponse(
         regions=timer.regions,
         inside=tuple(sorted(best)),
         comparisons=tuple(found),

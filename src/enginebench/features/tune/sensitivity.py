@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityAnswer, SensitivityJob
+from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityJob, SensitivityResponse
 from enginebench.models.precision.calibration_data import open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import (
@@ -35,7 +35,7 @@ TOLD_EVERY = 20
 WORST = 1e30
 
 
-def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswer:
+def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityResponse:
     """The harm of each group, those with the most multiply-accumulates first: theirs is the time that can be saved."""
     start_s = time.monotonic()
     libraries = job.artifact.operator_libraries
@@ -71,7 +71,7 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
             note(f"sensitivity: group {i + 1} of {len(groups)}")
         alone = quantize_only(prepared, quantized, group.nodes)
         found[group.name] = measure_harm(reference, answer(alone, feeds, job.threads, libraries))
-    return SensitivityAnswer(
+    return SensitivityResponse(
         groups=tuple(GroupHarm(group=group, noise=found.get(group.name)) for group in groups),
         samples=data.n,
         seconds=time.monotonic() - start_s,

@@ -11,7 +11,7 @@ from enginebench.core.names import format_engine, format_precision, row_id
 from enginebench.core.records import LayerTime, Result, Task
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
-from enginebench.runs.child.arrays import holds_arrays, load_answers
+from enginebench.runs.child.arrays import holds_arrays, load_outputs
 from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.stats.alike import compare_questions, fill_lengths
@@ -97,7 +97,7 @@ def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, ta
     files = [folder.find_outputs(row.id) for row in (base, cand)]
     if not all(map(holds_arrays, files)):
         return replace(cand, drift=None)
-    (wanted, _), (answers, _) = map(load_answers, files)
+    (wanted, _), (answers, _) = map(load_outputs, files)
     opened = {name for side in (base, cand) for name in list_open_outputs(side)}
     wanted, answers = map(dict, cut_common(*fill_lengths(wanted, answers, opened)))
     if unlike := compare_questions(base, cand) or list_unlike(wanted, answers):

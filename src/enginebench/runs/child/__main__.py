@@ -18,7 +18,17 @@ import msgspec
 
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.runs.child.across import RESULT_FD, TURN_FD, describe_error, kill_without_writer
-from enginebench.runs.child.jobs import Answered, ErrorAnswer, Job, Kept, Message, Note, PreloadJob, Ready, read_job
+from enginebench.runs.child.jobs import (
+    ErrorResponse,
+    FinalResponse,
+    Job,
+    Kept,
+    Message,
+    Note,
+    PreloadJob,
+    Ready,
+    read_job,
+)
 
 # New objects between two looks for garbage; the interpreter's own is 700.
 GC_THRESHOLD = 100_000
@@ -41,8 +51,8 @@ def main() -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # the user's code that asks gets no reply, at once
     follow_parent(parent)
     try:
-        answer = job.perform(lambda text: send(fd, Note(text=text)), partial(keep, fd))
-        message: Answered[Any] | ErrorAnswer = Answered(answer=answer)
+        response = job.perform(lambda text: send(fd, Note(text=text)), partial(keep, fd))
+        message: FinalResponse[Any] | ErrorResponse = FinalResponse(response=response)
         msgspec.json.encode(message)  # what cannot be sent is a fault like any other
     except EngineBenchError as error:
         message = describe_error(error)
@@ -95,7 +105,7 @@ def preload(job: PreloadJob) -> None:
 
 def keep(fd: int, sure: Any) -> None:
     """Hands over what is sure, and returns when the record of it may be made."""
-    send(fd, Kept(answer=sure))
+    send(fd, Kept(response=sure))
     os.read(int(os.environ[TURN_FD]), 1)
 
 

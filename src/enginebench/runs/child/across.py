@@ -10,7 +10,7 @@ import msgspec
 
 from enginebench.core import errors
 from enginebench.core.errors import EngineBenchError
-from enginebench.runs.child.jobs import ErrorAnswer
+from enginebench.runs.child.jobs import ErrorResponse
 
 RESULT_FD = "ENGINEBENCH_RESULT_FD"
 # On it a child that is sure of its answer is told when it may make the record: others may still be at work.
@@ -33,10 +33,10 @@ class CauseInChild(Exception):
     """What an error of a child was raised from, in words: the object itself stayed there."""
 
 
-def describe_error(error: EngineBenchError) -> ErrorAnswer:
+def describe_error(error: EngineBenchError) -> ErrorResponse:
     """The error as data. An attribute that is no data goes as its text."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    return ErrorAnswer(
+    return ErrorResponse(
         kind=kind.__name__,
         message=_to_text(error),
         exit_code=error.exit_code,
@@ -68,7 +68,7 @@ def _list_causes(error: BaseException) -> Iterator[BaseException]:
         error = cause
 
 
-def rebuild_error(answer: ErrorAnswer, stderr_tail: str) -> EngineBenchError:
+def rebuild_error(answer: ErrorResponse, stderr_tail: str) -> EngineBenchError:
     """The error that `describe_error` was given, with the child's last words if it brings none."""
     kind: type[EngineBenchError] = getattr(errors, answer.kind)
     error = kind.__new__(kind)

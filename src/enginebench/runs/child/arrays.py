@@ -70,27 +70,27 @@ def count_values(arrays: Mapping[str, Array]) -> int:
     return sum(array.size for array in arrays.values())
 
 
-def save_answers(path: Path, answers: Mapping[str, Array], calls: int) -> None:
+def save_outputs(path: Path, answers: Mapping[str, Array], calls: int) -> None:
     """Stores the answers of so many calls, joined along the first axis."""
     save_arrays(path, {**answers, CALLS: np.array(calls)})
 
 
-def load_answers(path: Path) -> tuple[dict[str, Array], int | None]:
+def load_outputs(path: Path) -> tuple[dict[str, Array], int | None]:
     """The answers of a row, and of how many calls they are; None where an older version stored them."""
     arrays = load_arrays(path)
     calls = arrays.pop(CALLS, None)
     return arrays, None if calls is None else int(calls)
 
 
-def reduce_answers(path: Path) -> None:
+def reduce_outputs(path: Path) -> None:
     """Keeps the answers of the first few calls, if there are many values."""
-    answers, calls = load_answers(path)
+    answers, calls = load_outputs(path)
     if not calls or any(len(array) % calls for array in answers.values()):
         return
     kept = limit_calls(calls, count_values(answers) // calls, KEPT_VALUES)
     if kept < calls:
         cut = {name: array[: len(array) // calls * kept] for name, array in answers.items()}
-        save_answers(path, cut, kept)
+        save_outputs(path, cut, kept)
 
 
 def holds_arrays(path: Path) -> bool:

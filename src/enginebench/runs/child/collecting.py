@@ -216,9 +216,9 @@ def describe_metric(name: str) -> Facts:
     return BUILTIN[name](Targets(values=[])).facts
 
 
-def score_answers(job: ScoreJob) -> Score:
+def score_outputs(job: ScoreJob) -> Score:
     """The score by a metric that looks at all samples together, and its difference to the reference."""
-    kept = load_arrays(Path(job.answers_path))
+    kept = load_arrays(Path(job.labelled_path))
     targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
     metric = open_metric(job.metric, targets)
     metric = metric.as_whole() if isinstance(metric, UserMetric) else metric

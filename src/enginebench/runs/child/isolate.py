@@ -24,9 +24,8 @@ from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
 from enginebench.runs.child.across import RESULT_FD, TURN_FD, kill_without_writer, rebuild_error
 from enginebench.runs.child.jobs import (
-    Answer,
-    Answered,
-    ErrorAnswer,
+    ErrorResponse,
+    FinalResponse,
     Job,
     Kept,
     Note,
@@ -34,7 +33,8 @@ from enginebench.runs.child.jobs import (
     Proof,
     Provable,
     Ready,
-    find_answer,
+    Response,
+    find_response_type,
     read_message,
 )
 from enginebench.runs.child.places import Place, enter, find_place, get_engine
@@ -51,13 +51,13 @@ EXIT_GRACE_S = 20.0
 
 
 def run_child(
-    job: Job[Answer],
+    job: Job[Response],
     *,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     on_note: Callable[[str], None] = lambda text: None,
     place: Place | None = None,
-) -> Answer:
+) -> Response:
     """The answer of a fresh child process to `job`.
 
     Args:
@@ -161,7 +161,7 @@ class Child:
         self._stdin, self._noise = self._child.stdin, self._child.stdout
         self._on_note: Callable[[str], None] = lambda text: None
         self._expected: Any = Any  # until a job is sent, nothing is answered
-        self._answer: Answered[Any] | ErrorAnswer | None = None
+        self._response: FinalResponse[Any] | ErrorResponse | None = None
         self._failure: EngineBenchError | None = None
         self._last_note = ""
         self._ready = self._closed = False
@@ -201,14 +201,14 @@ class Child:
     @property
     def settled(self) -> bool:
         """Whether the child has its answer but for the record, or has failed."""
-        return self.lost or self._answer is not None or self.kept is not None
+        return self.lost or self._response is not None or self.kept is not None
 
     @property
     def lost(self) -> bool:
         """Whether the child has failed: with an error, or without any answer."""
         if self._failure is not None:
             return True
-        gone = isinstance(self._answer, ErrorAnswer) or (self._answer is None and not self._selector.get_map())
+        gone = isinstance(self._response, ErrorResponse) or (self._response is None and not self._selector.get_map())
         return self.kept is None and gone
 
     @property
@@ -227,17 +227,17 @@ class Child:
             self._failure = error
 
     def perform(
-        self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
-    ) -> Answer:
+        self, job: Job[Response], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
+    ) -> Response:
         return self.start(job, timeout_s=timeout_s, on_note=on_note).finish()
 
     def start(
-        self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
-    ) -> Work[Answer]:
+        self, job: Job[Response], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
+    ) -> Work[Response]:
         """Sends the job, and returns at once."""
-        work: Work[Answer] = Work(self, timeout_s)
+        work: Work[Response] = Work(self, timeout_s)
         if self._failure is None:
-            self._on_note, self._expected = on_note, find_answer(type(job))
+            self._on_note, self._expected = on_note, find_response_type(type(job))
             self._send(job)
         return work
 
@@ -257,18 +257,18 @@ class Child:
             raise self._failure
         with suppress(BrokenPipeError):
             os.write(self._give_turn_fd, b".")
-        if not self._listen(deadline, lambda: self._answer is not None):
+        if not self._listen(deadline, lambda: self._response is not None):
             raise self._give_up(timeout_s)
-        if self._answer is None:
+        if self._response is None:
             ending = format_exit(self._child.wait())
             raise self._fail(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
         deadline = min(deadline, time.monotonic() + EXIT_GRACE_S)
         while self.alive and time.monotonic() < deadline:  # its output is drained so that it can end by itself
             for key, _ in self._selector.select(0.02):
                 key.data()
-        if isinstance(self._answer, ErrorAnswer):
-            raise rebuild_error(self._answer, self._stderr())
-        return self._answer.answer
+        if isinstance(self._response, ErrorResponse):
+            raise rebuild_error(self._response, self._stderr())
+        return self._response.response
 
     def _send(self, message: Job[Any] | PreloadJob) -> None:
         with suppress(BrokenPipeError):  # it died at once; its exit status says why
@@ -318,10 +318,10 @@ class Child:
                 self._on_note(text)
             case Ready():
                 self._ready = True
-            case Kept(answer=kept):
+            case Kept(response=kept):
                 self.kept = kept
             case _:
-                self._answer = message
+                self._response = message
 
     def _read_noise(self) -> None:
         chunk = os.read(self._noise.fileno(), 1 << 16)
@@ -340,7 +340,7 @@ class Child:
         return TimedOut(f"no response within the time-out of {timeout_s:g} s; killed{last}", self._stderr())
 
 
-class Work(Generic[Answer]):
+class Work(Generic[Response]):
     """A job that a child is at. It makes the record of an engine only once `finish` is called."""
 
     def __init__(self, child: Child, timeout_s: float) -> None:
@@ -359,16 +359,16 @@ class Work(Generic[Answer]):
         self.child.take_in(self._deadline, self._timeout_s)
         self._left_s = self._deadline - time.monotonic()
 
-    def finish(self) -> Answer:
+    def finish(self) -> Response:
         """The answer, with the record if the job asks for one; time that others took in between does not count.
 
         A child that is lost while it makes its record has answered all the same: with what it was sure of before.
         """
         try:
-            found: Answer = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
+            found: Response = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
             return found
         except EngineBenchError as error:
-            kept: Answer | None = self.child.kept
+            kept: Response | None = self.child.kept
             if not isinstance(kept, Provable):
                 raise
             return replace(kept, proof=Proof(failure=str(error)))

@@ -33,19 +33,19 @@ from enginebench.core.records import (
     Task,
 )
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 # How a child tells, while it works, what it is at.
 NoteCall: TypeAlias = Callable[[str], None]
 # How it hands over what is sure before it goes on.
-KeepCall: TypeAlias = Callable[[Answer], None]
+KeepCall: TypeAlias = Callable[[Response], None]
 
 
-class Job(Struct, Generic[Answer], frozen=True, kw_only=True):
+class Job(Struct, Generic[Response], frozen=True, kw_only=True):
     """What a child is asked for. One class a job: `class EchoJob(Job[EchoAnswer], tag="echo")`."""
 
     timed: ClassVar[bool] = False  # whether the answer has times that somebody compares
 
-    def perform(self, note: NoteCall, keep: KeepCall[Answer]) -> Answer:
+    def perform(self, note: NoteCall, keep: KeepCall[Response]) -> Response:
         """The answer, worked out by what the child alone imports; `keep` gets what is sure before a record is made."""
         raise NotImplementedError(f"{type(self).__name__} does not name its result")
 
@@ -65,12 +65,12 @@ class Provable(Struct, frozen=True, kw_only=True):
     proof: Proof | None = None
 
 
-class SourceAnswer(Struct, frozen=True, kw_only=True):
+class SourceResponse(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...]
     no_graph: str | None = None  # why there is no ONNX graph, where the job can do without
 
 
-class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
+class SourceJob(Job[SourceResponse], frozen=True, kw_only=True, tag="source"):
     """Make the artifacts that a run starts from: PyTorch weights, the ONNX graph, or both."""
 
     source: ModelSource
@@ -85,7 +85,7 @@ class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
     opset: int | None = None
     data: str | None = None  # the user's data, whose first entries serve as inputs where there are no others
 
-    def perform(self, note: NoteCall, keep: KeepCall[SourceAnswer]) -> SourceAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[SourceResponse]) -> SourceResponse:
         from enginebench.runs.child.perform.sources import make_source
 
         return make_source(self, note)
@@ -128,7 +128,7 @@ class Labelled(Struct, frozen=True, kw_only=True):
     unlabelled: str | None = None  # why there are no labels; then there are no metrics either
 
 
-class PrepareAnswer(Provable, frozen=True, kw_only=True):
+class PrepareResponse(Provable, frozen=True, kw_only=True):
     artifact: Artifact
     engine_version: str | None
     build_s: float | None  # None of a finished plan, which is only loaded
@@ -139,7 +139,7 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
     varies: float = 0.0  # by what share of their largest value two outputs for the same inputs differ
 
 
-class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
+class PrepareJob(Job[PrepareResponse], frozen=True, kw_only=True, tag="prepare"):
     """Build an engine, run the check inputs through it once, and save its outputs."""
 
     model: str
@@ -150,69 +150,69 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     samples: int
     seed: int
     prove: bool = True  # a loaded engine is asked for its record; one that times itself is in any case
-    # What the metrics need of the outputs for it goes to `answers_path`; without labels they are the outputs.
+    # What the metrics need of the outputs for it goes to `labelled_path`; without labels they are the outputs.
     labelled: Labelled | None = None
-    answers_path: str = ""
+    labelled_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
     graph: str | None = None  # of a finished plan, to hold its answers against
     further_path: str = ""  # for the outputs on sets of inputs that reach further; "": nobody asks for them
     examples: str = ""  # where the example inputs of the user's module lie, if it has any
     recheck_path: str = ""  # for the outputs that are asked for again after each trial; "": nobody will
 
-    def perform(self, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[PrepareResponse]) -> PrepareResponse:
         from enginebench.runs.child.perform.build import prepare_engine
 
         return prepare_engine(self, note, keep)
 
 
-class ReferenceAnswer(Struct, frozen=True, kw_only=True):
+class ReferenceResponse(Struct, frozen=True, kw_only=True):
     varies: float  # by what share of their largest value two outputs for the same inputs differ
 
 
-class ReferenceJob(Job[ReferenceAnswer], frozen=True, kw_only=True, tag="reference"):
+class ReferenceJob(Job[ReferenceResponse], frozen=True, kw_only=True, tag="reference"):
     """Compute the outputs of a graph as it stands, for the inputs of a configuration's check, and save them."""
 
     check: PrepareJob  # what is asked; its engine has the threads and the batch, and names no options
     kind: ReferenceKind
     budget_s: float  # fewer calls are made where all of them would take longer
 
-    def perform(self, note: NoteCall, keep: KeepCall[ReferenceAnswer]) -> ReferenceAnswer:
-        from enginebench.runs.child.perform.reference import answer_reference
+    def perform(self, note: NoteCall, keep: KeepCall[ReferenceResponse]) -> ReferenceResponse:
+        from enginebench.runs.child.perform.reference import compute_reference
 
-        return answer_reference(self, note)
+        return compute_reference(self, note)
 
 
-class LabelledAnswer(Struct, frozen=True, kw_only=True):
+class LabelledResponse(Struct, frozen=True, kw_only=True):
     n: int
     nonfinite: int = 0  # samples whose answers are not all finite
     preprocess_sha256: str | None
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
-class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
+class LabelledJob(Job[LabelledResponse], frozen=True, kw_only=True, tag="answer"):
     """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
 
     model: str  # whose preprocessing the data go through
     artifact: Artifact
     engine: EngineSpec
     out_dir: str
-    answers_path: str
+    labelled_path: str
     labelled: Labelled
     seed: int
     inputs: str | None = None  # of the user, as `--inputs` names them
 
-    def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
-        from enginebench.runs.child.perform.answers import answer_labelled
+    def perform(self, note: NoteCall, keep: KeepCall[LabelledResponse]) -> LabelledResponse:
+        from enginebench.runs.child.perform.answers import run_labelled
 
-        return answer_labelled(self, note)
+        return run_labelled(self, note)
 
 
-class MeasureAnswer(Provable, frozen=True, kw_only=True):
+class MeasureResponse(Provable, frozen=True, kw_only=True):
     measurement: Measurement
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed; empty if a tool made them itself
 
 
-class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
+class MeasureJob(Job[MeasureResponse], frozen=True, kw_only=True, tag="measure"):
     timed = True
 
     model: str
@@ -228,7 +228,7 @@ class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
     inputs: str | None = None  # folder of the user's inputs
     recheck_path: str = ""  # outputs of the check, which are asked for again after the timed calls; "": they are not
 
-    def perform(self, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
         from enginebench.runs.child.perform.measure import measure_trial
 
         return measure_trial(self, note, keep)
@@ -249,14 +249,14 @@ class LeastWorkJob(Job[LeastWork], frozen=True, kw_only=True, tag="least-work"):
         return count_least_work(load_graph(path), self.shapes, self.batch, path)
 
 
-class BuildAnswer(Provable, frozen=True, kw_only=True):
+class BuildResponse(Provable, frozen=True, kw_only=True):
     artifact: Artifact
     engine_version: str | None
     build_s: float
     lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
 
 
-class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):
+class BuildJob(Job[BuildResponse], frozen=True, kw_only=True, tag="build"):
     """Build an engine file from an ONNX file or an artifact, or take a finished one; `prove` its precision."""
 
     source: str | Artifact
@@ -264,7 +264,7 @@ class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):
     out_dir: str
     prove: bool = True
 
-    def perform(self, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[BuildResponse]) -> BuildResponse:
         from enginebench.runs.child.perform.build import build_file
 
         return build_file(self, note, keep)
@@ -298,13 +298,13 @@ class ScoreJob(Job[Score], frozen=True, kw_only=True, tag="score"):
     """Ask a metric that looks at all samples together; it may be the user's code."""
 
     metric: str
-    answers_path: str
+    labelled_path: str
     reference_path: str | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[Score]) -> Score:
-        from enginebench.runs.child.collecting import score_answers
+        from enginebench.runs.child.collecting import score_outputs
 
-        return score_answers(self)
+        return score_outputs(self)
 
 
 class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
@@ -316,17 +316,17 @@ class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
     pin: bool = False  # to the engine's cores, before the import: as the job itself would first
 
 
-class Answered(Struct, Generic[Answer], frozen=True, kw_only=True, tag="answered"):
-    answer: Answer
+class FinalResponse(Struct, Generic[Response], frozen=True, kw_only=True, tag="answered"):
+    response: Response = field(name="answer")
 
 
-class Kept(Struct, Generic[Answer], frozen=True, kw_only=True, tag="kept"):
+class Kept(Struct, Generic[Response], frozen=True, kw_only=True, tag="kept"):
     """What is sure already: times, an engine, before a profiler starts that may take the process with it."""
 
-    answer: Answer
+    response: Response = field(name="answer")
 
 
-class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
+class ErrorResponse(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised in the child (`across`)."""
 
     kind: str  # the class, or the nearest one of its ancestors, in `core.errors`
@@ -346,7 +346,7 @@ class Note(Struct, frozen=True, kw_only=True, tag="note"):
     text: str
 
 
-Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Note
+Message: TypeAlias = FinalResponse[Response] | Kept[Response] | ErrorResponse | Ready | Note
 
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
@@ -363,14 +363,14 @@ def _list_kinds() -> dict[Any, Any]:
     return {kind.__struct_config__.tag: kind for kind in kinds}
 
 
-def read_message(line: bytes, answer: type[Answer]) -> Message[Answer]:
+def read_message(line: bytes, answer: type[Response]) -> Message[Response]:
     said: Any = Message
-    found: Message[Answer] = msgspec.json.decode(line, type=said[answer])
+    found: Message[Response] = msgspec.json.decode(line, type=said[answer])
     return found
 
 
-def find_answer(job: type[Job[Answer]]) -> type[Answer]:
+def find_response_type(job: type[Job[Response]]) -> type[Response]:
     bases: tuple[Any, ...] = job.__orig_bases__  # type: ignore[attr-defined]
     (found,) = get_args(bases[0])
-    answer: type[Answer] = found
+    answer: type[Response] = found
     return answer

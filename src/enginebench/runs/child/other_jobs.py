@@ -15,7 +15,7 @@ from enginebench.core.records import (
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
-class StagesAnswer(Struct, frozen=True, kw_only=True):
+class StagesResponse(Struct, frozen=True, kw_only=True):
     stages_ns: dict[str, list[int]]  # stage -> one value a batch
     device_ns: dict[str, list[int]]  # h2d, compute, d2h by the device's clock; empty on a CPU
     overlapped_per_s: float
@@ -23,7 +23,7 @@ class StagesAnswer(Struct, frozen=True, kw_only=True):
     engine_version: str | None = None
 
 
-class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
+class StagesJob(Job[StagesResponse], frozen=True, kw_only=True, tag="stages"):
     timed = True
 
     model: str
@@ -37,13 +37,13 @@ class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
     time_limit_s: float
     input_size: int | None = None
 
-    def perform(self, note: NoteCall, keep: KeepCall[StagesAnswer]) -> StagesAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[StagesResponse]) -> StagesResponse:
         from enginebench.runs.child.perform.stages import perform_stages
 
         return perform_stages(self, note)
 
 
-class ProfileAnswer(Struct, frozen=True, kw_only=True):
+class ProfileResponse(Struct, frozen=True, kw_only=True):
     profile: LayerProfile
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs; empty if a tool made them itself
     end_to_end_ns: float  # median run without the profiler
@@ -53,7 +53,7 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True):
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
-class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
+class ProfileJob(Job[ProfileResponse], frozen=True, kw_only=True, tag="profile"):
     timed = True
 
     model: str
@@ -63,7 +63,7 @@ class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
     out_dir: str
     inputs: str | None = None  # folder of the user's inputs
 
-    def perform(self, note: NoteCall, keep: KeepCall[ProfileAnswer]) -> ProfileAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[ProfileResponse]) -> ProfileResponse:
         from enginebench.runs.child.perform.profile import perform_profile
 
         return perform_profile(self, note)
@@ -80,13 +80,13 @@ class ProbeLayersJob(Job[Availability], frozen=True, kw_only=True, tag="probe_la
         return probe_layers(self)
 
 
-class InferAnswer(Struct, frozen=True, kw_only=True):
+class InferResponse(Struct, frozen=True, kw_only=True):
     outputs: tuple[TensorSpec, ...]
     refused: dict[str, str] = {}  # of `further`: why there are no outputs
     varies: float | None = None  # largest difference of two outputs for the first inputs, over the largest value
 
 
-class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
+class InferJob(Job[InferResponse], frozen=True, kw_only=True, tag="infer"):
     """Run one engine on the arrays of a file: all at once, or `step` entries at a time and the first of them twice."""
 
     artifact: Artifact
@@ -98,7 +98,7 @@ class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
     further: dict[str, str] = {}  # set of inputs -> folder of its entries, on which it is run, too
     further_path: str = ""  # for their outputs
 
-    def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[InferResponse]) -> InferResponse:
         from enginebench.runs.child.perform.infer import infer_arrays
 
         return infer_arrays(self, note)

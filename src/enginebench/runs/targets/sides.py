@@ -16,11 +16,11 @@ from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import accepts, find_device, has_engine, read_engine, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
-from enginebench.runs.child.other_jobs import InferAnswer, InferJob
+from enginebench.runs.child.other_jobs import InferJob, InferResponse
 from enginebench.runs.child.places import require_available
 from enginebench.runs.folder import RunFolder, Stored, check_outside
 from enginebench.runs.plan import add_shapes, find_fixed_batch
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import SharedSettings
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
@@ -266,7 +266,7 @@ def run_side(
     step: int,
     scratch: Path,
     reporter: Reporter,
-) -> InferAnswer:
+) -> InferResponse:
     """Runs a side on the entries of `inputs` and saves its outputs; those for the sets `further` in the scratch folder.
 
     Args:
@@ -284,4 +284,4 @@ def run_side(
         further_path=str((scratch / FURTHER_OUTPUTS).absolute()),
     )
     timeout_s = SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step)
-    return run_child(job, timeout_s=timeout_s, on_note=tell_steps(reporter, side.describe()))
+    return run_child(job, timeout_s=timeout_s, on_note=report_steps(reporter, side.describe()))

@@ -24,7 +24,7 @@ from enginebench.models.precision.calibration_data import check_source, find_lab
 from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.task import find_own_data
 from enginebench.models.zoo import BUILTIN
-from enginebench.runs.builds import count_room
+from enginebench.runs.builds import count_at_a_time
 from enginebench.runs.child.isolate import (
     PATIENCE,
     Child,
@@ -34,7 +34,7 @@ from enginebench.runs.child.isolate import (
     run_child,
     wait_until_sure,
 )
-from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.runs.child.jobs import BuildJob, BuildResponse, Labelled, QuantizeJob, SourceJob, SourceResponse
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import (
     EVERY_GRAPH,
@@ -45,7 +45,7 @@ from enginebench.runs.plan import (
     list_transforms,
     plan_rows,
 )
-from enginebench.runs.progress import Reporter, tell_steps
+from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import LEFT_OUT_ON_GPUS
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
@@ -68,10 +68,10 @@ def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Re
     return _make(job, threads, timeout_s, reporter).artifacts
 
 
-def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
+def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceResponse:
     model = job.source.model
     reporter.step(f"{model}: loading")
-    environment, tell = child_environment(threads), tell_steps(reporter, model)
+    environment, tell = child_environment(threads), report_steps(reporter, model)
     answer = run_child(job, timeout_s=timeout_s, environment=environment, on_note=tell)
     for artifact in answer.artifacts:
         if artifact.kind == "aoti":
@@ -152,7 +152,7 @@ def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
     return replace(artifact, inputs=found.inputs, outputs=found.outputs, allowed=found.allowed)
 
 
-def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildAnswer:
+def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildResponse:
     """What an engine finds in a finished plan: its inputs and outputs; the precision that runs, if that is asked."""
     return run_child(
         BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove), timeout_s=timeout_s
@@ -178,18 +178,23 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
     return row, row.source
 
 
-def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, reporter: Reporter, limit: Limit) -> Sources:
-    """Every graph, and module in eight bits, that the rows need, side by side; ranges are taken by the first alone."""
-    made, works = answer.artifacts, dict[str, Work[Any]]()
-    artifacts, problems = list(made), {EVERY_GRAPH: answer.no_graph} if answer.no_graph else {}
-    ranges, left = list[Work[Any]](), count_room(made[-1], describe_machine()) - 1
+def _transform_all(
+    request: RunRequest, sources: SourceResponse, place: Path, reporter: Reporter, limit: Limit
+) -> Sources:
+    """Make every graph, and every module in 8 bits, that the configurations need, several at a time.
+
+    The first one that needs ranges takes them alone; the others wait for these.
+    """
+    made, works = sources.artifacts, dict[str, Work[Any]]()
+    artifacts, problems = list(made), {EVERY_GRAPH: sources.no_graph} if sources.no_graph else {}
+    ranges, others = list[Work[Any]](), count_at_a_time(made[-1], describe_machine()) - 1
     with ExitStack() as stack:
         for precision, recipe in list_transforms(request, made):
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
             needs, job = find_needs(precision, recipe), describe_graph(request, graph, known(precision), recipe, place)
             wait_until_sure(ranges if needs == "ranges" else [])
-            wait_until_sure([*works.values()], left=left)
+            wait_until_sure([*works.values()], left=others)
             child = stack.enter_context(Child(PATIENCE | find_variables(job)))
             label, tell = _begin_telling(request, job, reporter)
             most_s = [request.timeout_s, *([limit()] if limit else [])]

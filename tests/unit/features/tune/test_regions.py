@@ -16,7 +16,7 @@ import enginebench
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import EngineSpec, Estimate
 from enginebench.features.tune import regions as timing
-from enginebench.features.tune.jobs import NodeGroup, RegionsAnswer, RegionsJob
+from enginebench.features.tune.jobs import NodeGroup, RegionsJob, RegionsResponse
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.region_graphs import RegionProposer, list_excluded
@@ -145,7 +145,7 @@ def opened(tmp_path, monkeypatch) -> Any:
         count = len(timer.regions)
         ratio = Estimate(value=1.2, low=1.1, high=1.3, level=0.95, n=8, method="scripted")
         inside = tuple(range(1, count))
-        return RegionsAnswer(
+        return RegionsResponse(
             regions=timer.regions, inside=inside, comparisons=(), throughout=ratio, gain=ratio, seconds=1.0
         )
 

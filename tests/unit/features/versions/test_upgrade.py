@@ -19,7 +19,7 @@ from enginebench.features.versions.upgrade import (
 )
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
-from enginebench.runs.child.arrays import save_answers
+from enginebench.runs.child.arrays import save_outputs
 from enginebench.runs.folder import RunFolder, RunRequest, begin_record
 from enginebench.stats.diff import DiffDocument
 from samples import make_machine, make_result
@@ -46,7 +46,7 @@ def store(root: Path, *rows: Result, answers: dict[str, float] | None = None) ->
         folder.write_result(row)
         off = (answers or {}).get(row.id, 0.0)
         if off is not None:
-            save_answers(folder.outputs_path(row.id), {"logits": truth + np.float32(off)}, 32)
+            save_outputs(folder.outputs_path(row.id), {"logits": truth + np.float32(off)}, 32)
     return root
 
 

@@ -13,13 +13,13 @@ from enginebench.runs.child.arrays import (
     CHECKED_VALUES,
     KEPT_VALUES,
     limit_calls,
-    load_answers,
     load_arrays,
-    reduce_answers,
-    save_answers,
+    load_outputs,
+    reduce_outputs,
     save_arrays,
+    save_outputs,
 )
-from enginebench.runs.child.collecting import Collector, score_answers, unpack_outputs
+from enginebench.runs.child.collecting import Collector, score_outputs, unpack_outputs
 from enginebench.runs.child.jobs import Labelled, ScoreJob
 from enginebench.runs.child.perform.answers import Asked, Entries, collect_answers
 from enginebench.runs.scoring import score_file
@@ -72,7 +72,7 @@ def test_a_metric_of_all_samples_gets_all_answers(tmp_path: Path) -> None:
     kept = collect(("collected_metrics:whole",), {"out": LOGITS}, LABELS)
     assert sorted(kept) == ["outputs/out", "targets"] and (kept["outputs/out"] == LOGITS).all()
     save_arrays(tmp_path / "a.npz", kept)
-    score = score_answers(ScoreJob(metric="collected_metrics:whole", answers_path="a.npz", reference_path="a.npz"))
+    score = score_outputs(ScoreJob(metric="collected_metrics:whole", labelled_path="a.npz", reference_path="a.npz"))
     assert score.value.value == pytest.approx((LOGITS.argmax(1) == LABELS).mean())
     assert score.delta is not None and score.delta.value == 0
 
@@ -84,7 +84,7 @@ def test_shapes_may_differ_from_sample_to_sample(tmp_path: Path) -> None:
     save_arrays(tmp_path / "a.npz", collector.collect())
     outputs = unpack_outputs(collector.collect())
     assert [a.shape for a in outputs["a/b"]] == [(3 + i % 4,) for i in range(12)]
-    score_answers(ScoreJob(metric="collected_metrics:whole", answers_path="a.npz"))
+    score_outputs(ScoreJob(metric="collected_metrics:whole", labelled_path="a.npz"))
 
 
 def test_one_engines_answers_may_be_too_much_for_a_metric() -> None:
@@ -100,7 +100,7 @@ def test_text_is_what_a_metric_of_text_gets(tmp_path: Path) -> None:
     kept = collect(("collected_metrics:read",), {"out": lines}, ["ab", "b"], task="text", vocabulary=("-", "a", "b"))
     assert kept["outputs/out"].tolist() == ["ab", "b"]
     save_arrays(tmp_path / "a.npz", kept)
-    assert score_answers(ScoreJob(metric="collected_metrics:read", answers_path="a.npz")).value.value == 1.0
+    assert score_outputs(ScoreJob(metric="collected_metrics:read", labelled_path="a.npz")).value.value == 1.0
 
 
 def test_what_cannot_be_wrong_is_left_out() -> None:
@@ -136,22 +136,22 @@ def test_large_answers_are_compared_a_few_times(values: int, calls: int) -> None
 
 def test_the_first_calls_stay(tmp_path: Path) -> None:
     path, large = tmp_path / "a.npz", np.arange(4 * KEPT_VALUES // 2, dtype=np.float32).reshape(8, -1)
-    save_answers(path, {"y": large, "z": np.arange(4)}, 4)  # two entries a call, and one
+    save_outputs(path, {"y": large, "z": np.arange(4)}, 4)  # two entries a call, and one
     before = path.stat().st_size
-    reduce_answers(path)
-    found, calls = load_answers(path)
+    reduce_outputs(path)
+    found, calls = load_outputs(path)
     assert calls == 2 and path.stat().st_size < 0.6 * before
     assert np.array_equal(found["y"], large[:4]) and found["z"].tolist() == [0, 1]
-    reduce_answers(path)
-    assert load_answers(path)[1] == 2
+    reduce_outputs(path)
+    assert load_outputs(path)[1] == 2
 
 
 def test_small_answers_and_those_of_older_versions_stay_whole(tmp_path: Path) -> None:
-    save_answers(tmp_path / "a.npz", {"y": np.ones((6, 2))}, 6)
+    save_outputs(tmp_path / "a.npz", {"y": np.ones((6, 2))}, 6)
     save_arrays(tmp_path / "old.npz", {"y": np.ones((4, KEPT_VALUES), np.float16)})
     for name in ("a.npz", "old.npz"):
         before = load_arrays(tmp_path / name)
-        reduce_answers(tmp_path / name)
+        reduce_outputs(tmp_path / name)
         assert load_arrays(tmp_path / name)["y"].shape == before["y"].shape
 
 
@@ -176,8 +176,8 @@ def test_fewer_samples_are_scored_as_such_and_held_against_the_same_samples(tmp_
     (score,) = score_file([FACTS], tmp_path / "all.npz", tmp_path / "few.npz")
     assert (score.value.value, score.value.n) == (hits.mean(), 30)
     assert score.delta is not None and score.delta.value == pytest.approx(hits[few].mean() - 1)
-    job = ScoreJob(metric="collected_metrics:whole", answers_path="few.npz", reference_path="all.npz")
-    whole = score_answers(job)
+    job = ScoreJob(metric="collected_metrics:whole", labelled_path="few.npz", reference_path="all.npz")
+    whole = score_outputs(job)
     assert (whole.value.value, whole.value.n) == (1.0, 11)
     assert whole.delta is not None and whole.delta.value == pytest.approx(1 - hits[few].mean())
 

@@ -16,14 +16,14 @@ from enginebench.core.records import Availability
 from enginebench.runs.child import other_jobs
 from enginebench.runs.child.across import describe_error, rebuild_error
 from enginebench.runs.child.jobs import (
-    Answered,
-    ErrorAnswer,
+    ErrorResponse,
+    FinalResponse,
     Job,
     KeepCall,
     NoteCall,
     ProbeJob,
-    SourceAnswer,
-    find_answer,
+    SourceResponse,
+    find_response_type,
     read_job,
     read_message,
 )
@@ -37,7 +37,7 @@ JOBS = [
 @pytest.mark.parametrize("kind", JOBS, ids=lambda kind: kind.__name__)
 def test_the_work_of_a_job_gives_the_answer_that_the_job_names(kind: type[Job[Any]]) -> None:
     assert kind.perform is not Job.perform
-    answer = find_answer(kind)
+    answer = find_response_type(kind)
     assert get_type_hints(kind.perform)["return"] == answer and not isinstance(answer, TypeVar)
 
 
@@ -58,16 +58,16 @@ def test_a_job_of_somebody_else_travels_like_ours() -> None:
 
     job = read_job(msgspec.json.encode(EchoJob(text="ab")))
     assert isinstance(job, EchoJob)
-    line = msgspec.json.encode(Answered(answer=job.perform(print, print)))
-    assert read_message(line, find_answer(type(job))) == Answered(answer=Echo("abab"))
+    line = msgspec.json.encode(FinalResponse(response=job.perform(print, print)))
+    assert read_message(line, find_response_type(type(job))) == FinalResponse(response=Echo("abab"))
 
 
 def test_an_answer_to_another_job_is_none() -> None:
     answer = Availability(engine="fake", available=True)
-    line = msgspec.json.encode(Answered(answer=answer))
-    assert read_message(line, find_answer(ProbeJob)) == Answered(answer=answer)
+    line = msgspec.json.encode(FinalResponse(response=answer))
+    assert read_message(line, find_response_type(ProbeJob)) == FinalResponse(response=answer)
     with pytest.raises(msgspec.DecodeError):
-        read_message(line, SourceAnswer)
+        read_message(line, SourceResponse)
 
 
 CLASSES = sorted(
@@ -80,7 +80,7 @@ WORDS = st.text(max_size=20)
 def send(error: EngineBenchError, stderr_tail: str = "") -> EngineBenchError:
     """The error as it comes out of the pipe on the parent's side."""
     line = msgspec.json.encode(describe_error(error))
-    return rebuild_error(msgspec.json.decode(line, type=ErrorAnswer), stderr_tail)
+    return rebuild_error(msgspec.json.decode(line, type=ErrorResponse), stderr_tail)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)

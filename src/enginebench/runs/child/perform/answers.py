@@ -23,7 +23,7 @@ from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_entries
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.runs.child.collecting import Collector
-from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer, NoteCall, PrepareJob
+from enginebench.runs.child.jobs import Labelled, LabelledJob, LabelledResponse, NoteCall, PrepareJob
 from enginebench.runs.child.opening import build_graph, open_for
 from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.stats.metrics.metric import Targets
@@ -127,7 +127,7 @@ class Entries(Struct, frozen=True, kw_only=True, eq=False):
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
-def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
+def open_labelled(job: PrepareJob | LabelledJob) -> Entries:
     """The labelled samples of a job: the user's inputs, or data that go through the model's preprocessing."""
     from enginebench.models.precision.calibration import explain_external
 
@@ -146,7 +146,7 @@ def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
     )
 
 
-def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> Entries:
+def _open_data(job: PrepareJob | LabelledJob, labelled: Labelled, text: str) -> Entries:
     from enginebench.models.precision.calibration_data import open_data
 
     data = open_data(
@@ -273,7 +273,7 @@ def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
         )
 
 
-def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
+def run_labelled(job: LabelledJob, note: NoteCall) -> LabelledResponse:
     backend = open_for(job.engine, job.out_dir)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     note(f"scoring {job.labelled.data or job.inputs}")
@@ -285,7 +285,7 @@ def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
             answers, nonfinite = collect_answers(ask_loaded(engine, job.engine.batch), entries, job.labelled)
     else:
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
-    save_arrays(Path(job.answers_path), answers)
-    return LabelledAnswer(
+    save_arrays(Path(job.labelled_path), answers)
+    return LabelledResponse(
         n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, warnings=entries.warnings
     )

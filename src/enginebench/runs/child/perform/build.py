@@ -19,14 +19,14 @@ from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.engines.refusals import shorten_words
 from enginebench.models.samples import find_batch, read_samples
-from enginebench.runs.child.arrays import count_values, limit_calls, limit_time, save_answers, save_arrays, save_sets
+from enginebench.runs.child.arrays import count_values, limit_calls, limit_time, save_arrays, save_outputs, save_sets
 from enginebench.runs.child.jobs import (
-    BuildAnswer,
     BuildJob,
+    BuildResponse,
     KeepCall,
     NoteCall,
-    PrepareAnswer,
     PrepareJob,
+    PrepareResponse,
     ProbeJob,
     Proof,
 )
@@ -126,7 +126,7 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     )
 
 
-def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
+def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareResponse]) -> PrepareResponse:
     """Builds the engine, saves its outputs for the check inputs, `keep`s that answer, and asks for its record."""
     backend = open_for(job.engine, job.out_dir)
     start = time.perf_counter()
@@ -138,8 +138,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
         drift = hold_against_graph(backend, artifact, graph, job.engine, note)
     feeds = draw_feeds(job, artifact.inputs)
 
-    def complete(build_s: float) -> PrepareAnswer:
-        return PrepareAnswer(
+    def complete(build_s: float) -> PrepareResponse:
+        return PrepareResponse(
             artifact=artifact,
             fingerprint=hash_build(backend, artifact, job.artifact),
             engine_version=backend.probe().version,
@@ -157,7 +157,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             if job.recheck_path:
                 again = sample_rechecked(artifact, job.model, job.engine, job.seed, job.inputs)
                 save_expected(Path(job.recheck_path), [ask_engine(engine, feed) for feed in again])
-            save_answers(Path(job.outputs_path), *answer_check(engine, job, feeds))
+            save_outputs(Path(job.outputs_path), *answer_check(engine, job, feeds))
             save_further(engine, job, artifact.inputs)
             compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
             sure = replace(sure, varies=varies, fingerprint=compiled)
@@ -165,7 +165,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
                 note(f"scoring {job.labelled.data or 'the given inputs'}")
                 asked = ask_loaded(engine, job.engine.batch)
                 answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
-                save_arrays(Path(job.answers_path), answers)
+                save_arrays(Path(job.labelled_path), answers)
             if not job.prove:
                 return sure
             keep(sure)
@@ -175,12 +175,12 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
     if isinstance(backend, Answering):
         note("checking outputs")
         few = feeds[:FEW]
-        save_answers(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
+        save_outputs(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
         if job.labelled is not None and job.labelled.unlabelled is None:
             note(f"scoring {job.labelled.data or 'the given inputs'}")
             asked = ask_self_timed(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
             answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
-            save_arrays(Path(job.answers_path), answers)
+            save_arrays(Path(job.labelled_path), answers)
         if job.recheck_path:  # a tool that times itself is asked for outputs here alone
             save_expected(Path(job.recheck_path), [])
     keep(sure)
@@ -242,7 +242,7 @@ def answer_check(
     return run_entries(partial(ask_engine, engine), entries, engine.inputs, step), -(-len(entries) // step)
 
 
-def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
+def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildResponse]) -> BuildResponse:
     """The engine file of a source, and in which precisions it spends its time; `keep` gets the file before that."""
     given = job.source
     (source,) = take_file(Path(given), Path(job.out_dir)) if isinstance(given, str) else (given,)
@@ -256,7 +256,7 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
     if job.prove and artifact.ahead_of_time is None and source.kind == "onnx":
         drift = hold_against_graph(backend, artifact, source, job.engine, note)
         artifact = require_alike(artifact, source, drift, job.engine)
-    sure = BuildAnswer(
+    sure = BuildResponse(
         artifact=artifact,
         lowered=lowered if lowered.sha256 != source.sha256 else None,
         engine_version=artifact.made_by.get("tensorrt")

@@ -19,11 +19,11 @@ from enginebench.models.samples import (
 from enginebench.runs.child.arrays import save_arrays, save_sets
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
-from enginebench.runs.child.other_jobs import InferAnswer, InferJob
+from enginebench.runs.child.other_jobs import InferJob, InferResponse
 from enginebench.runs.child.perform.answers import answer_sets, ask_engine, join_rows, measure_variation, run_entries
 
 
-def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
+def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
     given = read_input_calls(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
@@ -31,7 +31,7 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     calls = [name_arrays(arrays, artifact.inputs) for arrays in given]
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
-        return InferAnswer(outputs=artifact.outputs)  # it starts anew for each call: usual inputs have to do
+        return InferResponse(outputs=artifact.outputs)  # it starts anew for each call: usual inputs have to do
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     varies, refused = None, dict[str, str]()
@@ -51,7 +51,7 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
                 save_sets(Path(job.further_path), answers)
     save_arrays(Path(job.outputs_path), arrays)
     outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
-    return InferAnswer(outputs=outputs, varies=varies, refused=refused)
+    return InferResponse(outputs=outputs, varies=varies, refused=refused)
 
 
 def cut_calls(calls: Sequence[Feeds], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:

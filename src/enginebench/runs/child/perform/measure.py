@@ -14,7 +14,7 @@ from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, Resul
 from enginebench.core.text import stamp_utc
 from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import ImportsLate
-from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
+from enginebench.runs.child.jobs import KeepCall, MeasureJob, MeasureResponse, NoteCall
 from enginebench.runs.child.opening import load_all, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
@@ -26,7 +26,7 @@ REFERENCE_REPEATS = 10
 LEFT_SHARE = 0.5
 
 
-def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
+def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
     """One trial: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
     from enginebench.measure.caches import rotate_feeds, rotating_count
     from enginebench.measure.machine import peak_memory_bytes
@@ -38,7 +38,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]
     pinned = pin_process(job.engine.threads) if job.pin else None
     before = time_reference(REFERENCE_REPEATS)
 
-    def complete(measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureAnswer:
+    def complete(measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureResponse:
         measurement = replace(
             measured,
             trial=job.trial,
@@ -48,7 +48,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]
             pinned_cpus=pinned,
             warnings=(*measured.warnings, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
-        return MeasureAnswer(measurement=measurement, shapes=dict(shapes))
+        return MeasureResponse(measurement=measurement, shapes=dict(shapes))
 
     backend = open_for(job.engine, job.out_dir)
     if isinstance(backend, SelfTimed):

@@ -9,12 +9,12 @@ from enginebench.core.records import Availability
 from enginebench.engines.abilities import PlanProfiler, PlanProof
 from enginebench.engines.registry import find_installed, list_names, open_backend, probe
 from enginebench.runs.child.jobs import NoteCall
-from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileAnswer, ProfileJob
+from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob, ProfileResponse
 from enginebench.stats.quantiles import median
 from enginebench.stats.validity import list_enqueue_warnings, list_mark_warnings
 
 
-def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
+def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileResponse:
     from enginebench.measure.pin import pin_process
     from enginebench.models.task import sample_feeds
     from enginebench.runs.child.opening import build_row, open_for
@@ -44,7 +44,7 @@ def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
         profile = backend.profile_plan(artifact, job.engine)  # of the run that proved it
     else:
         raise _refuse(job.engine.backend)
-    return ProfileAnswer(
+    return ProfileResponse(
         profile=profile,
         shapes=shapes,
         end_to_end_ns=median(measured.device_ns or measured.latency_ns),

@@ -18,8 +18,8 @@ from enginebench.core.shapes import fits_shape, format_shape
 from enginebench.core.text import name_type
 from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.onnx.reference import open_reference_session
-from enginebench.runs.child.arrays import save_answers
-from enginebench.runs.child.jobs import NoteCall, ReferenceAnswer, ReferenceJob
+from enginebench.runs.child.arrays import save_outputs
+from enginebench.runs.child.jobs import NoteCall, ReferenceJob, ReferenceResponse
 from enginebench.runs.child.perform.answers import ask_engine, measure_variation
 from enginebench.runs.child.perform.build import answer_check, draw_feeds, save_further
 
@@ -27,7 +27,7 @@ from enginebench.runs.child.perform.build import answer_check, draw_feeds, save_
 ComputeCall = Callable[[Feeds], Sequence[Any]]
 
 
-def answer_reference(job: ReferenceJob, note: NoteCall) -> ReferenceAnswer:
+def compute_reference(job: ReferenceJob, note: NoteCall) -> ReferenceResponse:
     """Saves the graph's outputs for the check's inputs; raises EngineBenchError where a node cannot be run."""
     artifact = job.check.artifact
     note("running")
@@ -38,10 +38,10 @@ def answer_reference(job: ReferenceJob, note: NoteCall) -> ReferenceAnswer:
         call_s = time.perf_counter() - start
         # Who takes that long is not asked twice for the same.
         varies = measure_variation(first, ask_engine(engine, feeds[0])) if call_s < job.budget_s else 0.0
-        save_answers(Path(job.check.outputs_path), *answer_check(engine, job.check, feeds, job.budget_s))
+        save_outputs(Path(job.check.outputs_path), *answer_check(engine, job.check, feeds, job.budget_s))
         if time.perf_counter() - start < job.budget_s:
             save_further(engine, job.check, artifact.inputs)
-    return ReferenceAnswer(varies=varies)
+    return ReferenceResponse(varies=varies)
 
 
 def open_graph(kind: ReferenceKind, artifact: Artifact, threads: int) -> GraphEngine:

@@ -43,7 +43,7 @@ from enginebench.models.samples import (
     take_sizes,
     write_samples,
 )
-from enginebench.runs.child.jobs import NoteCall, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.runs.child.jobs import NoteCall, QuantizeJob, SourceJob, SourceResponse
 
 if TYPE_CHECKING:
     from enginebench.models.precision.calibration import Calibration
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 DATA_ENTRIES = 32
 
 
-def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
+def make_source(job: SourceJob, note: NoteCall) -> SourceResponse:
     """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
     from enginebench.models.task import complete_normalize, hash_preprocess
     from enginebench.models.zoo import packaged_onnx, resolve_model
@@ -93,7 +93,7 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     given = given or draw_data(job, artifacts[-1])
     if given is not None and artifacts[-1].inputs:
         write_samples(given, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
-    return SourceAnswer(artifacts=artifacts, no_graph=no_graph)
+    return SourceResponse(artifacts=artifacts, no_graph=no_graph)
 
 
 def size_inputs(

@@ -21,7 +21,7 @@ from enginebench.engines.registry import find_entry
 from enginebench.models.pictures import import_pillow
 from enginebench.models.task import Preprocess, choose_preprocess, hash_preprocess
 from enginebench.runs.child.jobs import NoteCall
-from enginebench.runs.child.other_jobs import StagesAnswer, StagesJob
+from enginebench.runs.child.other_jobs import StagesJob, StagesResponse
 from enginebench.stats.stages import STAGES
 
 Clock = Callable[[], int]
@@ -32,7 +32,7 @@ WARMUP_BATCHES = 3
 MIN_BATCHES = 10
 
 
-def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
+def perform_stages(job: StagesJob, note: NoteCall) -> StagesResponse:
     from enginebench.models.photos import read_photos
     from enginebench.runs.child.opening import build_row, open_for
     from enginebench.runs.child.perform.answers import check_prepared_alike
@@ -92,7 +92,7 @@ def time_serial(
     batch: int,
     seconds: float,
     clock: Clock = time.perf_counter_ns,
-) -> StagesAnswer:
+) -> StagesResponse:
     """Nanoseconds of every stage of every batch, one stage after another, each to its end.
 
     `copy_in` ends when the copy is complete, where the engine can tell; so `compute` holds no copy.
@@ -133,7 +133,7 @@ def time_serial(
             device["d2h"].append(engine.last_d2h_ns())
         if t6 - began >= seconds * 1e9 and index >= WARMUP_BATCHES + MIN_BATCHES - 1:
             break
-    return StagesAnswer(
+    return StagesResponse(
         stages_ns=times,
         device_ns={key: values for key, values in device.items() if values},
         overlapped_per_s=0.0,

@@ -18,7 +18,7 @@ from enginebench.engines.registry import ENTRIES
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.samples import write_samples
 from enginebench.runs.child.arrays import load_arrays
-from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, PrepareJob
+from enginebench.runs.child.jobs import BuildJob, BuildResponse, Labelled, PrepareJob
 from enginebench.runs.child.opening import lower_first, open_for
 from enginebench.runs.child.perform import build
 from enginebench.stats.drift import default_limits, measure_drift
@@ -48,12 +48,12 @@ def normalizing(tmp_path: Path) -> Path:
     return write_text(tmp_path / "normalizing.onnx", text, {"axes": np.array([-1])}, opset=20)
 
 
-Built = Callable[..., BuildAnswer]
+Built = Callable[..., BuildResponse]
 
 
 @pytest.fixture
 def build_file(tmp_path: Path, normalizing: Path) -> Built:
-    def build_it(engine: str, source: Path = normalizing, **options: str) -> BuildAnswer:
+    def build_it(engine: str, source: Path = normalizing, **options: str) -> BuildResponse:
         spec = EngineSpec(backend=engine, options=options, device="cuda:0", batch=4)
         job = BuildJob(source=str(source), engine=spec, out_dir=str(tmp_path / "out"))
         return build.build_file(job, print, lambda answer: None)
@@ -207,7 +207,7 @@ def test_a_tool_is_scored_by_what_it_exports(tmp_path: Path, monkeypatch: pytest
         engine=EngineSpec(backend="trtexec", device="cuda:0", batch=2),
         out_dir=str(tmp_path / "out"),
         outputs_path=str(tmp_path / "outputs.npz"),
-        answers_path=str(tmp_path / "answers.npz"),
+        labelled_path=str(tmp_path / "answers.npz"),
         samples=2,
         seed=0,
         labelled=labelled,

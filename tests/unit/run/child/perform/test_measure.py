@@ -20,7 +20,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
 from enginebench.runs.child import opening
-from enginebench.runs.child.other_jobs import ProfileAnswer, ProfileJob
+from enginebench.runs.child.other_jobs import ProfileJob, ProfileResponse
 from enginebench.runs.child.perform import measure as perform
 from enginebench.runs.child.perform.measure import check_cache
 from enginebench.runs.child.watching import add_least, add_telemetry
@@ -115,7 +115,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OnNoGpu:
     return stand_in
 
 
-def profile(artifact: Artifact, folder: Path, **engine: Any) -> ProfileAnswer:
+def profile(artifact: Artifact, folder: Path, **engine: Any) -> ProfileResponse:
     given: Any = {"engine": EngineSpec(**engine), "measure": MeasureSpec(warmup=1, iters=20), "out_dir": str(folder)}
     return ProfileJob(model="digits-mlp", artifact=artifact, **given).perform(lambda text: None, lambda sure: None)
 
