@@ -1,4 +1,4 @@
-"""Named baselines: copies of stored rows, without artifacts, that later runs are compared with."""
+"""Named baselines: copies of stored results, without artifacts, that later runs are compared with."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ DEFAULT_STORE = Path("results") / "baselines"
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
-    """One saved baseline, as `baseline list` shows it. `reason` says why it cannot be read."""
+    """One saved baseline, as `baseline list` shows it; `reason`: why it cannot be read."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class BaselineList(Struct, frozen=True, kw_only=True):
-    """What `baseline list --json` prints."""
+    """The JSON document of `baseline list`."""
 
     schema: str = BASELINE_SCHEMA
     store: str
@@ -70,7 +70,7 @@ def store_baseline(name: str, run: Path, store: Path | None = None, *, force: bo
             f"{run} has implausible times alone ({measured[0].id}: {why}); expected one configuration whose times a "
             "correct engine can have. Measure another engine"
         )
-    # Beside its place, and moved there in one step: a kill leaves the old one or the new one.
+    # Written to a folder next to it and moved in one step: after a kill the old one or the new one is there.
     with explain_writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
@@ -96,9 +96,9 @@ def read_baselines(store: Path | None = None) -> BaselineList:
 
 
 def delete_baseline(name: str, store: Path | None = None) -> Path:
-    """Removes a baseline and returns its former folder."""
+    """Remove a baseline and return its former folder."""
     target = _find_place(name, store)
-    # Only a folder that we wrote is ours to remove.
+    # A folder without `run.json` was not written by `baseline save`: it is not removed.
     if target.is_symlink() or not (target / "run.json").is_file():
         raise UsageError(f"there is no baseline {name!r} in {target.parent}; {_list_known(store)}")
     with explain_access(f"cannot remove {target}"):
@@ -111,13 +111,15 @@ def read_side(text: str, store: Path | None = None) -> list[Result]:
 
 
 def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:
-    """Whether the two name rows of one run, which were measured in turns."""
-    one, other = find_side(base, store), find_side(cand, store)
-    return one.is_file() and other.is_file() and one.resolve().parent == other.resolve().parent
+    """Whether both name configurations of one run, whose trials were interleaved."""
+    base_path, candidate_path = find_side(base, store), find_side(cand, store)
+    if not (base_path.is_file() and candidate_path.is_file()):
+        return False
+    return base_path.resolve().parent == candidate_path.resolve().parent
 
 
 def find_side(text: str, store: Path | None = None) -> Path:
-    """What `text` names: an existing path (a run's folder, a stored row's file), else the folder of a baseline."""
+    """The path that `text` names: an existing one (the folder of a run, a stored result), else a baseline's folder."""
     path = Path(text)
     if path.exists():
         return path

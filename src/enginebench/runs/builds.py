@@ -1,4 +1,4 @@
-"""Builds: how many a row has, which may be made beside each other (nothing is timed then), what is known of it."""
+"""Builds: how many a configuration has, which may run at the same time (nothing is timed then), their record."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,56 +23,56 @@ MOST_AT_ONCE = 16
 BYTES_OF_ONE = 1 << 30
 # A model lies in memory as its file, its graph, what the engine makes of it, and what flows through it.
 COPIES = 4
-# What is left to others, and to what was guessed too low.
+# The fraction of the free memory that builds use; the rest covers other processes and estimates that are too low.
 SHARE_OF_MEMORY = 0.5
 
 
 def can_wait(engine: EngineSpec) -> bool:
-    """Whether a child may import its engine before its turn; of another environment whatever breaks costs one row."""
+    """Whether a child may import its engine before its turn; not one of another environment, where it may fail."""
     return OPTION not in engine.options
 
 
 def count_at_once(machine: Machine) -> int:
-    """How many children may have imported at a time: what fits into half of the memory."""
+    """The number of children that may have imported at a time: as many as fit into half of the memory."""
     return int(max(1, min(MOST_AT_ONCE, find_memory(machine) // (2 * BYTES_OF_ONE))))
 
 
 def find_memory(machine: Machine) -> int:
-    """What is free, or the limit of a container, which the system's own figure does not show."""
+    """The free memory in bytes, at most the limit of a container, which the figure of the system does not include."""
     free = psutil.virtual_memory().available
     return min(free, machine.memory_limit_bytes or free)
 
 
-def split_runs(rows: Sequence[PlannedRow], machine: Machine) -> list[list[PlannedRow]]:
-    """The rows, run by run: those of one run may be built at the same time.
+def split_runs(configurations: Sequence[PlannedRow], machine: Machine) -> list[list[PlannedRow]]:
+    """Split the configurations into groups that may be built at the same time.
 
-    An engine whose builder times kernels to choose among them chooses alone, and after all others, so that none of
-    them holds memory that its choice depends on. The others keep their order; each needs room in memory for itself and
-    its model.
+    An engine whose builder times kernels to choose among them builds alone and after all others: their memory would
+    change its choice. The others keep their order; memory must hold each of a group with its model.
     """
-    rooms = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
+    free_bytes = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
 
-    def fit(rows: Sequence[PlannedRow]) -> bool:
+    def fit(configurations: Sequence[PlannedRow]) -> bool:
         return all(
-            sum(_count_bytes(r.source) for r in rows if place in ("cpu", r.engine.device)) <= SHARE_OF_MEMORY * room
-            for place, room in rooms.items()
+            sum(_count_bytes(planned.source) for planned in configurations if place in ("cpu", planned.engine.device))
+            <= SHARE_OF_MEMORY * available
+            for place, available in free_bytes.items()
         )
 
     runs: list[list[PlannedRow]] = []
-    for row in rows:
-        if tunes(row.engine):
+    for configuration in configurations:
+        if tunes(configuration.engine):
             continue
-        if runs and fit([*runs[-1], row]):
-            runs[-1].append(row)
+        if runs and fit([*runs[-1], configuration]):
+            runs[-1].append(configuration)
         else:
-            runs.append([row])
-    return runs + [[row] for row in rows if tunes(row.engine)]
+            runs.append([configuration])
+    return runs + [[configuration] for configuration in configurations if tunes(configuration.engine)]
 
 
 def tunes(engine: EngineSpec) -> bool:
-    """Whether its builder times kernels. What compiles for a GPU and for a CPU does so for the CPU only if told to."""
-    told = any(value.startswith("max-autotune") for value in engine.options.values())
-    return find_entry(engine.backend).tunes and (engine.device != "cpu" or told)
+    """Whether the builder times kernels. A compiler for GPUs and CPUs does so on a CPU only with max-autotune."""
+    autotunes = any(value.startswith("max-autotune") for value in engine.options.values())
+    return find_entry(engine.backend).tunes and (engine.device != "cpu" or autotunes)
 
 
 def builds_slowly(engine: EngineSpec) -> bool:
@@ -81,12 +81,12 @@ def builds_slowly(engine: EngineSpec) -> bool:
 
 
 def count_workers(machine: Machine) -> int:
-    """How many work at a time: one a CPU, since most of a build is the work of one thread, and the others sleep."""
+    """The number of builds at a time: one for each CPU, since most of a build runs in a single thread."""
     return max(1, int(min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))))
 
 
 def count_at_a_time(source: Artifact, machine: Machine) -> int:
-    """How many graphs may be made of a source at a time: as many as work, and as memory holds."""
+    """The number of graphs made from a source at a time: one for each worker, at most as many as fit into memory."""
     return max(1, min(count_workers(machine), int(SHARE_OF_MEMORY * find_memory(machine)) // _count_bytes(source)))
 
 
@@ -94,29 +94,29 @@ def _count_bytes(source: Artifact | None) -> int:
     return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in (source.files if source is not None else ()))
 
 
-def count_builds(row: PlannedRow) -> int:
-    """The builds of a row: those that were asked for, or 1 of an engine that builds nothing that stays."""
-    entry, options = find_entry(row.engine.backend), row.engine.options
-    if row.measure.builds == 1 or row.source is None or entry.builds_with is None:
+def count_builds(configuration: PlannedRow) -> int:
+    """The number of builds: the requested one, or 1 where the engine keeps no build."""
+    entry, options = find_entry(configuration.engine.backend), configuration.engine.options
+    if configuration.measure.builds == 1 or configuration.source is None or entry.builds_with is None:
         return 1
-    kept = all(options.get(key) == value for key, value in entry.builds_with.items())
-    if not kept or row.source.kind in ("plan", *entry.reopens):  # of a finished engine there is one
+    starts_anew = all(options.get(key) == value for key, value in entry.builds_with.items())
+    if not starts_anew or configuration.source.kind in ("plan", *entry.reopens):  # of a finished engine there is one
         return 1
     if shared := [key for key in SHARED if options.get(key)]:
         raise UsageError(
             f"--builds builds each time from nothing, and {entry.name}:{shared[0]}={options[shared[0]]} would hand on "
             "what an earlier build timed: leave it out"
         )
-    return row.measure.builds
+    return configuration.measure.builds
 
 
-def describe_build(answer: PrepareResponse, first: Path, outputs: Path) -> Build:
-    """One build, with how far its answers lie from those of the first."""
+def describe_build(response: PrepareResponse, first: Path, outputs: Path) -> Build:
+    """Describe one build, with the difference of its outputs from those of the first build."""
     return Build(
-        artifact=answer.artifact,
-        build_s=answer.build_s,
-        size_bytes=answer.size_bytes,
-        fingerprint=answer.fingerprint,
+        artifact=response.artifact,
+        build_s=response.build_s,
+        size_bytes=response.size_bytes,
+        fingerprint=response.fingerprint,
         max_abs_diff=measure_build_difference(first, outputs),
     )
 
@@ -135,7 +135,7 @@ def measure_build_difference(first: Path, outputs: Path) -> float | None:
 def cut_common(
     reference: Mapping[str, Any], candidate: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Both, cut to the samples that both answered: a tool that restarts for each answer gives only the first few."""
+    """Both, cut to the samples that both have: a tool that restarts for each call computes only the first few."""
     common = {name: min(len(reference[name]), len(candidate[name])) for name in reference.keys() & candidate.keys()}
     reference, candidate = ({n: a[: common.get(n)] for n, a in side.items()} for side in (reference, candidate))
     return reference, candidate

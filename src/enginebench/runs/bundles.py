@@ -1,4 +1,4 @@
-"""`bundle.json`: everything that a bundle says of itself. Its programs read the same fields, without this package."""
+"""`bundle.json`, the record of a bundle. The programs of the bundle read the same fields, without this package."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ BUNDLE_SCHEMA = "enginebench.bundle/1"
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What the row measured, as its run's table says it. Times in ms."""
+    """The measured figures, as in the table of the run. Times in ms."""
 
     p50_ms: Estimate
     p99_ms: Estimate | None
     throughput_per_s: float | None
     speedup: Estimate | None
-    baseline: str | None  # id of the row that `speedup` is taken against
+    baseline: str | None  # id of the configuration that `speedup` is taken against
     verdict: Verdict | None
     validity: Validity
     processes: int
@@ -49,26 +49,26 @@ class Module(Struct, frozen=True, kw_only=True):
     name: str
     file: str | None = None
     arguments: dict[str, Any] = {}
-    flat: bool = False  # its answer is flattened to tensors
+    flat: bool = False  # its output is flattened to tensors
 
 
 class Bundle(Struct, frozen=True, kw_only=True):
-    """A row that was delivered. Paths are relative to the bundle."""
+    """A delivered configuration. Paths are relative to the bundle."""
 
     schema: str = BUNDLE_SCHEMA
     model: str
     row: str
-    engine: EngineSpec  # with the precision that was asked for: it says how the engine is set
-    options: dict[str, str] = {}  # of the engine, each with its value, given or by default
+    engine: EngineSpec  # with the requested precision, by which the engine is set
+    options: dict[str, str] = {}  # of the engine, all of them, defaults included
     precision: Precision | None  # that ran, by the runtime's own record
     scope: Scope
     engine_version: str | None
     artifact: Artifact  # what the engine opens
     chain: tuple[Artifact, ...]  # where it comes from, the first source first; these files are not in the bundle
     files: tuple[FileHash, ...]
-    environment: dict[str, str]  # variables of the row's process
+    environment: dict[str, str]  # variables of the process that was measured
     pinned_cpus: tuple[int, ...] | None
-    runtime: dict[str, str]  # package -> version without which the row is another one
+    runtime: dict[str, str]  # package -> version that the measured figures depend on
     requirements: dict[str, str]  # package -> version, all that the bundle needs
     instructions: tuple[str, ...]  # of the CPU, with which it was measured in less than FP32
     gpu: str | None
@@ -87,7 +87,7 @@ class Bundle(Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str) -> None:
-    """Raises ArtifactError unless a path inside a bundle has only plain parts."""
+    """Check that a path inside a bundle has only plain parts; raises ArtifactError."""
     if not is_plain(name):
         raise ArtifactError(
             f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "

@@ -1,4 +1,4 @@
-"""What a classifier sees in the first pictures of a run, in its first precision and in the fastest configuration."""
+"""The classes of the first pictures of a run, by its first configuration and by the fastest one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,11 +20,11 @@ PICTURES = 6
 
 
 def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocument) -> Iterator[str]:
-    """Lines for people; none where classes have no names, weights mean nothing, or there are no pictures."""
+    """Format the top classes; nothing where classes have no names, weights are random, or there are no pictures."""
     labels, request, sources = find_labels(record.request.model), record.request, record.sources
     if not labels or not document.headlines or any(source.weights == "random" for source in sources):
         return
-    # Where the graph itself was the reference of outputs, the first row that has any stands for it.
+    # Where the reference was the graph itself, the first measured configuration is shown in its place.
     firsts = [row.id for row in document.rows if row.is_reference] or [row.id for row in document.rows if row.n][:1]
     ids = [*firsts, document.headlines[0].id][-2:]
     shown = {row.id: format_name(row) for row_id in ids for row in document.rows if row.id == row_id}
@@ -46,25 +46,25 @@ def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocume
 def format_columns(
     folder: RunFolder, shown: Mapping[str, str], labels: Sequence[str], names: Sequence[str]
 ) -> Iterator[str]:
-    """The best class of each picture by each of the rows `shown`, id -> title, and on how many all agree."""
-    found = [_read_scores(folder, row_id, len(labels)) for row_id in shown]
-    if not names or not found or any(not len(scores) for scores in found):
+    """The best class of each picture for each configuration of `shown` (id -> title), and on how many all agree."""
+    scores_by_title = [_read_scores(folder, row_id, len(labels)) for row_id in shown]
+    if not names or not scores_by_title or any(not len(scores) for scores in scores_by_title):
         return
     columns = [("Top class", *names)]
-    for title, scores in zip(shown.values(), found, strict=True):
+    for title, scores in zip(shown.values(), scores_by_title, strict=True):
         best = scores[: len(names)].argmax(axis=1)
         columns.append((title, *(f"{labels[place]} {scores[i, place]:.0%}" for i, place in enumerate(best))))
     widths = [max(map(len, column)) for column in columns]
     for cells in zip(*columns, strict=False):
         yield clean_text("   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-    if len(found) > 1:
-        n = min(map(len, found))
-        same = np.equal(*(scores[:n].argmax(axis=1) for scores in found)).sum()
+    if len(scores_by_title) > 1:
+        n = min(map(len, scores_by_title))
+        same = np.equal(*(scores[:n].argmax(axis=1) for scores in scores_by_title)).sum()
         yield f"The same class on {same} of {count_of(n, 'images')}"
 
 
 def _read_scores(folder: RunFolder, row_id: str, classes: int) -> Array:
-    """Probabilities [pictures, classes] of a row's outputs; none if they are something else."""
+    """Probabilities [pictures, classes] of a configuration's outputs; [0, classes] if they are of another shape."""
     outputs: Any = next(iter(load_outputs(folder.find_outputs(row_id))[0].values()), None)
     if outputs is None or outputs.ndim != 2 or outputs.shape[1] != classes:
         return np.zeros((0, classes))

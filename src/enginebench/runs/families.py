@@ -1,4 +1,4 @@
-"""The kinds of layers that a model has, as far as its files tell: some recipes and settings suit one kind only."""
+"""The kinds of layers that a model has, judged by its files: some recipes and settings suit one kind only."""
 
 import zipfile
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from pathlib import Path
 from enginebench.core.entry import Family
 from enginebench.core.records import Artifact
 
-# What tells a kind of layer in a file, and how often it is there at least: names of weights, class names, or operators
-# of an ONNX graph with their tag and length, which stand before its weights.
+# Byte strings by which a file shows a kind of layer, each with the least number of times that it occurs: names of
+# weights, class names, or operators of an ONNX graph with their tag and length, which stand before its weights.
 SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
     "convolutions": ((b"running_mean", 2), (b"BatchNorm2d", 1), (b'"\x04Conv', 5)),
     "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
@@ -19,8 +19,8 @@ SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
 
 def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
     """The kinds of layers that a model has; a plain network counts as a transformer."""
-    found = {family for a in artifacts if Path(a.path).is_file() for family in read_signs(a.path, a.sha256)}
-    return [family for family in SIGNS if family in found] or ["transformers"]
+    present = {family for a in artifacts if Path(a.path).is_file() for family in read_signs(a.path, a.sha256)}
+    return [family for family in SIGNS if family in present] or ["transformers"]
 
 
 def is_attentive(graph: Artifact) -> bool:

@@ -49,7 +49,7 @@ from enginebench.stats.condensed import condense_result
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE, TUNE_PAGE = "tune.json", "tune.html"  # the document of a search, in its folder, and its page
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
-# What of a request names a file, a folder or code, and the words that name none.
+# The fields of a request that name a file, a folder or code -> their words that name none.
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "weights": ("default", "random"),
     "inputs": (),
@@ -59,11 +59,11 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 
 
 class Named(Struct, frozen=True):
-    id: str | None  # None before the row was measured
+    id: str | None  # None before it was measured
 
 
 class Searched(Struct, frozen=True):
-    """Of the document of a search, what its folder is read with."""
+    """The part of a search's document that is needed to read its folder."""
 
     winner: Named | None
 
@@ -76,15 +76,15 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """What was asked for: everything needed to plan the same rows again."""
+    """The request of a run: everything that is needed to plan the same configurations again."""
 
     model: str
     engines: tuple[tuple[str, dict[str, str]], ...]
     precisions: tuple[tuple[Precision | None, Recipe | None], ...] = (("fp32", None),)
     batches: tuple[int, ...] = (1,)
-    any_engine: bool = False  # nobody asked for these: combinations that can never run are not planned
-    any_precision: bool = False  # nobody asked for these: on a CPU, BF16 by engines alone that cast themselves
-    any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
+    any_engine: bool = False  # no engine was named: combinations that can never run are not planned
+    any_precision: bool = False  # no precision was named: on a CPU, BF16 only by engines that cast themselves
+    any_batch: bool = False  # no batch was named: a graph that fixes its batch runs at that
     device: str = "cpu"
     threads: int = 1
     measure: MeasureSpec = MeasureSpec()
@@ -92,22 +92,22 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     input_size: int | None = None
     normalize: Normalize | None = None
     input_shapes: dict[str, tuple[int, ...]] | None = None
-    buckets: tuple[dict[str, tuple[int, ...]], ...] = ()  # several shapes, each with rows of its own
+    buckets: tuple[dict[str, tuple[int, ...]], ...] = ()  # several shapes, each with configurations of its own
     dynamic_axes: dict[str, tuple[int, ...]] = {}  # input name to axes that an export leaves open beside the batch
     inputs: str | None = None
     operator_libraries: tuple[str, ...] = ()
     baseline: str | None = None
     timeout_s: float = 600.0
     quick: bool = False
-    data: str | None = None  # for accuracy, comparisons and ranges; None: what belongs to a built-in model
+    data: str | None = None  # for accuracy, comparisons and ranges; None: the data of a built-in model
     calibration_method: str = "minmax"
     metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
-    targets: str | None = None  # the file of right answers
+    targets: str | None = None  # the file of targets
     task: Task | None = None
     limits: dict[str, float] | None = None  # of the outputs; None: those of each precision
     max_metric_drop: float | None = None  # in the metric's own unit; None: a point of a share, a hundredth of others
     p99_limit_ms: float | None = None
-    load_p99_ms: float | None = None  # limit under which the capacity of the rows that won is looked for
+    load_p99_ms: float | None = None  # limit within which the capacity of the winners is measured
     wanted: tuple[Wanted, ...] = ()  # combinations that are wanted; all of them, in the scope of `measure`, if none
 
     @property
@@ -120,7 +120,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """`run.json`: what was asked, on which machine, and the rows in their order."""
+    """`run.json`: the request, the machine, and the ids of the configurations in their order."""
 
     schema: str = RUN_SCHEMA
     request: RunRequest
@@ -131,13 +131,13 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
-    notes: tuple[str, ...] = ()  # what the defaults leave out, and why there is no accuracy
-    took_s: float | None = None  # with what it took before it was continued
-    winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
+    notes: tuple[str, ...] = ()  # on what the defaults leave out, and why there is no accuracy
+    took_s: float | None = None  # seconds, those before it was continued included
+    winner: str | None = None  # the id that a search recommends; from its own document, not from `run.json`
 
 
 def begin_record(request: RunRequest, machine: Machine, **fields: Any) -> RunRecord:
-    """The record of a run that begins now; it is written before anything is made, so that it can be continued."""
+    """Make the record of a run that begins now; written before anything is built, so that the run can be continued."""
     return RunRecord(request=request, machine=machine, started_utc=stamp_utc(), **{"rows": (), **fields})
 
 
@@ -151,16 +151,16 @@ def hide_paths(request: RunRequest) -> RunRequest:
 
 
 def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
-    given = {name: getattr(request, name) for name in ("model", "inputs", "targets")}
-    return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
+    paths = {name: getattr(request, name) for name in ("model", "inputs", "targets")}
+    return replace(request, **{name: None if text is None else change(text) for name, text in paths.items()})
 
 
 def list_outside(request: RunRequest) -> list[tuple[str, str]]:
-    """(option, value) of what a request names outside of its folder: a command that continues it names the same."""
+    """List the (option, value) of a request that name something outside of its folder."""
     fields = ((field, getattr(request, field), words) for field, words in OUTSIDE.items())
-    found = [(f"--{field}", value) for field, value, words in fields if value not in (None, *words)]
-    found += [("--metric", name) for name in request.metrics if ":" in name]
-    return [*found, *(("--ort-extension", name) for name in request.operator_libraries)]
+    named = [(f"--{field}", value) for field, value, words in fields if value not in (None, *words)]
+    named += [("--metric", name) for name in request.metrics if ":" in name]
+    return [*named, *(("--ort-extension", name) for name in request.operator_libraries)]
 
 
 def format_resume(verb: str, request: RunRequest, root: Path) -> str:
@@ -169,16 +169,16 @@ def format_resume(verb: str, request: RunRequest, root: Path) -> str:
     return format_command(verb, request.model, options=options)
 
 
-def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
-    """The stored request of a run to continue; what it names outside of its folder is what `given` names."""
-    allow_request(given)
-    named = set(list_outside(given))
+def trust_request(stored: RunRequest, requested: RunRequest, where: Path) -> RunRequest:
+    """The stored request of a run to continue; raises UsageError if it names more outside than `requested`."""
+    allow_request(requested)
+    named = set(list_outside(requested))
     for option, name in list_outside(stored):
-        found = find_allowed(name) if option == "--ort-extension" else name if (option, name) in named else None
-        require_named(name, found, "which the run was begun with", where, f"{option} ")
+        allowed = find_allowed(name) if option == "--ort-extension" else name if (option, name) in named else None
+        require_named(name, allowed, "which the run was begun with", where, f"{option} ")
     for engine, options in stored.engines:
         trust_engine(engine, options, where, f"--engines {engine}:")
-    return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
+    return replace(stored, model=requested.model, operator_libraries=requested.operator_libraries)
 
 
 def allow_request(request: RunRequest) -> None:
@@ -188,7 +188,7 @@ def allow_request(request: RunRequest) -> None:
 
 
 def check_named_files(request: RunRequest) -> None:
-    """Checks that the model and what else a request names is there, before anything is waited for or built."""
+    """Check that the model and the files that a request names exist, before anything is waited for or built."""
     path = Path(request.model)
     refuse_pointer(path)
     plan = path.suffix.lower() in PLAN_SUFFIXES
@@ -202,7 +202,7 @@ def check_named_files(request: RunRequest) -> None:
 
 
 def check_outside(named: Iterable[tuple[str, str]]) -> None:
-    """Checks that what is named so outside of a folder is there."""
+    """Check that each file or folder of these (option, value) exists."""
     for option, name in named:
         if option in ("--metric", "--ort-extension") or (option == "--inputs" and ":" in name):
             continue
@@ -224,7 +224,7 @@ def default_folder(model: str, now: datetime | None = None) -> Path:
 
 
 def check_inside(root: Path, path: Path) -> None:
-    """Checks that `path` stays inside `root`, which may itself be a link: a folder may come from a stranger."""
+    """Check that `path` stays inside `root`, which may itself be a link: a stored folder is untrusted input."""
     if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
     here = root
@@ -263,40 +263,40 @@ class RunFolder:
         return self.artifacts / "outputs" / f"{row_id}.npz"
 
     def find_outputs(self, row_id: str) -> Path:
-        """The same file of a stored row, which may be read; raises ArtifactError if a link leads to it."""
+        """The file of a stored result's outputs, checked for reading; raises ArtifactError if a link leads to it."""
         check_inside(self.root, path := self.outputs_path(row_id))
         return path
 
     def labelled_path(self, row_id: str) -> Path:
-        """The file of what the metrics need of a row's outputs for the labelled samples."""
+        """The file of what the metrics need of a configuration's outputs for the labelled samples."""
         return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
 
     def further_path(self, row_id: str) -> Path:
-        """The file of a row's outputs for sets of inputs that reach further than the usual ones."""
+        """The file of a configuration's outputs for the made-up and example inputs beside the usual ones."""
         return self.artifacts / "outputs" / f"{row_id}.further.npz"
 
     def recheck_path(self, row_id: str) -> Path:
-        """The file of the outputs that a row's engine is asked for again after each trial."""
+        """The file of the outputs that are computed again after each trial."""
         return self.artifacts / "outputs" / f"{row_id}.recheck.npz"
 
     def build_path(self, row_id: str, build: int) -> Path:
-        """The folder of one of several builds of a row, 0 the first; nothing in it is shared with another."""
+        """The folder of one of several builds, 0 the first; builds share no file."""
         return self.artifacts / "builds" / row_id / str(build + 1)
 
     def check_free(self) -> None:
-        """Checks that a run can begin here: the folder holds none, or one that measured nothing."""
-        how = ""
+        """Check that a run can begin here: the folder holds none, or one that measured nothing."""
+        advice = ""
         try:
             if held := holds_run(self.root):
-                how = "" if self.read_record().verb == "bench" else "continue it with --resume or "
+                advice = "" if self.read_record().verb == "bench" else "continue it with --resume or "
                 held = any(read_result(path).measurements for path in self.rows.glob("*.json"))
-        except EngineBenchError:  # damaged, or not ours
+        except EngineBenchError:  # damaged, or of another program
             held = True
         if held:
-            raise UsageError(f"{self.root} holds a run already; {how}choose another --out")
+            raise UsageError(f"{self.root} holds a run already; {advice}choose another --out")
 
     def create(self, record: RunRecord) -> None:
-        """Creates the folder and its `run.json`, in place of those of a run that measured nothing."""
+        """Create the folder and its `run.json`, in place of those of a run that measured nothing."""
         self.check_free()
         if holds_run(self.root):
             for path in self.rows.glob("*.json"):  # not measured, and not of this run
@@ -321,7 +321,7 @@ class RunFolder:
         write_atomic(self.row_path(result.id), encode(stored))
 
     def read_result(self, row_id: str) -> Result | None:
-        """The stored row, with usable paths of its artifacts; None if it was never begun."""
+        """The stored result, with usable paths of its artifacts; None if it was never begun."""
         if Path(row_id).name != row_id or "\0" in row_id:
             expected = "the id of a configuration, which is a plain file name"
             raise ParseError(self.root / "run.json", "$.rows", repr(row_id), expected)
@@ -335,7 +335,7 @@ class RunFolder:
         return self.change_paths(result, self.absolute)
 
     def drop_compiled(self) -> None:
-        """Removes what compilers left for the next process: it would run. Links are refused before one is followed."""
+        """Remove the caches of compilers: the next process would run the code in them. A link raises ArtifactError."""
         for folder, names, files in os.walk(self.root / ARTIFACTS):
             for name in (".", *names, *files):
                 if (path := Path(folder, name)).is_symlink():
@@ -369,28 +369,28 @@ class RunFolder:
         return replace(artifact, path=str(path))
 
     def open(self, artifact: Artifact) -> Artifact:
-        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code."""
-        found = self.absolute(artifact)
-        path = Path(found.path)
-        for known in found.files if found.path else ():
-            file = path.parent / known.path
+        """The stored artifact, checked for opening: inside the folder, hashes unchanged, all code allowed."""
+        opened = self.absolute(artifact)
+        path = Path(opened.path)
+        for recorded in opened.files if opened.path else ():
+            file = path.parent / recorded.path
             check_inside(self.root.absolute(), file)
             if not path.is_file() or not file.is_file():
                 raise ArtifactError(f"{file} is gone; the run cannot be continued. Start a new one")
-            if hash_file(file) != known.sha256:
+            if hash_file(file) != recorded.sha256:
                 raise ArtifactError(f"{file} was changed after the run began (SHA-256 differs). Start a new run")
-        return trust_artifact(found, self.root)
+        return trust_artifact(opened, self.root)
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """A stored row, and the artifacts from the first source to the one that its engine opens."""
+    """A stored result, and the artifacts from the first source to the one that its engine opens."""
 
     result: Result
     chain: tuple[Artifact, ...]
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as asked for: a relabelled row is named after what ran, but its graph is the same."""
+        """The engine as requested: a result may be relabelled with the precision that ran; its graph is the same."""
         return replace(self.result.engine, precision=self.result.requested_precision)
 
 
@@ -399,9 +399,9 @@ def holds_run(root: Path) -> bool:
 
 
 def read_results(root: Path, *, condensed: bool = False) -> tuple[RunRecord, list[Result]]:
-    """A stored run: its record, that of a search with its winner, and every row that was begun, in the run's order.
+    """Read a stored run: its record (of a search, with its winner), and every result that was begun, in order.
 
-    `condensed`: samples of one row at a time are held, and what rankings and tables need of them is kept.
+    `condensed`: the samples of only one result are in memory at a time; of the others what rankings and tables need.
     """
     folder = RunFolder(root)
     record = folder.read_record()
@@ -410,15 +410,15 @@ def read_results(root: Path, *, condensed: bool = False) -> tuple[RunRecord, lis
         check_inside(root, path)
         winner = read_record(path, Searched).winner if path.exists() else None
         record = replace(record, winner=winner.id if winner else None)
-    rows: list[Result] = []
-    for row in filter(None, map(folder.read_result, record.rows)):
-        check_model(record, row, folder.row_path(row.id))
-        rows.append(condense_result(row) if condensed else row)
-    return record, rows
+    results: list[Result] = []
+    for result in filter(None, map(folder.read_result, record.rows)):
+        check_model(record, result, folder.row_path(result.id))
+        results.append(condense_result(result) if condensed else result)
+    return record, results
 
 
 def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
-    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio."""
+    """Check that a result is of the run's model: results of two models may have the same id, and have no ratio."""
     wanted = record.sources[0].model if record.sources else result.model
     if record.verb != "bench" and result.model != wanted:
         advice = "Was the file taken from another run?"

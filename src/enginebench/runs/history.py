@@ -1,4 +1,4 @@
-"""All stored rows under a folder, each read once: the figures of unchanged rows come from a cache."""
+"""All stored results under a folder; the figures of unchanged files come from a cache."""
 
 import hashlib
 import os
@@ -35,13 +35,13 @@ from enginebench.stats.validity import judge
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
 _CACHE_FORM = 3
-# Fields of a row that are called so where they come from.
+# Fields that have the same name in their source.
 _OF_RESULT = ("id", "model", "engine_version", "status", "size_bytes")
 _OF_ENGINE = ("recipe", "mix", "batch", "device", "threads")
 
 
 class _Seen(Struct, frozen=True, array_like=True):
-    """A row, and what tells whether its file is still the same."""
+    """The figures of a result, and the size and time of its file, by which a change is noticed."""
 
     size: int
     mtime_ns: int
@@ -60,19 +60,19 @@ class Trends(Struct, frozen=True, kw_only=True):
 
 
 def read_history(root: Path) -> HistoryDocument:
-    """Every row stored under `root`, the oldest first.
+    """Read every result stored under `root`, the oldest first.
 
-    A damaged file loses its row, not the history. A row stored twice (in a run and in a baseline) counts once.
+    A damaged file is listed as unread. A result stored twice (in a run and in a baseline) counts once.
     Symbolic links below `root` are not followed.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
     place = _find_cache_file(root)
-    kept = _read_cache(place)
+    cache = _read_cache(place)
     seen, unread = dict[str, _Seen](), list[Unread]()
     for path, state in _find_rows(root):
         name = os.path.relpath(path, root)
-        old = kept.seen.get(name)
+        old = cache.seen.get(name)
         if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
             seen[name] = old
             continue
@@ -82,15 +82,15 @@ def read_history(root: Path) -> HistoryDocument:
             unread.append(Unread(path=name, reason=str(error)))
         else:
             seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
-    if seen != kept.seen:
-        _write_cache(place, _Cache(seen=seen, pictures=kept.pictures))
+    if seen != cache.seen:
+        _write_cache(place, _Cache(seen=seen, pictures=cache.pictures))
     rows = sorted((entry.row for entry in seen.values()), key=lambda row: (row.started_utc, row.path))
     single = list({identify_row(row): row for row in reversed(rows)}.values())[::-1]
     return HistoryDocument(rows=tuple(single), unread=tuple(unread), copies=len(rows) - len(single))
 
 
 def select_rows(document: HistoryDocument, engines: Sequence[str] = (), models: Sequence[str] = ()) -> HistoryDocument:
-    """The rows of these engines (ENGINE, or its name alone) and models; an empty list leaves all of them."""
+    """Select the results of these engines (ENGINE, or its name alone) and models; an empty list selects all."""
     rows = [
         row
         for row in document.rows
@@ -112,14 +112,14 @@ def _find_rows(root: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
-    """The figures of one row, stored at `path`: medians of its processes' medians, and the pooled nearest-rank p99."""
-    kept = [m for m in result.measurements if m.latency_ns]
-    pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in kept]) if kept else np.empty(0)
-    references = [median(m.reference_ns) for m in kept if m.reference_ns]
+    """Summarize the result stored at `path`: medians of its trials' medians, and the pooled nearest-rank p99."""
+    trials = [m for m in result.measurements if m.latency_ns]
+    pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in trials]) if trials else np.empty(0)
+    references = [median(m.reference_ns) for m in trials if m.reference_ns]
     engine, machine = result.engine, result.machine
     same = ((result, _OF_RESULT), (engine, _OF_ENGINE), (result.measure, ("scope", "cache")))
-    rank = find_rank(len(pooled), 0.99) - 1 if kept else 0
-    started = min((m.started_utc for m in kept if m.started_utc), default="")
+    rank = find_rank(len(pooled), 0.99) - 1 if trials else 0
+    started = min((m.started_utc for m in trials if m.started_utc), default="")
     return HistoryRow(
         path=path,
         run=str(Path(path).parent.parent),
@@ -128,13 +128,13 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
         shapes=format_input_shapes(result.shapes) if result.shapes else "",
-        validity=judge(kept)[0],
-        clock=kept[0].clock if kept else None,
+        validity=judge(trials)[0],
+        clock=trials[0].clock if trials else None,
         n=len(pooled),
-        processes=len(kept),
-        p50_ms=median([median(m.latency_ns) for m in kept]) / 1e6 if kept else None,
-        p99_ms=float(np.partition(pooled, rank)[rank]) / 1e6 if kept else None,
-        mean_ms=float(np.mean(pooled)) / 1e6 if kept else None,
+        processes=len(trials),
+        p50_ms=median([median(m.latency_ns) for m in trials]) / 1e6 if trials else None,
+        p99_ms=float(np.partition(pooled, rank)[rank]) / 1e6 if trials else None,
+        mean_ms=float(np.mean(pooled)) / 1e6 if trials else None,
         reference_ms=median(references) / 1e6 if references else None,
         metric=result.scores[0].metric if result.scores else None,
         score=result.scores[0].value.value if result.scores else None,
@@ -145,15 +145,15 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
 
 
 def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
-    """Writes history.csv and a trend picture for each engine; a picture that shows these points already stays.
+    """Write history.csv and a trend picture for each engine; a picture that shows these points already stays.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
     """
     table = out / "history.csv"
     write_atomic(table, format_history_csv(document.rows).encode())
     place = _find_cache_file(root)
-    kept = _read_cache(place)
-    pictures = dict(kept.pictures)
+    cache = _read_cache(place)
+    pictures = dict(cache.pictures)
     paths = [table]
     try:
         for engine, points in collect_trends(document.rows).items():
@@ -165,13 +165,13 @@ def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
             paths.append(path)
     except MissingDependency as error:
         return Trends(paths=tuple(paths), notes=(f"no trend charts: {error}",))
-    if pictures != kept.pictures:
-        _write_cache(place, _Cache(seen=kept.seen, pictures=pictures))
+    if pictures != cache.pictures:
+        _write_cache(place, _Cache(seen=cache.seen, pictures=pictures))
     return Trends(paths=tuple(paths))
 
 
 def _seal(path: Path, points: object) -> str:
-    """What this version drew of the points: the same as long as nobody else writes the file."""
+    """A hash of a drawn picture: of this version, the points, and the size and time of the file."""
     state = path.stat()
     return hashlib.sha256(msgspec.json.encode((__version__, state.st_size, state.st_mtime_ns, points))).hexdigest()
 
@@ -183,14 +183,14 @@ def _find_cache_file(root: Path) -> Path:
 
 def _read_cache(place: Path) -> _Cache:
     try:
-        kept = msgspec.msgpack.decode(place.read_bytes(), type=_Cache)
+        cache = msgspec.msgpack.decode(place.read_bytes(), type=_Cache)
     except (OSError, msgspec.DecodeError):
         return _Cache()
-    return kept if kept.form == _CACHE_FORM else _Cache()
+    return cache if cache.form == _CACHE_FORM else _Cache()
 
 
 def _write_cache(place: Path, cache: _Cache) -> None:
-    """Writes the cache if it can; without it only time is lost."""
+    """Write the cache; failing to costs only time."""
     try:
         write_atomic(place, msgspec.msgpack.encode(cache))
     except ArtifactError:

@@ -1,7 +1,7 @@
-"""Who holds the lock of a device and who waits for it, as every process of the machine can see it.
+"""The processes that hold the lock of a device or wait for it, visible to every process of the machine.
 
-Told by names in the kernel (Linux's abstract sockets): they end with their process, and every user may list them.
-Elsewhere nobody is seen, and locks work alike.
+Each binds a name in the kernel (an abstract socket of Linux), which ends with the process and which every user may
+list. On other systems nothing is listed, and the locks work all the same.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def mark_self(since_ns: int) -> Mark:
 
 @contextmanager
 def show_mark(role: Role, path: Path, since_ns: int) -> Iterator[None]:
-    """Lets others see, inside the block, that this process holds the lock or waits for it."""
+    """Show other processes, inside the block, that this one holds the lock or waits for it."""
     if sys.platform != "linux":
         yield
         return
@@ -54,15 +54,15 @@ def _hash_path(path: Path) -> str:
 
 
 def list_marks(role: Role, path: Path) -> list[Mark]:
-    """The processes that hold the lock, or wait for it, as far as they can be seen from here; the first one first."""
+    """List the processes that hold the lock, or wait for it, the first one first; [] where the kernel has no list."""
     try:
         names = Path("/proc/net/unix").read_bytes()
     except OSError:
         return []
-    found = re.findall(
+    matches = re.findall(
         rb"@enginebench-%b-%b-(\d+)-(\d+)-(\d+)$" % (role.encode(), _hash_path(path).encode()), names, re.M
     )
-    return sorted(Mark(*map(int, numbers)) for numbers in found)
+    return sorted(Mark(*map(int, numbers)) for numbers in matches)
 
 
 def describe_holder(path: Path) -> str:
@@ -73,8 +73,8 @@ def describe_holder(path: Path) -> str:
     mark = holders[0]
     since = time.strftime("%H:%M:%S", time.localtime(mark.since_ns / 1e9))
     seconds = max(0, (time.time_ns() - mark.since_ns) // 10**9)
-    who = [f"pid {mark.pid}", _read_command(mark), f"since {since} ({seconds} s)"]
-    return f": {', '.join(filter(None, who))}"
+    parts = [f"pid {mark.pid}", _read_command(mark), f"since {since} ({seconds} s)"]
+    return f": {', '.join(filter(None, parts))}"
 
 
 def _read_command(mark: Mark) -> str:
@@ -107,5 +107,5 @@ def _read_start(pid: int) -> int | None:
 
 
 def is_stopped(mark: Mark) -> bool:
-    """Whether a process was suspended: nobody waits behind it. Source: proc_pid_stat(5), field 3, `state`."""
+    """Whether a process is suspended: others do not wait for it. Source: proc_pid_stat(5), field 3, `state`."""
     return _read_start(mark.pid) == mark.start and _read_stat(mark.pid)[:1] in (["T"], ["t"])

@@ -1,4 +1,4 @@
-"""One run at a time on a device, and in a folder: advisory locks of files that all who share them can see."""
+"""One run at a time on a device, and in a folder: advisory file locks, visible to all that share them."""
 
 import errno
 import fcntl
@@ -23,7 +23,7 @@ from enginebench.measure.nvml import read_gpu_index
 from enginebench.runs.holders import describe_holder, is_stopped, list_marks, mark_self, show_mark
 
 POLL_S = 0.5
-# A run that waits says so again after so many looks: every 10 s, so that nobody takes it for one that hangs.
+# A run that waits reports it again after so many attempts (every 10 s), so that it does not seem to hang.
 LOOKS_A_MESSAGE = 20
 # In a run's folder, while a run is at work there.
 FOLDER_LOCK = ".enginebench.lock"
@@ -33,7 +33,7 @@ FOLDER_LOCK = ".enginebench.lock"
 def lock_devices(
     devices: Iterable[str], *, wait: bool = True, on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
-    """As `lock_device`, for all these devices, each once, in the order of their names: so two runs cannot deadlock."""
+    """Lock all these devices, each once, in the order of their names, so that two runs cannot deadlock."""
     with ExitStack() as held:
         for device in sorted({"cuda:0" if device == "cuda" else device for device in devices}):
             held.enter_context(lock_device(device, wait=wait, on_wait=on_wait))
@@ -44,11 +44,11 @@ def lock_devices(
 def lock_device(
     device: str, *, wait: bool = True, on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
-    """Holds the lock of `device` ("cpu", "cuda:0") inside the block; the kernel drops it if this process dies.
+    """Hold the lock of `device` ("cpu", "cuda:0") inside the block; the kernel drops it if this process dies.
 
-    A GPU is told by its place on the PCI bus, where the driver knows it: with CUDA_VISIBLE_DEVICES each of two runs
-    calls its own card "cuda:0". The files lie in the system's folder for temporary files, so that the runs of different
-    users and checkouts see each other.
+    A GPU is identified by its place on the PCI bus, if the driver reports it: with CUDA_VISIBLE_DEVICES each of two
+    runs calls its own card "cuda:0". The files lie in the system's folder for temporary files, so that the runs of
+    different users and checkouts see each other.
 
     Args:
         on_wait: called with a message if it has to wait, and again every 10 s.
@@ -68,7 +68,7 @@ def lock_device(
 
 
 def _wait(path: Path, device: str, on_wait: Callable[[str], None]) -> ExitStack:
-    """The lock, once those that hold it and those that waited before have had it."""
+    """The lock, once the runs that hold it, and those that waited earlier, have ended."""
     own = mark_self(time.time_ns())
     with show_mark("waits", path, own.since_ns):
         for look in itertools.count():
@@ -89,7 +89,7 @@ def _wait(path: Path, device: str, on_wait: Callable[[str], None]) -> ExitStack:
 
 @contextmanager
 def lock_folder(root: Path, on_warning: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
-    """Holds the lock of a run's folder inside the block: two runs in one folder would replace each other's files.
+    """Hold the lock of a run's folder inside the block: two runs in one folder would replace each other's files.
 
     The lock is a file in the folder: it holds whatever TMPDIR is, and between machines where the file system has such
     locks. The kernel drops it if this process dies; the file is removed at the end. Yields the warnings that
@@ -157,7 +157,7 @@ def _lock_file(path: Path, fd: int) -> bool:
 def _hold_name(path: Path, stack: ExitStack) -> bool:
     """Whether the file's name in the kernel, where it has such, was free; it is held until the stack closes.
 
-    Whoever removes the file does not remove the name.
+    Removing the file does not free the name.
     """
     if sys.platform != "linux":
         return True
@@ -172,7 +172,7 @@ def _hold_name(path: Path, stack: ExitStack) -> bool:
 
 
 def _open_shared(path: Path, access: int) -> int:
-    """A descriptor of the lock file, which everyone may open; never of something else that somebody put there."""
+    """A descriptor of the lock file, which every user may open; raises MeasurementError if it is no plain file."""
     flags = access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe it would wait for a writer
     with explain_access(f"cannot open the lock file {path}", "Remove it", MeasurementError):
         try:

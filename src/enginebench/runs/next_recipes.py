@@ -1,4 +1,4 @@
-"""A second recipe for INT8 of which little runs in INT8: chosen, made, and what came of it."""
+"""A second recipe where little of an INT8 configuration ran in INT8: chosen, made, compared."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,8 @@ from enginebench.stats.quantiles import median
 # or `tensorrt` suits spend 72% or more in INT8 on AMX (all but ViT in ONNX Runtime), the others 59% or less. `cpu` was
 # not among these: MobileNetV3 has 67% there, and is not tried again though `tensorrt` would be faster.
 SUITED_SHARE = 0.6
-# What comes after a recipe of an engine. Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 4.54 by cpu; ViT
+# (engine, recipe) -> the recipe that is tried next.
+# Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 4.54 by cpu; ViT
 # in ONNX Runtime, 18.7 ms by cpu instead of 20.3.
 NEXT: dict[tuple[str, Recipe | None], Recipe] = {
     ("openvino", "cpu"): "tensorrt",
@@ -31,21 +32,23 @@ NEXT: dict[tuple[str, Recipe | None], Recipe] = {
 
 
 class NextRecipes:
-    """The configurations of a run that are measured beside those whose recipe turned out not to suit the model."""
+    """Further configurations, for those of a run whose recipe did not suit the model."""
 
     def __init__(self, request: RunRequest, sources: Sequence[Artifact], folder: RunFolder, reporter: Reporter) -> None:
         self._request, self._sources, self._folder, self._reporter = request, sources, folder, reporter
-        self._tried: dict[str, str] = {}  # id of a row -> that of the one that was tried beside it
+        self._tried: dict[str, str] = {}  # id of a configuration -> id of the one with the next recipe
 
-    def propose(self, row: PlannedRow, result: Result) -> PlannedRow | None:
-        """The row with the engine's next recipe; None where its own one suits, was asked for, or is the last.
+    def propose(self, configuration: PlannedRow, result: Result) -> PlannedRow | None:
+        """The configuration with the engine's next recipe; None if its own suits, was requested, or is the last.
 
-        Of transformers on a CPU with BF16 the same recipe comes next, with the rest of the network in BF16.
+        For a transformer on a CPU with BF16 it is the same recipe, with the rest of the network in BF16.
         """
-        shares, spec = result.effective_precision, row.engine
+        shares, spec = result.effective_precision, configuration.engine
         graph = next((artifact for artifact in self._sources if artifact.kind == "onnx"), None)
-        named = (row.requested_precision, spec.recipe) in self._request.precisions
-        if row.requested_precision != "int8" or named or not shares or row.source is None or graph is None:
+        named = (configuration.requested_precision, spec.recipe) in self._request.precisions
+        if configuration.requested_precision != "int8" or named:
+            return None
+        if not shares or configuration.source is None or graph is None:
             return None
         if shares.get("int8", 0.0) >= SUITED_SHARE or graph.precision != "fp32" or spec.device != "cpu":
             return None
@@ -55,15 +58,20 @@ class NextRecipes:
             engine = replace(spec, recipe=NEXT[spec.backend, spec.recipe])
         else:
             return None
-        found = replace(row, engine=engine, id=row_id(engine, row.requested_precision, row.measure))
-        self._tried[row.id] = found.id
+        proposed_id = row_id(engine, configuration.requested_precision, configuration.measure)
+        proposed = replace(configuration, engine=engine, id=proposed_id)
+        self._tried[configuration.id] = proposed.id
         if engine.recipe == spec.recipe:
-            return found
-        source = self._make_source(graph, found)
-        return replace(found, source=source, chain=(*row.chain[: row.chain.index(row.source)], source))
+            return proposed
+        source = self._make_source(graph, proposed)
+        return replace(
+            proposed,
+            source=source,
+            chain=(*configuration.chain[: configuration.chain.index(configuration.source)], source),
+        )
 
     def _make_source(self, graph: Artifact, row: PlannedRow) -> Artifact:
-        """The graph in the recipe of a row: as it was stored by the run that this one continues, or made now."""
+        """The graph in the recipe of a configuration: as stored by the run that this one continues, or made now."""
         stored = self._folder.read_result(row.id)
         for artifact in stored.artifacts if stored is not None else ():
             if artifact.kind == "onnx" and artifact.recipe == row.engine.recipe:
@@ -73,10 +81,10 @@ class NextRecipes:
         return make_graph(self._request, job, self._reporter)
 
     def describe(self, results: dict[str, Result]) -> list[str]:
-        """For each recipe that did not suit, the one that was tried beside it, which of them is kept, and why."""
+        """For each recipe that did not suit: the next one that was tried, and which of the two is kept, and why."""
         notes = []
-        for row_id_, other_id in self._tried.items():
-            own, other = results.get(row_id_), results.get(other_id)
+        for own_id, other_id in self._tried.items():
+            own, other = results.get(own_id), results.get(other_id)
             if own is None:
                 continue
             share = (own.effective_precision or {}).get("int8", 0.0)
@@ -85,8 +93,10 @@ class NextRecipes:
                 notes.append(f"{begin}; the next recipe was tried, and its outputs are beyond the limits or it failed")
             elif own.measurements and other.measurements:
                 ratio = _find_median(own) / _find_median(other)
-                kept = other if ratio > 1 else own
-                notes.append(f"{begin}; also tried {_show(other)}, {ratio:.2f}x as fast by medians: kept {_show(kept)}")
+                faster = other if ratio > 1 else own
+                notes.append(
+                    f"{begin}; also tried {_show(other)}, {ratio:.2f}x as fast by medians: kept {_show(faster)}"
+                )
         return notes
 
 

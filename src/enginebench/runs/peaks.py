@@ -1,4 +1,4 @@
-"""Where peaks are kept: one file a machine in the user's cache folder, and one in every run that used them."""
+"""The stored peaks: one file for each machine in the user's cache folder, and one in every run that used them."""
 
 import os
 from pathlib import Path
@@ -16,11 +16,11 @@ HOW = "`enginebench roofline` measures it, `enginebench roofline --quick` in les
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The peaks that hold for a machine, or in words why there are none."""
+    """The peaks of a machine, or the reason why there are none."""
 
     peaks: Peaks | None = field(default=None, name="ceilings")
     reason: str = ""
-    stored: bool = True  # whether anybody measured any
+    stored: bool = True  # whether a file is there
 
 
 def find_peak_store() -> Path:
@@ -35,7 +35,7 @@ def name_file(machine: Machine) -> str:
 
 
 def store_peaks(peaks: Peaks, out: Path | None = None) -> list[Path]:
-    """Writes the peaks where `run` and `profile` find them, and to a folder that was asked for."""
+    """Write the peaks to the user's cache, where `run` and `profile` read them, and to `out`."""
     paths = [find_peak_store() / name_file(peaks.machine), *([out / "roofline.json"] if out else [])]
     for path in paths:
         write_atomic(path, encode(peaks, indent=2))
@@ -43,15 +43,15 @@ def store_peaks(peaks: Peaks, out: Path | None = None) -> list[Path]:
 
 
 def find_peaks(machine: Machine) -> Found:
-    """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
+    """Find the stored peaks of this machine; those of another machine or library are refused, with the reason."""
     path = find_peak_store() / name_file(machine)
     if not path.exists():
         return Found(reason=f"no roofline is stored for this machine: {HOW}", stored=False)
     try:
-        found = read_record(path, Peaks, PEAKS_SCHEMA, "Run enginebench roofline again")
+        peaks = read_record(path, Peaks, PEAKS_SCHEMA, "Run enginebench roofline again")
     except EngineBenchError as error:
         return Found(reason=f"the stored roofline cannot be used: {error}. {HOW}")
-    if changed := "; ".join(list_differences(found.machine, machine)):
-        when = found.measured_utc
+    if changed := "; ".join(list_differences(peaks.machine, machine)):
+        when = peaks.measured_utc
         return Found(reason=f"the stored roofline ({when}) no longer matches this machine: {changed}. {HOW}")
-    return Found(peaks=found)
+    return Found(peaks=peaks)

@@ -1,4 +1,4 @@
-"""What to run: the rows of a request, in order, each with a reason if it cannot run."""
+"""The configurations of a request, in order, each with the reason if it cannot run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -55,7 +55,7 @@ from enginebench.runs.child.places import OPTION, explain_absence, probe_elsewhe
 from enginebench.runs.families import is_attentive
 from enginebench.runs.folder import RunRequest
 
-# What these mean where no recipe is named; nothing else makes them.
+# Precision -> the only recipe that makes it.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Engine -> pairs of instructions of the CPU and what int8 means there for transformers, the first that fits. Measured
 # with one thread, batch 1, by benchmarks/which_precision.py (docs/which-precision.md). OpenVINO on a Xeon with AMX:
@@ -65,13 +65,13 @@ TRANSFORMER_RECIPES: dict[str, tuple[tuple[frozenset[str], Recipe], ...]] = {
     "openvino": ((frozenset({"amx_int8"}), "tensorrt"), (frozenset(), "nncf")),
     "ort": ((frozenset(), "dynamic"),),
 }
-# Among the problems of a run: that there is no graph at all.
+# Key of the problem that there is no graph at all.
 EVERY_GRAPH = "onnx"
 NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph, for engines such as ort"
 
 
 class PlannedRow(Struct, frozen=True, kw_only=True):
-    """One row: the engine, what it starts from, and why it is skipped, if it is."""
+    """One configuration: the engine, the artifact that it starts from, and why it is skipped, if it is."""
 
     id: str
     model: str
@@ -81,14 +81,14 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     source: Artifact | None = None
     chain: tuple[Artifact, ...] = ()  # from the first source to `source`
     skip: str | None = None
-    # The model whose inputs this row is fed, and with whose rows its answers are compared: in a comparison, that of the
-    # reference side. None: its own.
+    # The model whose inputs it gets, and with whose configurations its outputs are compared: in a comparison, that of
+    # the reference side. None: its own.
     inputs_of: str | None = None
-    graph: str | None = None  # that a finished plan was built from, where it is there
+    graph: str | None = None  # that a finished plan was built from, if it is still there
 
     @property
     def asked_as(self) -> str:
-        """The model whose inputs the row gets: rows of the same one answer the same inputs."""
+        """The model whose inputs it gets: configurations of the same one get the same inputs."""
         return self.inputs_of or self.model
 
 
@@ -99,17 +99,17 @@ def plan_rows(
     probe: Callable[[str], Availability] = find_installed,
     problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
-    """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first."""
+    """Plan every configuration of the request once: by batch, then precision, then engine, the baseline first."""
     rows, never = dict[str, PlannedRow](), set[str]()
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         scoped = replace(request, measure=replace(request.measure, scope=scope))
         for spec in list_engines(scoped, sources):
             key = (format_engine(spec), spec.batch, scope)
-            alike = [one.precision for one in request.wanted if (one.engine, one.batch, one.scope) == key]
-            if request.wanted and not any(meets_precision(asked, spec.precision, spec.recipe) for asked in alike):
+            precisions = [w.precision for w in request.wanted if (w.engine, w.batch, w.scope) == key]
+            if request.wanted and not any(meets_precision(p, spec.precision, spec.recipe) for p in precisions):
                 continue
-            answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
-            row = _plan_row(scoped, spec, sources, answer, problems or {})
+            availability = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
+            row = _plan_row(scoped, spec, sources, availability, problems or {})
             rows.setdefault(row.id, row)
             if request.any_engine and find_obstacle(spec, sources):
                 never.add(row.id)
@@ -118,7 +118,7 @@ def plan_rows(
 
 
 def find_obstacle(spec: EngineSpec, sources: Sequence[Artifact]) -> str | None:
-    """Why the engine can never run this model in this precision, whatever a user installs or changes; None: it may."""
+    """Why the engine can never run this model in this precision, whatever is installed; None if it may."""
     kind = takes(spec.backend)
     other = kind == "torch" and bool(sources) and sources[0].kind != "torch"
     return f"{format_engine(spec)} {NEEDS_MODULE}" if other else _refuse(spec, kind)
@@ -137,12 +137,12 @@ def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
 
 
 def check_places(request: RunRequest) -> None:
-    """Checks, before a model is loaded, that some engine may run in some precision, here or in its environment."""
+    """Check, before a model is loaded, that some engine may run in some precision, here or in its environment."""
     reasons = []
     for spec in list_engines(request, ()):
         try:
             require_available(spec)
-            # A graph in another precision keeps its own where nobody asked for one: that is FP32 here.
+            # Without --precisions (FP32 here) a graph in another precision keeps its own.
             if spec.precision != "fp32" and (why := _refuse(spec, takes(spec.backend))):
                 raise BackendUnavailable(why)
             return
@@ -152,16 +152,16 @@ def check_places(request: RunRequest) -> None:
         raise refuse_all(reasons)
 
 
-def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:
-    """Whether a row in this precision is what PRECISION asks for: without a recipe any will do."""
-    name, recipe_asked = parse_precision(asked)
-    return name == precision and recipe_asked in (None, recipe)
+def meets_precision(requested: str, precision: Precision | None, recipe: Recipe | None) -> bool:
+    """Whether a precision and recipe match the text PRECISION; without a recipe in it any matches."""
+    name, requested_recipe = parse_precision(requested)
+    return name == precision and requested_recipe in (None, recipe)
 
 
 def plan_stored(
     model: str, spec: EngineSpec, chain: tuple[Artifact, ...], measure: MeasureSpec, availability: Availability
 ) -> PlannedRow:
-    """The row of an engine that is opened from the last artifact of `chain`, made by an earlier run."""
+    """Plan the configuration of an engine that opens the last artifact of `chain`, made by an earlier run."""
     source = _with_batch(chain[-1], spec.batch)
     return PlannedRow(
         id=row_id(spec, spec.precision, measure),
@@ -176,7 +176,7 @@ def plan_stored(
 
 
 def list_devices(request: RunRequest) -> tuple[str, ...]:
-    """The devices that the rows of a request run on; an engine that is not installed runs nowhere."""
+    """The devices that the installed engines of a request run on."""
     return tuple({find_device(name, request.device): None for name in list_here(request)})
 
 
@@ -186,10 +186,10 @@ def list_here(request: RunRequest) -> list[str]:
 
 
 def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[EngineSpec]:
-    """The engine of every row, in the order given, the named baseline (else `pytorch`) moved to the front.
+    """List the engine of every configuration, in the requested order, the named baseline (else `pytorch`) first.
 
-    Left out are recipes that run by name alone where engines of graphs can run, if nobody named recipe or engine, and
-    BF16 on a CPU, if nobody named it, of engines that need another graph or code for it.
+    Left out unless they are named: recipes that run by name alone, where engines of graphs can run; and BF16 on a CPU
+    with engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
     sizes, precisions = list_row_sizes(request, sources), _list_precisions(request, sources)
@@ -197,7 +197,7 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
     unasked = request.any_precision and precisions == request.precisions  # not the model's own
-    for (shapes, batch), (precision, asked), (name, options) in product(sizes, precisions, engines):
+    for (shapes, batch), (precision, requested_recipe), (name, options) in product(sizes, precisions, engines):
         spec = EngineSpec(
             backend=name,
             options=options,
@@ -208,7 +208,7 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
             shapes=shapes,
             mix=mixes.get(precision, "") if takes(name) == "onnx" else "",
         )
-        recipe = _choose_recipe(spec, asked, sources)
+        recipe = _choose_recipe(spec, requested_recipe, sources)
         by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
         if unasked and precision == "bf16" and spec.device == "cpu" and (name, precision) not in CASTS:
             continue
@@ -218,15 +218,15 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
 
 
 def list_row_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
-    """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's model fixes, else
-    that of the examples which it came with.
+    """List (shapes, batch) of every configuration: the batches of --batch, else the batch that the user's model fixes,
+    else that of its example inputs.
 
-    Shapes only where there are several; each with the batch that stands in it, or with those of --batch.
+    Shapes are listed only if there are several; each with its own batch, or with those of --batch.
     """
-    given = next((a for a in sources if a.kind in ("onnx", *BUILT) or find_own_batch(a)), None)
+    source = next((a for a in sources if a.kind in ("onnx", *BUILT) or find_own_batch(a)), None)
     fixed = None
-    if given is not None and request.any_batch:
-        fixed = find_plan_batch(given) or (find_fixed_batch(given) if given.inputs else None)
+    if source is not None and request.any_batch:
+        fixed = find_plan_batch(source) or (find_fixed_batch(source) if source.inputs else None)
     module = next((a for a in sources if a.kind == "torch"), None)
     if fixed is None and module is not None and request.any_batch:
         fixed = find_built_batch(module)
@@ -245,29 +245,29 @@ def list_row_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tup
 def _list_precisions(
     request: RunRequest, sources: Sequence[Artifact]
 ) -> Sequence[tuple[Precision | None, Recipe | None]]:
-    """The precisions asked for; what is not in FP32 (a user's graph or module, a plan) keeps its own."""
-    given = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
+    """The requested precisions; a source that is not in FP32 (a user's graph or module, a plan) keeps its own."""
+    source = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
     others = any(precision != "fp32" for precision, _ in request.precisions)  # the user may know more of a plan
-    if given is None or given.precision == "fp32" or (given.kind == "plan" and others):
+    if source is None or source.precision == "fp32" or (source.kind == "plan" and others):
         return request.precisions
-    return [(given.precision, given.recipe)]
+    return [(source.precision, source.recipe)]
 
 
-def _choose_recipe(spec: EngineSpec, asked: Recipe | None, sources: Sequence[Artifact]) -> Recipe | None:
+def _choose_recipe(spec: EngineSpec, requested: Recipe | None, sources: Sequence[Artifact]) -> Recipe | None:
     if spec.options.get("weak_typing") == "1" and spec.precision not in ("fp32", "tf32"):
         return "weak"
     if spec.precision not in FEW_BITS:
         return None
     if takes(spec.backend) == "torch":
         own = choose_module_recipe(spec.backend, spec.precision, spec.device)
-        return own and (asked or own)
-    return asked or choose_graph_recipe(spec.backend, spec.precision, sources)
+        return own and (requested or own)
+    return requested or choose_graph_recipe(spec.backend, spec.precision, sources)
 
 
 def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequence[Artifact] = ()) -> Recipe:
-    """What a precision of few bits means to an engine of graphs where no recipe is named.
+    """Choose the recipe for a precision of few bits and an engine of graphs where none is named.
 
-    Of transformers it depends on the processor, too: see `TRANSFORMER_RECIPES`.
+    For transformers it depends on the processor, too: see `TRANSFORMER_RECIPES`.
     """
     if precision in ONLY_RECIPES:
         return ONLY_RECIPES[precision]
@@ -283,7 +283,7 @@ def lacks_torchao(recipe: Recipe | None) -> bool:
 
 
 def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[Precision | None, Recipe | None]]:
-    """(precision, recipe) of every graph, and module in eight bits, that the rows need and the sources lack."""
+    """List (precision, recipe) of every graph, and module in 8 bits, that configurations need and the sources lack."""
     have = {(a.precision, a.recipe) for a in sources}
     fp32 = {a.kind for a in sources if (a.precision, a.recipe) == ("fp32", None)}  # transforms start from FP32
     here = list_here(request)
@@ -298,7 +298,11 @@ def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tu
 
 
 def _plan_row(
-    request: RunRequest, spec: EngineSpec, sources: Sequence[Artifact], found: Availability, problems: Mapping[str, str]
+    request: RunRequest,
+    spec: EngineSpec,
+    sources: Sequence[Artifact],
+    availability: Availability,
+    problems: Mapping[str, str],
 ) -> PlannedRow:
     source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec)), None)
     problem = None
@@ -324,13 +328,13 @@ def _plan_row(
         source=source,
         chain=_chain(sources, source),
         skip=problem
-        or _reason_to_skip(spec, source, found, takes(spec.backend), problems)
+        or _reason_to_skip(spec, source, availability, takes(spec.backend), problems)
         or _reason_not_measured(spec, request.measure),
     )
 
 
 def _reason_not_measured(spec: EngineSpec, measure: MeasureSpec) -> str | None:
-    """Why a row cannot be measured so, known before anything is built: only our loop can empty a GPU's cache."""
+    """Why the settings of the measurement do not fit the engine: only our own loop can empty a GPU's cache."""
     program = find_entry(spec.backend).find_program is not None
     if measure.warmup_ms is not None and not program:
         return f"--warmup {measure.warmup_ms}ms is for trtexec; {spec.backend} counts calls. Give a number, as in 20"
@@ -344,7 +348,7 @@ def _reason_not_measured(spec: EngineSpec, measure: MeasureSpec) -> str | None:
 def add_shapes(
     options: dict[str, str], source: Artifact, shapes: Mapping[str, tuple[int, ...]] | None
 ) -> dict[str, str]:
-    """The engine's options, with the shapes if it starts from a plan: only TensorRT knows the inputs of a plan."""
+    """Add the shapes to the options if it starts from a plan, whose inputs only TensorRT can read."""
     if source.kind != "plan" or not shapes:
         return options
     return {"shapes": format_shapes(shapes), **options}
@@ -370,9 +374,13 @@ def _serves(artifact: Artifact, spec: EngineSpec) -> bool:
 
 
 def _reason_to_skip(
-    spec: EngineSpec, source: Artifact | None, found: Availability, kind: ArtifactKind, problems: Mapping[str, str]
+    spec: EngineSpec,
+    source: Artifact | None,
+    availability: Availability,
+    kind: ArtifactKind,
+    problems: Mapping[str, str],
 ) -> str | None:
-    if why := explain_absence(found):
+    if why := explain_absence(availability):
         return why
     if why := _refuse(spec, kind):
         return why
@@ -400,7 +408,7 @@ def _reason_to_skip(
 
 
 def _with_batch(source: Artifact, batch: int) -> Artifact:
-    """The artifact as fed at `batch`: PyTorch takes any, whatever the module was built with."""
+    """The artifact with `batch` in its shapes: a PyTorch module takes any, whatever it was built with."""
     if source.kind != "torch" or not source.inputs or not source.inputs[0].shape or takes_whole(source.inputs):
         return source
     built = source.inputs[0].shape[0]
@@ -422,7 +430,7 @@ def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact
 
 
 def find_axes(engine: EngineSpec, source: Artifact | None) -> Axes | None:
-    """Whether the engine is made for the shapes that it is timed with, by compiling or by its graph; None: unknown."""
+    """Whether the shapes of the engine are fixed, by compiling or by its graph, or open; None: unknown."""
     if source is not None and source.kind == "onnx" and all(isinstance(a, int) for s in source.inputs for a in s.shape):
         return "fixed"
     if engine.options.get("shapes") == "dynamic" or any(k.endswith("_shapes") for k in engine.options):
@@ -444,11 +452,11 @@ def find_fixed_batch(graph: Artifact) -> int | None:
     if not graph.inputs or any((i := places[s.name]) is not None and isinstance(s.shape[i], str) for s in graph.inputs):
         return None
     firsts = [s.shape[0] for s in graph.inputs if s.shape and isinstance(s.shape[0], int)]
-    answered = {s.shape[0] for s in graph.outputs if s.shape}
-    shared = firsts if len(set(firsts)) == 1 else [axis for axis in firsts if axis in answered]
+    output_lengths = {s.shape[0] for s in graph.outputs if s.shape}
+    shared = firsts if len(set(firsts)) == 1 else [axis for axis in firsts if axis in output_lengths]
     return shared[0] if shared else 1
 
 
 def with_suffix(row: PlannedRow, suffix: str) -> PlannedRow:
-    """The same row under another id, for a comparison of an engine with itself or of two models."""
+    """The same configuration under another id, for comparing an engine with itself or two models."""
     return replace(row, id=f"{row.id}-{suffix}")

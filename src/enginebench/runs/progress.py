@@ -7,19 +7,19 @@ from enginebench.core.records import Result
 
 
 class Reporter(Protocol):
-    """Where progress goes: a live display on a terminal, plain lines elsewhere."""
+    """Receive progress: shown live on a terminal, as plain lines elsewhere."""
 
     def begin(self, total: int) -> None: ...
     def say(self, text: str) -> None: ...
     def step(self, text: str) -> None: ...
     def advance(self) -> None: ...
     def show(self, results: Sequence[Result]) -> None:
-        """Show the configurations as they stand; called between trials alone."""
+        """Show the results so far; called between trials only."""
 
 
-def report_steps(reporter: Reporter, what: str) -> Callable[[str], None]:
-    """Shows each text as a step of what it is about."""
-    return lambda text: reporter.step(f"{what}: {text}")
+def report_steps(reporter: Reporter, subject: str) -> Callable[[str], None]:
+    """Make a function that reports each text as a step of `subject`."""
+    return lambda text: reporter.step(f"{subject}: {text}")
 
 
 class Silent:

@@ -1,4 +1,4 @@
-"""Makes documents and files from a stored run."""
+"""Make documents and reports from a stored run."""
 
 import itertools
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ FOOTER = (
 )
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
-# What differs by less than this part of the difference in p99 is no reason for it.
+# A stage whose difference is below this fraction of the difference in p99 does not explain it.
 TELLING = 0.1
-# What the folder of a bundle is called, unless something there is called so.
+# Name of a bundle's folder, with a number if it is taken.
 SHIP = "ship"
 # These need the extra `report`; without it the others are written, and a note says how to install it.
 DRAWN = ("html", "png")
@@ -50,34 +50,34 @@ DRAWN = ("html", "png")
 class Written(Struct, frozen=True, kw_only=True):
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
-    deployment: Deployment | None = None  # of a run whose record was given
+    deployment: Deployment | None = None  # None without the record of the run
 
 
 def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument:
-    """The document of a run from its stored rows.
+    """Describe a stored run by its results.
 
-    The final of a search recommends what the search says to take, and has its rows against that one: the search has
-    proof that nothing in the final is faster, or none that something is.
+    In the final of a search the winner of the search is recommended, and the others are compared with it: the search
+    has shown that nothing in the final is faster, or has no evidence that something is.
     """
     request, searched = record.request, record.verb == "tune"
     results = sorted(results, key=lambda result: result.id != record.winner) if searched else results
-    known = {result.id for result in results}
+    stored_ids = {result.id for result in results}
     machine = record.machine  # a configuration may have seen a GPU that nothing else named
-    seen = next((r.machine.gpus for r in results if r.machine and r.machine.gpus), ())
+    gpus = next((r.machine.gpus for r in results if r.machine and r.machine.gpus), ())
     document = describe_run(
         model=" against ".join(dict.fromkeys(r.model for r in results[::-1])) or Path(request.model).name,
-        machine=machine and replace(machine, gpus=machine.gpus or seen),
+        machine=machine and replace(machine, gpus=machine.gpus or gpus),
         spec=msgspec.to_builtins(request),
         results=results,
         rules=Rules(
-            baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
+            baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first result
             max_metric_drop=request.max_metric_drop,
             p99_limit_ms=request.p99_limit_ms,
             limits=request.limits,
             requested=request.list_requested(),
         ),
     )
-    missing = tuple(row for row in record.rows if row not in known)
+    missing = tuple(row for row in record.rows if row not in stored_ids)
     document = replace(
         document, missing=missing, took_s=record.took_s, notes=record.notes, p99_reasons=explain_p99(document, results)
     )
@@ -85,39 +85,41 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
 
 
 def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, str]:
-    """Of each headline whose p99 another configuration beats: the stage and the layer in which they differ most."""
-    rows, known = {row.id: row for row in document.rows}, {result.id: result for result in results}
+    """For each headline whose p99 another configuration beats: the stage and the layer that differ most."""
+    rows, results_by_id = {row.id: row for row in document.rows}, {result.id: result for result in results}
     groups = {row.id: group for group in group_rows(document.rows) for row in group}
-    join, found = find("offers", "join_layers"), {}
+    join, reasons = find("offers", "join_layers"), {}
 
     def time_stages(row: Row) -> dict[str, float]:
-        """Medians of what was timed apart, in ms."""
+        """Medians of the stages that were timed separately, in ms."""
         apart = {"GPU time": row.p50_device_ms, "enqueue time": row.enqueue_ms}
-        stages = {point["stage"]: point["ms"] for point in list_run_stages([known[row.id]], {row.id: ""})}
+        stages = {point["stage"]: point["ms"] for point in list_run_stages([results_by_id[row.id]], {row.id: ""})}
         return stages | {name: time.value for name, time in apart.items() if time}
 
     for row in (rows[headline.id] for headline in document.headlines):
         if best := find_best_p99(row, groups[row.id]):
-            theirs, own = time_stages(best), time_stages(row)
+            best_ms, own_ms = time_stages(best), time_stages(row)
             gap = row.p99_ms.value - best.p99_ms.value if row.p99_ms and best.p99_ms else 0.0
-            stages = sorted(theirs.keys() & own, key=lambda name: (-abs(theirs[name] - own[name]), name))
-            parts = [(name, theirs[name], own[name]) for name in stages[:1]]
-            joined = join(known[best.id].layers, known[row.id].layers) if join else ()
-            both = [(one.candidate.layers[0], one.base, one.candidate) for one in joined if one.base and one.candidate]
+            stages = sorted(best_ms.keys() & own_ms, key=lambda name: (-abs(best_ms[name] - own_ms[name]), name))
+            parts = [(name, best_ms[name], own_ms[name]) for name in stages[:1]]
+            joined = join(results_by_id[best.id].layers, results_by_id[row.id].layers) if join else ()
+            both = [
+                (pair.candidate.layers[0], pair.base, pair.candidate) for pair in joined if pair.base and pair.candidate
+            ]
             parts += [(f"layer {name}", a.average_ms, b.average_ms) for name, a, b in both[:1]]
-            telling = [part for part in parts if abs(part[1] - part[2]) >= TELLING * gap]
-            found[row.id] = ", ".join(f"{name} {format_versus(a, b)}" for name, a, b in telling)
-    return found
+            decisive = [part for part in parts if abs(part[1] - part[2]) >= TELLING * gap]
+            reasons[row.id] = ", ".join(f"{name} {format_versus(a, b)}" for name, a, b in decisive)
+    return reasons
 
 
 def _recommend(document: RunDocument, winner: Sequence[Result]) -> RunDocument:
-    """The document with the row that a search says to take as the recommended one, its headline without a ratio."""
+    """The document with the winner of a search as the recommended configuration, its headline without a ratio."""
     row = next((row for row in document.rows if row.id in {result.id for result in winner}), None)
-    found = rank_results(winner).headlines
-    if row is None or not found:  # also one that failed
+    headlines = rank_results(winner).headlines
+    if row is None or not headlines:  # also one that failed
         return replace(document, recommended=None, recommended_by="search", headlines=(), headline=None)
     outputs = {"outputs": row.outputs, "outputs_reason": row.outputs_reason}
-    searched = tuple(replace(h, state="searched", **outputs) for h in found)
+    searched = tuple(replace(h, state="searched", **outputs) for h in headlines)
     speedup = row.speedup.value if row.speedup else None
     ref = Ref(id=row.id, engine=row.engine, precision=row.precision, batch=row.batch, speedup=speedup)
     return replace(document, recommended=ref, recommended_by="search", headlines=searched, headline=searched[0])
@@ -131,7 +133,7 @@ def write_reports(
     record: RunRecord | None = None,
     results: Sequence[Result] = (),
 ) -> Written:
-    """Writes the reports of a run into its folder; notes say what is missing without the extra `report`."""
+    """Write the reports of a run into its folder; notes list what is missing without the extra `report`."""
     formats = check_formats(formats)
     stages = []
     for path in sorted(root.glob("stages*.json")):  # of `stages --out` in a run's folder
@@ -171,13 +173,13 @@ def write_reports(
 
 
 def read_whole(root: Path, result: Result) -> Result:
-    """The row with its samples: read again, if it was condensed."""
+    """The result with its samples: read again if it was condensed."""
     whole = RunFolder(root).read_result(result.id) if isinstance(result, CondensedResult) else None
     return whole or result
 
 
 def plan_deployment(root: Path, record: RunRecord, results: Sequence[Result]) -> Deployment | None:
-    """What can be delivered of a run, as `deliver` says; None where that feature is not there.
+    """Plan which configurations of a run `deliver` accepts; None if that feature is not installed.
 
     Folders are named as seen from the working folder of this process, which is where its commands will be typed.
     """
@@ -194,13 +196,13 @@ def check_formats(names: Sequence[str]) -> list[str]:
     formats = [name.strip() for name in names if name.strip()]
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
-        raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
+        problem = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
+        raise UsageError(f"{problem}; known: {', '.join(FORMATS)}")
     return formats
 
 
 def write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
-    """The PNG files of those charts that have a picture."""
+    """Write a PNG file for each chart that has a picture, and list their paths."""
     drawn = {root / f"{chart.name}.png": chart.spec for chart in charts if chart.picture}
     for path, spec in drawn.items():
         write_atomic(path, render_png(spec))

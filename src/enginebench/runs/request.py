@@ -1,4 +1,4 @@
-"""What a user asks for, on the command line or in a program, to the records that verbs take: defaults and checks."""
+"""From the options of a user, on the command line or in a program, to the records of verbs: defaults and checks."""
 
 import math
 import re
@@ -28,16 +28,16 @@ from enginebench.runs.folder import OUTSIDE, RunRequest, allow_request, check_na
 from enginebench.runs.plan import check_places
 from enginebench.runs.trust import allow_code
 
-# What the precisions are that `run` and `tune` leave out on a GPU unless they are asked for.
+# The note about the precisions that `run` and `tune` leave out on a GPU unless they are named.
 LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
-# The percentiles of a row that nobody asked others of.
+# The percentiles where none are named.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
 
 
 class SharedSettings(Struct, frozen=True, kw_only=True):
-    """What the verbs that run engines have in common. Shapes are texts, or read already."""
+    """The options that verbs with engines have in common. Shapes are texts, or mappings."""
 
     device: str = "cpu"
     threads: int | None = None
@@ -54,7 +54,7 @@ class SharedSettings(Struct, frozen=True, kw_only=True):
         return self.threads or default_threads()
 
     def read_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """{input name: shape}; None if nothing was given."""
+        """{input name: shape}; None if there is none."""
         buckets = self.read_buckets()
         if len(buckets) > 1:
             raise UsageError("--input-shape gives several shapes of one input; only run measures each")
@@ -65,8 +65,8 @@ class SharedSettings(Struct, frozen=True, kw_only=True):
             return parse_buckets(self.input_shape)
         for name, shape in self.input_shape.items():
             if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
-                what = f"{tuple(shape)!r} is not a shape; expected positive whole numbers"
-                raise UsageError(f"--input-shape {name}: {what}")
+                fault = f"{tuple(shape)!r} is not a shape; expected positive whole numbers"
+                raise UsageError(f"--input-shape {name}: {fault}")
         return ({name: tuple(shape) for name, shape in self.input_shape.items()},) if self.input_shape else ()
 
     def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
@@ -96,7 +96,7 @@ class SharedSettings(Struct, frozen=True, kw_only=True):
         input_size: int | None,
         dry: bool = False,
     ) -> RunRequest:
-        """The request for rows of `model`: one engine, precision and batch (None: not given) make one row."""
+        """Make the request of `model`: one configuration for each engine, precision and batch (None: not named)."""
         if measure.scope == "pipelined" and measure.cache == "cold":
             raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
         engines = tuple(engines)
@@ -107,7 +107,7 @@ class SharedSettings(Struct, frozen=True, kw_only=True):
             check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
         buckets = self.read_buckets()
         chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
-        found = RunRequest(
+        request = RunRequest(
             model=model,
             engines=engines,
             precisions=tuple(precisions),
@@ -124,14 +124,14 @@ class SharedSettings(Struct, frozen=True, kw_only=True):
             inputs=self.inputs,
             operator_libraries=self.ort_extension,
         )
-        if not dry:  # nothing runs here: files need not be there, and nothing that is named is allowed
-            allow_request(found)
-            check_named_files(found)
-            check_places(found)
-        return found
+        if not dry:  # if dry, nothing runs: files need not exist, and named code is not allowed
+            allow_request(request)
+            check_named_files(request)
+            check_places(request)
+        return request
 
     def name_engine(self, engine: str | None) -> str:
-        """The engine asked for, else ONNX Runtime's for the device: it runs anything that has a graph."""
+        """The named engine, else ONNX Runtime's for the device, which runs any model that has a graph."""
         return engine or choose_graph_engine(find_kind(self.device))
 
     def make_row_request(
@@ -171,17 +171,17 @@ class TimingSettings(Struct, frozen=True, kw_only=True):
         builds: int | None = None,
         margin: float | None = MARGIN,
     ) -> MeasureSpec:
-        """The MeasureSpec of the options; `quick` is one process of at most one second.
+        """Make the MeasureSpec of the options; `quick` is one process of at most one second.
 
-        Where nobody says how many processes, ten at most: fewer once no verdict at `margin` can change, if it is given.
-        With several builds each has as many processes, two at least: without, nobody could tell the builds apart.
+        Without --processes ten at most: fewer once no verdict at `margin`, if there is one, can change. With several
+        builds each has the same number of processes, two at least, since one shows no difference between builds.
         """
         if quick and builds:
             raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
         calls = re.fullmatch(r"(\d{1,9})(ms)?", str(self.warmup))
         if calls is None and self.warmup is not None:
-            what = "expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
-            raise UsageError(f"--warmup {self.warmup}: {what}")
+            expected = "expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
+            raise UsageError(f"--warmup {self.warmup}: {expected}")
         count = builds or 1
         most = self.processes or MOST
         processes = count * max(2, -(-most // count)) if builds else most
@@ -206,10 +206,10 @@ def name_default_engines(device: str, scope: Scope = "compute") -> str:
 
 def parse_device(text: str) -> str:
     """`cpu` or `cuda:N` (`cuda` is `cuda:0`)."""
-    found = _DEVICE.fullmatch(text.strip().lower())
-    if found is None:
+    match = _DEVICE.fullmatch(text.strip().lower())
+    if match is None:
         raise UsageError(f"{text!r} is neither cpu nor cuda:N, for example cuda:0")
-    return "cpu" if found[0] == "cpu" else f"cuda:{int(found[1] or 0)}"
+    return "cpu" if match[0] == "cpu" else f"cuda:{int(match[1] or 0)}"
 
 
 def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
@@ -221,12 +221,12 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
     find("offers", "choose_trtexec")(path)
 
 
-def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    for key in own.keys() & given.keys():
-        if own[key] != given[key]:
-            contradiction = f"{engine}:{key}={own[key]} contradicts {key}={given[key]}"
+def merge_options(engine: str, own: dict[str, str], added: dict[str, str]) -> dict[str, str]:
+    for key in own.keys() & added.keys():
+        if own[key] != added[key]:
+            contradiction = f"{engine}:{key}={own[key]} contradicts {key}={added[key]}"
             raise UsageError(f"{contradiction}, which another option sets; keep one")
-    return {**own, **given}
+    return {**own, **added}
 
 
 def join_argv(extra: Sequence[str]) -> str:
@@ -238,17 +238,17 @@ def join_argv(extra: Sequence[str]) -> str:
 
 
 def name_settings(cuda_graph: bool | None, profile_index: int | None, extra: Sequence[str]) -> dict[str, str]:
-    """The options of an engine that have a name of their own in `bench`."""
-    given = {
+    """Make an engine's options from those that have flags of their own in `bench`."""
+    settings = {
         "graph": None if cuda_graph is None else str(int(cuda_graph)),
         "profile_index": None if profile_index is None else str(profile_index),
         "run_extra": join_argv(extra) or None,
     }
-    return {key: value for key, value in given.items() if value is not None}
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def pass_on(engines: Iterable[tuple[str, dict[str, str]]], extra: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """The engines, of which trtexec takes the arguments of --extra; refused where none of them is trtexec."""
+    """Add the arguments of --extra to the engine trtexec; raises UsageError if no engine is trtexec."""
     listed, added = list(engines), name_settings(None, None, extra)
     if added and all(name != "trtexec" for name, _ in listed):
         raise UsageError(
@@ -259,7 +259,7 @@ def pass_on(engines: Iterable[tuple[str, dict[str, str]]], extra: Sequence[str])
 
 
 def choose_drop(of_metric: float | None, top1_points: float | None, metrics: Sequence[str] = ()) -> float | None:
-    """What a row may lose of the metric that decides: given in its own unit, or as points of top-1 accuracy."""
+    """The largest allowed drop of the deciding metric: in its own unit, or from points of top-1 accuracy."""
     if top1_points is None:
         return of_metric
     if of_metric is not None:
@@ -280,11 +280,11 @@ def parse_axes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """A {name: shape} for each shape of `ids:1x16,1x128`: a shape without a name is one more of the input before it.
+    """Parse a {name: shape} for each shape of `ids:1x16,1x128`; a shape without a name belongs to the input before it.
 
-    Several inputs have as many shapes each, or one that goes with all of them.
+    Several inputs have the same number of shapes each, or one that goes with all of them.
     """
-    found: dict[str, list[tuple[int, ...]]] = {}
+    shapes_by_input: dict[str, list[tuple[int, ...]]] = {}
     name = ""
     for text in (piece.strip() for t in texts for piece in join_axes(t).split(",")):
         before, colon, dims = text.rpartition(":")
@@ -295,17 +295,17 @@ def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...
             shape = ()
         if not name or not shape or min(shape) < 1:
             raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
-        found.setdefault(name, []).append(shape)
-    counts = {len(shapes) for shapes in found.values()} - {1}
+        shapes_by_input.setdefault(name, []).append(shape)
+    counts = {len(shapes) for shapes in shapes_by_input.values()} - {1}
     if len(counts) > 1:
-        told = ", ".join(f"{name} has {len(shapes)}" for name, shapes in found.items())
-        raise UsageError(f"--input-shape: {told} shapes; give each input as many, or one for all")
-    count = max(counts, default=1) if found else 0
-    return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
+        lengths = ", ".join(f"{name} has {len(shapes)}" for name, shapes in shapes_by_input.items())
+        raise UsageError(f"--input-shape: {lengths} shapes; give each input as many, or one for all")
+    count = max(counts, default=1) if shapes_by_input else 0
+    return tuple({name: shapes[i % len(shapes)] for name, shapes in shapes_by_input.items()} for i in range(count))
 
 
 def read_normalize(dtype: str | None, text: str | None) -> Normalize | None:
-    """What --input-dtype and --normalize ask for."""
+    """Parse --input-dtype and --normalize."""
     if dtype is None and text is not None:
         raise UsageError("--normalize is for --input-dtype uint8; give both or neither")
     name, _, numbers = (text or "").rpartition(":")
@@ -321,13 +321,13 @@ def read_normalize(dtype: str | None, text: str | None) -> Normalize | None:
     return None if dtype is None else Normalize(mean=tuple(mean), std=tuple(std), input=name)
 
 
-def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:
-    """The batches of --batch, else the first axis that all shapes of --input-shape share, else 1."""
+def choose_batches(requested: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:
+    """Choose the batches: those of --batch, else the first axis that all shapes of --input-shape share, else 1."""
     firsts = {shape[0] for shape in (shapes or {}).values()}
     first = firsts.pop() if len(firsts) == 1 else None
-    if given is None:
+    if requested is None:
         return (first or 1,)
-    if first is not None and first not in (1, *given):
-        asked = ", ".join(map(str, given))
-        raise UsageError(f"the first axis of --input-shape is {first}, but --batch is {asked}; make them equal")
-    return given
+    if first is not None and first not in (1, *requested):
+        listed = ", ".join(map(str, requested))
+        raise UsageError(f"the first axis of --input-shape is {first}, but --batch is {listed}; make them equal")
+    return requested

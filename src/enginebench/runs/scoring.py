@@ -1,4 +1,4 @@
-"""From the answers that were kept of a row to its scores, and to its differences from the reference's."""
+"""The scores of a configuration from its stored outputs, and their differences from the reference's."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +16,12 @@ from enginebench.stats.metrics.metric import Facts, Metric, Targets
 from enginebench.stats.metrics.scores import score_counts
 from enginebench.stats.metrics.tasks import BUILTIN, TASK_METRICS
 
-# A user's metric is asked hundreds of times, and may take seconds each time.
+# A user's metric is called hundreds of times, and may take seconds each time.
 SCORE_TIMEOUT_S = 6 * 3600.0
 
 
 def choose_metrics(named: Sequence[str], task: Task | None) -> tuple[str, ...]:
-    """The metrics that were asked for, else those of the task, else of a classifier."""
+    """Choose the metrics: the named ones, else those of the task, else those of a classifier."""
     for name in named:
         module, _, attribute = name.partition(":")
         if name not in BUILTIN and not (module and attribute):
@@ -30,39 +30,45 @@ def choose_metrics(named: Sequence[str], task: Task | None) -> tuple[str, ...]:
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """Labelled samples, and what is known of the metrics that judge the outputs for them."""
+    """Labelled samples, and the facts of the metrics that score the outputs for them."""
 
     labelled: Labelled
     metrics: tuple[Facts, ...]
-    asked: bool = True  # by the user; else a model that they do not fit goes without
+    asked: bool = True  # by the user; else a model that they do not fit has no score
 
 
 def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
-    """What is known of the metrics; asked in a child, since one may be the user's code."""
+    """Read the facts of the metrics, in a child, since one may be the user's code."""
     if labelled.targets is None and set(labelled.metrics) <= {"top1", "top5"}:
         return tuple(BUILTIN[name](Targets(values=[])).facts for name in labelled.metrics)
     job = MetricsJob(metrics=labelled.metrics, targets=labelled.targets)
     return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))
 
 
-def score_file(metrics: Sequence[Facts], answers: Path, reference: Path | None) -> tuple[Score, ...]:
-    kept = load_arrays(answers)
-    before = load_arrays(reference) if reference is not None else None
-    return tuple(filter(None, (_score(facts, kept, before, answers, reference) for facts in metrics)))
+def score_file(metrics: Sequence[Facts], labelled: Path, reference: Path | None) -> tuple[Score, ...]:
+    arrays = load_arrays(labelled)
+    reference_arrays = load_arrays(reference) if reference is not None else None
+    return tuple(filter(None, (_score(facts, arrays, reference_arrays, labelled, reference) for facts in metrics)))
 
 
 def _score(
-    facts: Facts, kept: Mapping[str, Any], before: Mapping[str, Any] | None, answers: Path, reference: Path | None
+    facts: Facts,
+    arrays: Mapping[str, Any],
+    reference_arrays: Mapping[str, Any] | None,
+    labelled: Path,
+    reference: Path | None,
 ) -> Score | None:
-    for side in (kept, before or {}):
+    for side in (arrays, reference_arrays or {}):
         if FAILURE + facts.name in side:
             raise UsageError(str(side[FAILURE + facts.name]))
-    counts = kept.get(COUNTS + facts.name)
+    counts = arrays.get(COUNTS + facts.name)
     if counts is not None:
         metric = Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
         if facts.name in BUILTIN:  # else it is a user's function: counts are its values, of which the score is the mean
             metric = BUILTIN[facts.name](Targets(values=[]))
-        others, common = (None, None) if before is None else (before[COUNTS + facts.name], find_common(kept, before))
+        others = common = None
+        if reference_arrays is not None:
+            others, common = reference_arrays[COUNTS + facts.name], find_common(arrays, reference_arrays)
         if others is None or common is None:
             return score_counts(metric, counts, others)
         score = score_counts(metric, counts)
@@ -70,11 +76,11 @@ def _score(
             return score
         paired = score_counts(metric, counts[common[0]], others[common[1]])
         return replace(score, delta=paired.delta, mcnemar_p=paired.mcnemar_p)
-    if not any(name.startswith(OUTPUTS) for name in kept):
+    if not any(name.startswith(OUTPUTS) for name in arrays):
         return None
     job = ScoreJob(
         metric=facts.name,
-        labelled_path=str(answers.absolute()),
+        labelled_path=str(labelled.absolute()),
         reference_path=None if reference is None else str(reference.absolute()),
     )
     return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))

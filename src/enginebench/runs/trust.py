@@ -1,4 +1,4 @@
-"""What a stored file may name: data in its own folder. Code, and files elsewhere, only if this program names them too.
+"""Code, and files outside of its folder, that a stored file may name: only those that this program names, too.
 
 A program is one command line, or a process that uses the Python API.
 """
@@ -17,39 +17,39 @@ from enginebench.engines.registry import find_entry
 from enginebench.models.file_kind import FileKind, find_kind_of_file
 from enginebench.models.zoo import resolve_model
 
-# What allows the native code of every package of AOTInductor that a stored file, or MODEL, brings.
+# The name that allows the native code of every package of AOTInductor that a stored file, or MODEL, holds.
 NATIVE_CODE = "native-code"
-# Kinds of files that are code, whatever they are called, and why.
+# Kinds of files that are code, whatever their name -> why.
 CODE_FILES: dict[FileKind | None, str] = {
     "pt2": "an exported program, whose expressions Python evaluates",
     "torchscript": "a TorchScript archive, whose code PyTorch runs",
 }
-# What this program has named; a file also by its name alone, since a stored path may be that of another machine.
+# Names that this program allows -> paths; a file also by its name alone: a stored path may be another machine's.
 _named: dict[str, str] = {}
 
 
 def allow_code(*names: str | os.PathLike[str]) -> None:
-    """Allows stored files that are opened from now on to name this code.
+    """Allow stored files that are opened from now on to name this code.
 
     Args:
         names: `package.module:function`; a library, a .pt2 file or a TorchScript archive; an option of an engine, as
             `path=/opt/trtexec`; or `native-code`, the packages of AOTInductor.
     """
-    for given in names:
-        name, path = os.fspath(given), Path(given).expanduser()
+    for text in names:
+        name, path = os.fspath(text), Path(text).expanduser()
         _named[name] = name
         if path.is_file():
             _named[path.name] = str(path.absolute())
 
 
 def allow_model(model: str) -> None:
-    """Allows the MODEL that the user names, if it is code."""
+    """Allow the MODEL that the user names, if it is code."""
     if ":" in model or find_code_file(Path(model)) is not None:
         allow_code(model)
 
 
 def find_code_file(path: Path) -> FileKind | None:
-    """The kind of a file that is code, by its content; one that has the name of such code is taken as that."""
+    """Find the kind of a file that is code, by its content, or by the suffix .pt2; None for other files."""
     kind = find_kind_of_file(path)
     if kind not in CODE_FILES and path.suffix.lower() == ".pt2":
         return "pt2"
@@ -57,28 +57,28 @@ def find_code_file(path: Path) -> FileKind | None:
 
 
 def allow_engines(engines: Iterable[tuple[str, Mapping[str, str]]]) -> None:
-    """Allows what the options of these engines name; they are the user's own."""
+    """Allow the files that the options of these engines name; they come from the user."""
     allow_code(*(text for name, options in engines for text in _list_outside(name, options)))
 
 
 def find_allowed(name: str) -> str | None:
-    """What this program calls the code, or the library, that a stored file calls so; None if it does not name it."""
+    """Find what this program names code, or a library, of a stored file; None if it does not name it."""
     return _named.get(name) or _named.get(Path(name).name)
 
 
-def require_named(name: str, found: str | None, what: str, where: Path | str, option: str = "--allow-code ") -> str:
-    """`found`, what this program calls something that a stored file names."""
-    if found is None:
+def require_named(name: str, allowed: str | None, role: str, where: Path | str, option: str = "--allow-code ") -> str:
+    """Return `allowed`, this program's own name of what a stored file names; raises UsageError if it is None."""
+    if allowed is None:
         raise UsageError(
-            f"{where} names {name!r}, {what}. A stored file runs no code and opens nothing outside of its folder that "
+            f"{where} names {name!r}, {role}. A stored file runs no code and opens nothing outside of its folder that "
             f"the command does not name. If you trust it, add {option}{quote_word(name)} (in a program: "
             "enginebench.allow_code)"
         )
-    return found
+    return allowed
 
 
 def trust_engine(name: str, options: Mapping[str, str], where: Path | str, option: str = "--allow-code ") -> None:
-    """Checks that a stored engine names no program, library or file that this program does not; raises UsageError."""
+    """Check that a stored engine names no program, library or file that this program does not; raises UsageError."""
     for text in _list_outside(name, options):
         require_named(text, _named.get(text), f"an option of {name}", where, option)
 
@@ -94,7 +94,7 @@ def holds_refused(artifact: Artifact) -> bool:
 
 
 def find_opened(result: Result) -> int | None:
-    """The place among its artifacts of the one that a stored configuration starts from again; None if none is kept."""
+    """Find the index of the artifact from which a stored configuration can start again; None if none is kept."""
     entry = find_entry(result.engine.backend)
     kinds = (*entry.accepts, *entry.reopens)
     places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
@@ -103,7 +103,7 @@ def find_opened(result: Result) -> int | None:
 
 
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
-    """An artifact that may be opened: its libraries are those that this program names, its native code is allowed."""
+    """The artifact, checked for opening: this program names its libraries and allows its native code."""
     if holds_refused(artifact):
         raise UsageError(
             f"{where} holds a package of AOTInductor ({Path(artifact.path).name}), native code that would run as you. "
@@ -111,30 +111,30 @@ def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
             "or name the model that it was built from"
         )
     if code := _find_code(artifact):
-        name, what = code
+        name, role = code
         program = _find_program(artifact) is not None
-        named = require_named(name, find_allowed(name) if program else _named.get(name), what, where)
+        named = require_named(name, find_allowed(name) if program else _named.get(name), role, where)
         if program and artifact.recipe is None and not Path(named).is_file():
             missing = f"{named} is no file here: give its path, --allow-code"
-            raise UsageError(f"{where} names {name!r}, {what}, and {missing}")
+            raise UsageError(f"{where} names {name!r}, {role}, and {missing}")
         own = artifact.recipe is None or Path(named).is_file()
         if program and own and hash_file(Path(named)) != artifact.sha256:
             raise ArtifactError(f"{where}: its {Path(artifact.path).name} is not that of {named}, so it is not opened")
-    what = "a library of custom operators"
+    role = "a library of custom operators"
     option = "--ort-extension " if "--ort-extension" in OPTIONS.get(VERB.get(), ()) else "--allow-code "
-    libraries = (require_named(name, find_allowed(name), what, where, option) for name in artifact.operator_libraries)
+    libraries = (require_named(name, find_allowed(name), role, where, option) for name in artifact.operator_libraries)
     return replace(artifact, operator_libraries=tuple(libraries))
 
 
 def _find_program(artifact: Artifact) -> FileKind | None:
-    """The kind of an artifact that is code in a file, by its content or by that of the MODEL that it is a copy of."""
+    """Find the kind of an artifact that is code in a file, by its content or by that of its MODEL."""
     if artifact.kind != "torch":
         return None
     return find_code_file(Path(artifact.path)) or find_code_file(Path(artifact.model))
 
 
 def _find_code(artifact: Artifact) -> tuple[str, str] | None:
-    """(name, what it is) of the code that opening an artifact runs; None where there is none."""
+    """Find (name, description) of the code that opening an artifact runs; None if it runs none."""
     if kind := _find_program(artifact):
         name = artifact.model if artifact.recipe is None else Path(artifact.path).name  # one that a run made of MODEL
         return name, CODE_FILES[kind]
@@ -144,7 +144,7 @@ def _find_code(artifact: Artifact) -> tuple[str, str] | None:
 
 
 def list_needed(artifact: Artifact, engine: EngineSpec) -> list[Choice]:
-    """The options with which a command allows all code that a stored configuration names; [] if it names none."""
+    """List the options that allow all code that a stored configuration names."""
     needed: list[Choice] = [("--allow-native-code", None)] if artifact.kind == "aoti" else []
     code = _find_code(artifact)
     names = [*([code[0]] if code else []), *artifact.operator_libraries]

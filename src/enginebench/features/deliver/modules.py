@@ -83,8 +83,8 @@ def find_source(ref: ModelRef) -> FoundModule:
     """The one file that makes a factory's module, and the packages that it imports."""
     name, _, attribute = ref.name.partition(":")
     import_from_working_folder()  # as `run` found it
-    found = find_spec(name)
-    source = Path(found.origin) if found is not None and found.origin and found.has_location else None
+    spec = find_spec(name)
+    source = Path(spec.origin) if spec is not None and spec.origin and spec.has_location else None
     if source is None or source.suffix != ".py":
         raise ArtifactError(f"{ref.text}: the source of {name} is not found here. Deliver where it can be imported")
     imported = set()  # the first part of every module that it imports; "" for one relative to its package

@@ -194,7 +194,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         )
     fits = find_rows(wanted, results)
     if len(fits) > 1:
-        named = ", ".join(short[one] for one in fits)
+        named = ", ".join(short[row_id] for row_id in fits)
         raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
         if not short:
@@ -222,12 +222,12 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     runtime = writing.find_versions(contents.runtime, versions)
     if not runtime:
         raise ArtifactError(f"{result.id} has no record of which {contents.runtime[0]} was measured; run it again")
-    found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
-    requirements = runtime | writing.find_versions(contents.others, versions) | (found.packages if found else {})
-    artifact = (writing.write_weights if found else writing.copy_model)(stage, stored.chain[-1])
+    module = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
+    requirements = runtime | writing.find_versions(contents.others, versions) | (module.packages if module else {})
+    artifact = (writing.write_weights if module else writing.copy_model)(stage, stored.chain[-1])
     writing.copy_engine(stage, contents)
-    if found and found.source and found.module.file:
-        write_atomic(stage / found.module.file, found.source.read_bytes())
+    if module and module.source and module.module.file:
+        write_atomic(stage / module.module.file, module.source.read_bytes())
     if (preprocess := preprocess_for(result.model, request.input_size, artifact.inputs)) is not None:
         write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
         writing.copy_sources(stage, writing.PICTURES)
@@ -236,21 +236,21 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
             write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
         requirements |= {"pillow": versions.get("pillow", "")}
     write_atomic(stage / "requirements.txt", writing.format_requirements(requirements).encode())
-    write_row_check(stage, folder, stored, given=request.inputs is not None)
+    write_row_check(stage, folder, stored, from_user=request.inputs is not None)
     bundle = describe_bundle(stored, row, artifact, runtime, requirements)
-    bundle = replace(bundle, module=found.module if found else None)
+    bundle = replace(bundle, module=module.module if module else None)
     write_atomic(stage / "README.md", format_readme(bundle).encode())
     return writing.seal(stage, bundle)
 
 
-def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
+def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, from_user: bool) -> None:
     """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs."""
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
     outputs, calls = load_outputs(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)
     if samples is not None:
         feeds, outputs = join_given(read_samples(samples), outputs, specs, spec.batch)
-    elif given:
+    elif from_user:
         raise ArtifactError(
             f"{folder.artifacts / SAMPLES} is gone: the inputs of the run, without which the bundle's outputs "
             "cannot be checked. Run it again"

@@ -118,12 +118,12 @@ def find_instructions(precision: Precision | None, machine: Machine | None, engi
 
 def find_versions(names: tuple[str, ...], versions: Mapping[str, str]) -> dict[str, str]:
     """The measured version of each package; of one that was installed under another name, that one's."""
-    found = {}
+    measured = {}
     for name in names:
         twins = [other for other in (name, *TWINS.get(name, ())) if other in versions]
         if twins:
-            found[twins[0]] = versions[twins[0]]
-    return found
+            measured[twins[0]] = versions[twins[0]]
+    return measured
 
 
 # Distributions that bring the same modules.
@@ -185,14 +185,14 @@ def copy_programs(stage: Path, *names: str) -> None:
 
 def list_sources(*roots: str) -> list[str]:
     """These files of the package, and all of ours that they import."""
-    found = list(roots)
-    for source in found:  # which grows meanwhile
+    sources = list(roots)
+    for source in sources:  # which grows meanwhile
         for node in ast.walk(ast.parse((PACKAGE / source).read_bytes())):
             if isinstance(node, ast.ImportFrom) and node.level:
                 folder = Path(source).parents[node.level - 1]
                 names = [node.module.replace(".", "/")] if node.module else [alias.name for alias in node.names]
-                found += [path for name in names if (path := (folder / f"{name}.py").as_posix()) not in found]
-    return found
+                sources += [path for name in names if (path := (folder / f"{name}.py").as_posix()) not in sources]
+    return sources
 
 
 def copy_sources(stage: Path, *roots: str) -> None:

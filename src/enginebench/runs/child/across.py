@@ -68,17 +68,17 @@ def _list_causes(error: BaseException) -> Iterator[BaseException]:
         error = cause
 
 
-def rebuild_error(answer: ErrorResponse, stderr_tail: str) -> EngineBenchError:
+def rebuild_error(response: ErrorResponse, stderr_tail: str) -> EngineBenchError:
     """The error that `describe_error` was given, with the child's last words if it brings none."""
-    kind: type[EngineBenchError] = getattr(errors, answer.kind)
+    kind: type[EngineBenchError] = getattr(errors, response.kind)
     error = kind.__new__(kind)
-    error.args = (answer.message,)
-    vars(error).update(answer.attributes)
-    if error.exit_code != answer.exit_code:
-        error.exit_code = answer.exit_code
+    error.args = (response.message,)
+    vars(error).update(response.attributes)
+    if error.exit_code != response.exit_code:
+        error.exit_code = response.exit_code
     if stderr_tail and not error.stderr_tail:
         error.stderr_tail = stderr_tail
     last: BaseException = error
-    for text in answer.causes:
+    for text in response.causes:
         last.__cause__ = last = CauseInChild(text)
     return error

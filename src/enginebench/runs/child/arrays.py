@@ -70,9 +70,9 @@ def count_values(arrays: Mapping[str, Array]) -> int:
     return sum(array.size for array in arrays.values())
 
 
-def save_outputs(path: Path, answers: Mapping[str, Array], calls: int) -> None:
+def save_outputs(path: Path, outputs: Mapping[str, Array], calls: int) -> None:
     """Stores the answers of so many calls, joined along the first axis."""
-    save_arrays(path, {**answers, CALLS: np.array(calls)})
+    save_arrays(path, {**outputs, CALLS: np.array(calls)})
 
 
 def load_outputs(path: Path) -> tuple[dict[str, Array], int | None]:
@@ -84,13 +84,13 @@ def load_outputs(path: Path) -> tuple[dict[str, Array], int | None]:
 
 def reduce_outputs(path: Path) -> None:
     """Keeps the answers of the first few calls, if there are many values."""
-    answers, calls = load_outputs(path)
-    if not calls or any(len(array) % calls for array in answers.values()):
+    outputs, calls = load_outputs(path)
+    if not calls or any(len(array) % calls for array in outputs.values()):
         return
-    kept = limit_calls(calls, count_values(answers) // calls, KEPT_VALUES)
-    if kept < calls:
-        cut = {name: array[: len(array) // calls * kept] for name, array in answers.items()}
-        save_outputs(path, cut, kept)
+    kept_calls = limit_calls(calls, count_values(outputs) // calls, KEPT_VALUES)
+    if kept_calls < calls:
+        cut = {name: array[: len(array) // calls * kept_calls] for name, array in outputs.items()}
+        save_outputs(path, cut, kept_calls)
 
 
 def holds_arrays(path: Path) -> bool:
@@ -110,8 +110,8 @@ def find_common(
     if here is None and there is None:
         return None
     if here is None or there is None:
-        known = np.asarray(there if here is None else here, np.int64)
-        every = np.arange(len(known))
-        return (known, every) if here is None else (every, known)
+        listed = np.asarray(there if here is None else here, np.int64)
+        every = np.arange(len(listed))
+        return (listed, every) if here is None else (every, listed)
     _, first, second = np.intersect1d(here, there, return_indices=True)
     return first.astype(np.int64), second.astype(np.int64)

@@ -51,19 +51,19 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
     def call(self, outputs: Outputs, targets: Targets) -> float | Floats:
         """What the function says of these samples: one number, or one for each."""
-        given = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
+        arrays = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
         n = count_samples(outputs)
         try:
-            found = self.function(given, targets.values)
+            returned = self.function(arrays, targets.values)
         except Exception as error:  # user code: anything can come out of it
             raise UsageError(f"--metric {self.text} raised {explain(error)}") from error
-        if isinstance(found, str | bytes | Mapping) or found is None:
-            told = repr(found) if isinstance(found, str) else name_type(found)
-            raise UsageError(f"--metric {self.text} returned {told}; {EXPECTED}")
+        if isinstance(returned, str | bytes | Mapping) or returned is None:
+            shown = repr(returned) if isinstance(returned, str) else name_type(returned)
+            raise UsageError(f"--metric {self.text} returned {shown}; {EXPECTED}")
         try:
-            values = np.asarray(found, np.float64)
+            values = np.asarray(returned, np.float64)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UsageError(f"--metric {self.text} returned {name_type(found)} ({error}); {EXPECTED}") from error
+            raise UsageError(f"--metric {self.text} returned {name_type(returned)} ({error}); {EXPECTED}") from error
         if values.ndim == 0:
             return float(values)
         if values.shape != (n,):
@@ -73,8 +73,8 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
     def as_whole(self) -> Metric:
         def prepare(outputs: Outputs, targets: Targets) -> Ask:
             def ask(places: Picks) -> float:
-                found = self.call(pick_samples(outputs, places), targets.pick(places))
-                return found if isinstance(found, float) else float(found.mean())
+                values = self.call(pick_samples(outputs, places), targets.pick(places))
+                return values if isinstance(values, float) else float(values.mean())
 
             return ask
 
@@ -82,26 +82,26 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
     def as_counted(self) -> Metric:
         def count(outputs: Outputs, targets: Targets) -> Floats:
-            found = self.call(outputs, targets)
-            if isinstance(found, float):
+            values = self.call(outputs, targets)
+            if isinstance(values, float):
                 raise UsageError(f"--metric {self.text} returned a number for some samples, and one for each before")
-            if wrong := [i for i, value in enumerate(found) if not math.isfinite(value)]:
+            if wrong := [i for i, value in enumerate(values) if not math.isfinite(value)]:
                 raise UsageError(
-                    f"--metric {self.text} returned {found[wrong[0]]} for {len(wrong)} of {len(found)} samples; "
+                    f"--metric {self.text} returned {values[wrong[0]]} for {len(wrong)} of {len(values)} samples; "
                     "expected finite numbers"
                 )
-            return np.stack([found, np.ones_like(found)], axis=1)
+            return np.stack([values, np.ones_like(values)], axis=1)
 
         return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, count=count)
 
 
 def load_metric(text: str) -> UserMetric:
     """The function that `package.module:function` names, from the user's folder."""
-    found = import_named(text, UsageError, f"--metric {text}", "f(outputs, targets)")
-    higher = getattr(found, "higher_is_better", True)
+    function = import_named(text, UsageError, f"--metric {text}", "f(outputs, targets)")
+    higher = getattr(function, "higher_is_better", True)
     if not isinstance(higher, bool):
         raise UsageError(f"--metric {text}: higher_is_better is {higher!r}; expected True or False")
-    return UserMetric(text=text, function=found, higher_is_better=higher)
+    return UserMetric(text=text, function=function, higher_is_better=higher)
 
 
 TARGETS = "targets"
@@ -135,8 +135,8 @@ class Collector:
             if name not in self._failures and name not in self._dropped:
                 self._take(name, places, outputs, targets)
         if any(isinstance(metric, Metric) and metric.prepare for metric in self._metrics.values()):
-            kept = read_answers(outputs, self._task, targets)
-            self._rows |= {p: {name: values[i] for name, values in kept.items()} for i, p in enumerate(places)}
+            reduced = read_answers(outputs, self._task, targets)
+            self._rows |= {p: {name: values[i] for name, values in reduced.items()} for i, p in enumerate(places)}
 
     def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
         metric = self._metrics[name]
@@ -148,9 +148,9 @@ class Collector:
             metric = self._metrics[name] = metric.as_whole() if of_all else metric.as_counted()
         if metric.count is None:
             return
-        given = read_answers(outputs, self._task, targets) if name not in BUILTIN else outputs
+        passed = read_answers(outputs, self._task, targets) if name not in BUILTIN else outputs
         try:
-            counts = metric.count(given, targets)
+            counts = metric.count(passed, targets)
         except (UsageError, FeedError) as error:  # perhaps this engine's answers alone are too much for it
             self._failures[name] = str(error) if name not in BUILTIN else f"--metric {name}: {error}"
             self._counts.pop(name, None)
@@ -158,44 +158,44 @@ class Collector:
         if counts is None:
             self._dropped.add(name)
         else:
-            kept = self._counts.get(name, np.zeros((self._n, 0)))
-            kept, counts = widen_counts(kept, counts)
-            kept[list(places)] = counts
-            self._counts[name] = kept
+            table = self._counts.get(name, np.zeros((self._n, 0)))
+            table, counts = widen_counts(table, counts)
+            table[list(places)] = counts
+            self._counts[name] = table
 
     def collect(self) -> dict[str, Array]:
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
         places = np.array(sorted(self._answered), np.int64)
-        kept: dict[str, Array] = {COUNTS + name: table[places] for name, table in self._counts.items()}
-        kept |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
+        arrays: dict[str, Array] = {COUNTS + name: table[places] for name, table in self._counts.items()}
+        arrays |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
         whole = len(places) == self._n
-        kept |= {} if whole else {PLACES: places}
+        arrays |= {} if whole else {PLACES: places}
         for name in next(iter(self._rows.values())) if self._rows else ():
-            kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in places.tolist()])
-        return kept | _pack_targets(self._targets if whole else self._targets.pick(places)) if self._rows else kept
+            arrays |= _pack(OUTPUTS + name, [self._rows[place][name] for place in places.tolist()])
+        return arrays | _pack_targets(self._targets if whole else self._targets.pick(places)) if self._rows else arrays
 
 
-def _pack(name: str, rows: list[Any]) -> dict[str, Array]:
+def _pack(name: str, outputs: list[Any]) -> dict[str, Array]:
     """The samples' answers: one array, or one each where their shapes differ."""
-    if isinstance(rows[0], str):
-        return {name: np.array(rows)}
-    arrays = [np.asarray(row) for row in rows]
+    if isinstance(outputs[0], str):
+        return {name: np.array(outputs)}
+    arrays = [np.asarray(output) for output in outputs]
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
     return {f"{name}/{i:06}": array for i, array in enumerate(arrays)}
 
 
-def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
+def unpack_outputs(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of a file of collected answers, as `_pack` was given them."""
     outputs: dict[str, Any] = {}  # an array, or a list of them where their shapes differ
-    for key in sorted(kept):
+    for key in sorted(arrays):
         if key.startswith(OUTPUTS):
             name, _, place = key.removeprefix(OUTPUTS).rpartition("/")
             if name and place.isdecimal() and len(place) == 6:
-                outputs.setdefault(name, []).append(kept[key])
+                outputs.setdefault(name, []).append(arrays[key])
             else:
-                outputs[key.removeprefix(OUTPUTS)] = kept[key]
+                outputs[key.removeprefix(OUTPUTS)] = arrays[key]
     return outputs
 
 
@@ -218,16 +218,16 @@ def describe_metric(name: str) -> Facts:
 
 def score_outputs(job: ScoreJob) -> Score:
     """The score by a metric that looks at all samples together, and its difference to the reference."""
-    kept = load_arrays(Path(job.labelled_path))
-    targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
+    arrays = load_arrays(Path(job.labelled_path))
+    targets, outputs = _unpack_targets(arrays), unpack_outputs(arrays)
     metric = open_metric(job.metric, targets)
     metric = metric.as_whole() if isinstance(metric, UserMetric) else metric
     assert metric.prepare is not None  # others leave counts
     facts, own, n = describe_metric(job.metric), metric.prepare(outputs, targets), count_samples(outputs)
     if job.reference_path is None:
         return score_whole(facts, own, n)
-    before = load_arrays(Path(job.reference_path))
-    others, common = unpack_outputs(before), find_common(kept, before)
+    reference_arrays = load_arrays(Path(job.reference_path))
+    others, common = unpack_outputs(reference_arrays), find_common(arrays, reference_arrays)
     if common is None:
         return score_whole(facts, own, n, metric.prepare(others, targets))
     score, (here, there) = score_whole(facts, own, n), common
@@ -245,8 +245,8 @@ def _pack_targets(targets: Targets) -> dict[str, Array]:
     return {TARGETS: values if isinstance(values, np.ndarray) else np.array(json.dumps(values))}
 
 
-def _unpack_targets(kept: Mapping[str, Any]) -> Targets:
-    if TARGETS not in kept:
-        return Targets(values={k.partition("/")[2]: v for k, v in kept.items() if k.startswith(TARGETS)})
-    values = kept[TARGETS]
+def _unpack_targets(arrays: Mapping[str, Any]) -> Targets:
+    if TARGETS not in arrays:
+        return Targets(values={k.partition("/")[2]: v for k, v in arrays.items() if k.startswith(TARGETS)})
+    values = arrays[TARGETS]
     return Targets(values=json.loads(str(values)) if values.dtype.kind == "U" and values.ndim == 0 else values)

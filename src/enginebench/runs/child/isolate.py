@@ -100,11 +100,11 @@ def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedP
         try:
             if sys.platform == "linux":
                 kill_without_writer(read_fd, child.pid)
-            said = child.communicate(timeout=timeout_s)
+            streams = child.communicate(timeout=timeout_s)
         except BaseException:
             end_group(child)
             raise
-    return subprocess.CompletedProcess(command, child.returncode, *said)
+    return subprocess.CompletedProcess(command, child.returncode, *streams)
 
 
 def end_group(child: subprocess.Popen[Any]) -> None:
@@ -278,20 +278,20 @@ class Child:
     def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:
         """Reads until it is enough or the child has ended; False if the deadline comes before either."""
         while not is_enough() and self._selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return False
-            self._read(min(left, 1.0))
+            self._read(min(remaining_s, 1.0))
         return True
 
     def _read(self, timeout_s: float = 0.0) -> None:
         """Takes in what is there. After a child that has ended nothing more comes, though what it started may live on
         and hold its pipes open."""
         ended = not self.alive
-        found = self._selector.select(0 if ended else timeout_s)
-        for key, _ in found:
+        readable = self._selector.select(0 if ended else timeout_s)
+        for key, _ in readable:
             key.data()
-        if ended and not found:
+        if ended and not readable:
             for key in [*self._selector.get_map().values()]:
                 self._selector.unregister(key.fileobj)
 
@@ -365,13 +365,13 @@ class Work(Generic[Response]):
         A child that is lost while it makes its record has answered all the same: with what it was sure of before.
         """
         try:
-            found: Response = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
-            return found
+            response: Response = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
+            return response
         except EngineBenchError as error:
-            kept: Response | None = self.child.kept
-            if not isinstance(kept, Provable):
+            kept_response: Response | None = self.child.kept
+            if not isinstance(kept_response, Provable):
                 raise
-            return replace(kept, proof=Proof(failure=str(error)))
+            return replace(kept_response, proof=Proof(failure=str(error)))
 
 
 def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = (), *, left: int = 0) -> None:

@@ -354,8 +354,8 @@ def read_job(line: bytes) -> Job[Any] | PreloadJob:
     tag = msgspec.json.decode(line)["type"]
     if tag not in _list_kinds() and find("jobs", tag) is None:
         import_module(f"{__package__}.other_jobs")
-    found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=_list_kinds()[tag])
-    return found
+    job: Job[Any] | PreloadJob = msgspec.json.decode(line, type=_list_kinds()[tag])
+    return job
 
 
 def _list_kinds() -> dict[Any, Any]:
@@ -363,14 +363,14 @@ def _list_kinds() -> dict[Any, Any]:
     return {kind.__struct_config__.tag: kind for kind in kinds}
 
 
-def read_message(line: bytes, answer: type[Response]) -> Message[Response]:
-    said: Any = Message
-    found: Message[Response] = msgspec.json.decode(line, type=said[answer])
-    return found
+def read_message(line: bytes, response: type[Response]) -> Message[Response]:
+    message: Any = Message
+    decoded: Message[Response] = msgspec.json.decode(line, type=message[response])
+    return decoded
 
 
 def find_response_type(job: type[Job[Response]]) -> type[Response]:
     bases: tuple[Any, ...] = job.__orig_bases__  # type: ignore[attr-defined]
-    (found,) = get_args(bases[0])
-    answer: type[Response] = found
-    return answer
+    (argument,) = get_args(bases[0])
+    response: type[Response] = argument
+    return response

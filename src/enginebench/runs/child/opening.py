@@ -1,4 +1,4 @@
-"""Backends opened for a job, and what they build: with the model loader, caches and readers handed in."""
+"""Open backends for a job, with the model loader, caches and readers that they need, and build with them."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -51,7 +51,7 @@ def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec])
 
 
 def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
-    """What the engine loads, built from `artifact`; a quantized graph is looked at before a long build is paid for."""
+    """Build what the engine loads from `artifact`; a quantized graph is checked before a long build."""
     artifact = lower_first(backend, artifact, engine, out_dir, note)
     if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
         _check_for_tensorrt(Path(artifact.path), note)
@@ -60,18 +60,18 @@ def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
 
 
 def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
-    """The graph in an operator set that the engine's tool reads, made under `out_dir`; as it is where it reads it.
+    """Lower the graph to an operator set that the engine's tool reads, under `out_dir`; unchanged if it reads it.
 
-    A graph of which the types alone are newer (BF16 convolutions came with 22) stays as it is, too.
+    A graph of which only the types are newer (BF16 convolutions came with 22) stays unchanged, too.
     """
     if not isinstance(backend, ReadsOpsets) or artifact.kind != "onnx" or artifact.opset is None:
         return artifact
     tool, newest = backend.describe_reader(engine)
     if artifact.opset <= newest:
         return artifact
-    told = f"{tool} reads graphs up to opset {newest}, and {Path(artifact.path).name} is of opset {artifact.opset}"
+    mismatch = f"{tool} reads graphs up to opset {newest}, and {Path(artifact.path).name} is of opset {artifact.opset}"
     if find_spec("onnx") is None or find_spec("onnxruntime") is None:
-        raise MissingDependency(f"{told}: onnx or onnxruntime, with which it is lowered,", LOWERING_FIX)
+        raise MissingDependency(f"{mismatch}: onnx or onnxruntime, with which it is lowered,", LOWERING_FIX)
     from enginebench.models.precision.lowering import NewerTypes, lower_graph
 
     note(f"lowering the graph from opset {artifact.opset} to {newest}, the newest that {tool} reads")
@@ -79,17 +79,17 @@ def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     try:
         return lower_graph(artifact, newest, out)
     except NewerTypes:  # which a parser knows or refuses, but does not read otherwise
-        note(f"{told}; no operator has another form there, so the graph is handed on as it is")
+        note(f"{mismatch}; no operator has another form there, so the graph is handed on as it is")
         return artifact
     except UnsupportedOperator as error:
         raise UnsupportedOperator(
-            f"{error}. {told}, and nothing is built from a graph that it would read otherwise: write that part of the "
-            "model in other operators, or use a newer TensorRT"
+            f"{error}. {mismatch}, and nothing is built from a graph that it would read otherwise: write that part of "
+            "the model in other operators, or use a newer TensorRT"
         ) from error
 
 
 def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
-    """As `build_graph`, for a row that is called by its batch; a backend that reports its progress does so."""
+    """Build as `build_graph` does, with progress notes, and check that a plan takes the batch of the engine."""
     note("building")
     pass_notes(backend, note)
     built = build_graph(backend, artifact, engine, out_dir, note)
@@ -128,7 +128,7 @@ def _check_for_tensorrt(path: Path, note: NoteCall) -> None:
 
 
 def _list_product_warnings(graph: Artifact, ahead: AheadOfTime | None) -> tuple[ResultWarning, ...]:
-    """The warning about products that the graph gives in 8 bits and the builder planned in floats."""
+    """List the warning about products that are in 8 bits in the graph and in floats in the plan."""
     if ahead is None or graph.precision not in ("int8", "fp8"):
         return ()
     from enginebench.models.precision.graph import load_whole_graph

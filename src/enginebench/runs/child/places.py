@@ -63,8 +63,8 @@ class Place(Struct, frozen=True, kw_only=True):
 
     def variables(self) -> dict[str, str]:
         """Variables that let it find EngineBench's own source, and nothing else of this environment."""
-        given = os.environ.get("PYTHONPATH", "")
-        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(share_source()), given])), "VIRTUAL_ENV": ""}
+        inherited = os.environ.get("PYTHONPATH", "")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(share_source()), inherited])), "VIRTUAL_ENV": ""}
 
 
 def name_environments(texts: Iterable[str]) -> None:
@@ -91,11 +91,11 @@ def find_python(name: str, path: Path) -> Path:
         if not inside.exists():
             raise UsageError(f"environment {name}: {path} is not a virtual environment: it has no bin/python")
         return inside.absolute()
-    found = shutil.which(path)
-    if found is None:
+    program = shutil.which(path)
+    if program is None:
         state = "is no program" if path.exists() else "does not exist"
         raise UsageError(f"environment {name}: {path} {state}; expected a virtual environment or a Python executable")
-    return Path(found).absolute()
+    return Path(program).absolute()
 
 
 def environments_folder() -> Path:
@@ -104,8 +104,8 @@ def environments_folder() -> Path:
 
 def list_named_environments() -> dict[str, Path]:
     folder = environments_folder()
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {path.name: path for path in found if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {path.name: path for path in entries if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
 
 
 def find_place(engine: EngineSpec | None) -> Place | None:
@@ -119,9 +119,9 @@ def describe_place(name: str) -> Place:
     if python is None:
         made = list_named_environments()
         if name not in made:
-            known = ", ".join(sorted({*_named, *made})) or "none"
+            names = ", ".join(sorted({*_named, *made})) or "none"
             raise UsageError(
-                f"unknown environment {name!r}; known: {known}. Name it with --env {name}=PATH, or make it with "
+                f"unknown environment {name!r}; known: {names}. Name it with --env {name}=PATH, or make it with "
                 f"`{format_command('env make', name, 'PACKAGE==VERSION')}`"
             )
         python = made[name] / "bin" / "python"
@@ -145,18 +145,22 @@ def _ask(name: str, python: str) -> Place:
     except subprocess.TimeoutExpired as error:
         raise BackendUnavailable(f"environment {name}: {python} did not respond within {ASK_TIMEOUT_S:g} s") from error
     try:
-        told = msgspec.json.decode(done.stdout)
-        packages = {key.lower(): value for key, value in told["packages"].items()}
-        place = Place(name=name, python=python, version=tuple(told["python"]), arch=told["arch"], packages=packages)
+        report = msgspec.json.decode(done.stdout)
+        packages = {key.lower(): value for key, value in report["packages"].items()}
+        place = Place(name=name, python=python, version=tuple(report["python"]), arch=report["arch"], packages=packages)
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][:200]
-        raise BackendUnavailable(f"environment {name}: {python} is not a working Python: {said}") from error
+        last_line = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][
+            :200
+        ]
+        raise BackendUnavailable(f"environment {name}: {python} is not a working Python: {last_line}") from error
     if place.version[:2] < OLDEST:
         found, oldest = (".".join(map(str, version)) for version in (place.version, OLDEST))
         raise BackendUnavailable(f"environment {name} has Python {found}; children need {oldest} or newer")
     if missing := [package for package in NEEDED if package not in packages]:
-        what = f"environment {name}: {' and '.join(missing)}, which every child needs,"
-        raise MissingDependency(what, f"{sys.executable} -m pip --python {python} install {' '.join(missing)}")
+        missing_packages = f"environment {name}: {' and '.join(missing)}, which every child needs,"
+        raise MissingDependency(
+            missing_packages, f"{sys.executable} -m pip --python {python} install {' '.join(missing)}"
+        )
     return place
 
 
@@ -169,14 +173,16 @@ def find_available(engine: EngineSpec) -> Availability:
     on_gpu = device != "cpu" and (entry.distributions or entry.modules)
     if on_gpu and not find_gpu_name(read_gpu_index(device)):
         there = ", ".join(f"cuda:{i}" for i in takewhile(find_gpu_name, count()))
-        seen = there or "no GPU. Check with nvidia-smi, or use engines for CPUs"
-        return Availability(engine=name, available=False, reason=f"no {device} here: the driver shows {seen}")
-    found = probe_elsewhere(engine) if OPTION in engine.options else find_installed(name)
-    if found.available and on_gpu and not entry.device and not entry.gpu_options:  # for CPUs, or of another package
-        there = ", ".join(devices := found.devices or probe(name).devices)
+        shown = there or "no GPU. Check with nvidia-smi, or use engines for CPUs"
+        return Availability(engine=name, available=False, reason=f"no {device} here: the driver shows {shown}")
+    availability = probe_elsewhere(engine) if OPTION in engine.options else find_installed(name)
+    if (
+        availability.available and on_gpu and not entry.device and not entry.gpu_options
+    ):  # for CPUs, or of another package
+        there = ", ".join(devices := availability.devices or probe(name).devices)
         why = None if device in devices else f"engine {name} runs on {there}, not on {device}"
-        return replace(found, available=why is None, reason=why)
-    return found
+        return replace(availability, available=why is None, reason=why)
+    return availability
 
 
 def require_available(engine: EngineSpec) -> None:
@@ -185,10 +191,10 @@ def require_available(engine: EngineSpec) -> None:
         raise BackendUnavailable(why)
 
 
-def explain_absence(found: Availability) -> str | None:
-    if found.available:
+def explain_absence(availability: Availability) -> str | None:
+    if availability.available:
         return None
-    return f"{found.reason}. To add: {found.fix}" if found.fix else found.reason
+    return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
 
 
 def probe_elsewhere(engine: EngineSpec) -> Availability:
@@ -202,14 +208,14 @@ def _probe(name: str, environment: str) -> Availability:
 
     try:
         place = describe_place(environment)
-        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place)
+        response = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place)
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error))
-    if answer.available:
-        return answer
+    if response.available:
+        return response
     packages = find_entry(name).distributions[:1]
     fix = f"python -m pip --python {place.python} install {packages[0]}" if packages else None
-    return Availability(engine=name, available=False, reason=f"environment {environment}: {answer.reason}", fix=fix)
+    return Availability(engine=name, available=False, reason=f"environment {environment}: {response.reason}", fix=fix)
 
 
 def list_versions(place: Place) -> dict[str, str]:

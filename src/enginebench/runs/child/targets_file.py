@@ -49,22 +49,22 @@ def _read_arrays(path: Path) -> Targets:
     return Targets(values=next(iter(arrays.values())) if len(arrays) == 1 else arrays, **more)
 
 
-def _read_more(found: Mapping[str, Any]) -> dict[str, Any]:
-    vocabulary, blank = found.get("vocabulary"), found.get("blank", 0)
+def _read_more(entries: Mapping[str, Any]) -> dict[str, Any]:
+    vocabulary, blank = entries.get("vocabulary"), entries.get("blank", 0)
     words = None if vocabulary is None else tuple(map(str, vocabulary))
     return {"vocabulary": words, "blank": None if blank is None else int(blank)}
 
 
 def _read_json(path: Path) -> Targets:
-    found = json.loads(check_regular(path).read_text(encoding="utf-8"))
+    content = json.loads(check_regular(path).read_text(encoding="utf-8"))
     more: dict[str, Any] = {}
-    if isinstance(found, dict) and "targets" in found:
-        more, found = _read_more(found), found["targets"]
-    if isinstance(found, dict):
-        return Targets(values=_as_values(list(found.values())), names=tuple(found), **more)
-    if not isinstance(found, list):
-        raise ValueError(f"a {type(found).__name__}, not a list of targets")
-    return Targets(values=_as_values(found), **more)
+    if isinstance(content, dict) and "targets" in content:
+        more, content = _read_more(content), content["targets"]
+    if isinstance(content, dict):
+        return Targets(values=_as_values(list(content.values())), names=tuple(content), **more)
+    if not isinstance(content, list):
+        raise ValueError(f"a {type(content).__name__}, not a list of targets")
+    return Targets(values=_as_values(content), **more)
 
 
 def _read_csv(path: Path) -> Targets:
@@ -77,9 +77,9 @@ def _read_csv(path: Path) -> Targets:
     head = head or (
         not named and len(rows) > 1 and not _is_number(rows[0][0]) and all(_is_number(r[0]) for r in rows[1:])
     )
-    kept = rows[1:] if head else rows
-    values = _as_values([_read_cell(row[-1]) for row in kept])
-    return Targets(values=values, names=tuple(row[0].strip() for row in kept) if named else None)
+    body = rows[1:] if head else rows
+    values = _as_values([_read_cell(row[-1]) for row in body])
+    return Targets(values=values, names=tuple(row[0].strip() for row in body) if named else None)
 
 
 def _read_lines(path: Path) -> Targets:
@@ -113,9 +113,9 @@ def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bo
     if targets.names is None:
         if names is not None:
             raise UsageError("images are matched with their targets by name; give a .csv of file,target or a .json")
-        known = _count(targets)
-        if known != n and not (cut and known > n):
-            raise UsageError(f"--targets has {known} entries, and there are {n} samples; expected as many")
+        count = _count(targets)
+        if count != n and not (cut and count > n):
+            raise UsageError(f"--targets has {count} entries, and there are {n} samples; expected as many")
         return targets.pick(slice(0, n))
     if names is None:
         raise UsageError("--targets names its samples, but these have no names; give the targets in their order")

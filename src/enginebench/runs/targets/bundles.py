@@ -99,9 +99,9 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
         if not fixed["--engine"]:
             raise UsageError("--engine is missing: name the engine for TARGET; only a bundle contains its own")
         return None
-    given = [name for name, value in fixed.items() if value not in (None, ())]
-    if given:
-        raise UsageError(f"{target} is a bundle and brings its engine, with its settings; leave {given[0]} out")
+    named = [name for name, value in fixed.items() if value not in (None, ())]
+    if named:
+        raise UsageError(f"{target} is a bundle and brings its engine, with its settings; leave {named[0]} out")
     return read_trusted(Path(target))
 
 
@@ -150,14 +150,14 @@ class LoadedEngine(SharedEngine):
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """What it takes."""
-        found: tuple[TensorSpec, ...] = self._engine.inputs
-        return found
+        specs: tuple[TensorSpec, ...] = self._engine.inputs
+        return specs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What it returns."""
-        found: tuple[TensorSpec, ...] = self._engine.outputs
-        return found
+        specs: tuple[TensorSpec, ...] = self._engine.outputs
+        return specs
 
     def close(self) -> None:
         """Frees the engine, once no call is under way; may be called twice."""

@@ -11,16 +11,16 @@ from enginebench.core.errors import EngineBenchError
 @contextmanager
 def open_scratch() -> Iterator[Path]:
     """A folder that is deleted afterwards; if an error names one of its files, its logs are kept to be read."""
-    folder, kept = Path(tempfile.mkdtemp(prefix="enginebench-")), ""
+    folder, kept_suffix = Path(tempfile.mkdtemp(prefix="enginebench-")), ""
     try:
         yield folder
     except EngineBenchError as error:
-        kept = ".log" if str(folder) in str(error) else ""
+        kept_suffix = ".log" if str(folder) in str(error) else ""
         raise
     finally:
         for path in (*sorted(folder.rglob("*"), reverse=True), folder):
             with suppress(OSError):  # a folder that still holds a log stays
                 if path.is_dir() and not path.is_symlink():
                     path.rmdir()
-                elif not kept or path.suffix != kept:
+                elif not kept_suffix or path.suffix != kept_suffix:
                     path.unlink()

@@ -57,10 +57,10 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
     engine, sep, named = text.partition("@")
     if not has_engine(engine.partition(":")[0]):
         kind = Path(text).suffix.lower() if "@" not in text else ""
-        how = {".onnx": f"ort@{text}", **dict.fromkeys(PLAN_SUFFIXES, f"tensorrt@{text} or trtexec@{text}")}
+        engines = {".onnx": f"ort@{text}", **dict.fromkeys(PLAN_SUFFIXES, f"tensorrt@{text} or trtexec@{text}")}
         raise UsageError(
             f"{text!r} is neither ENGINE@TARGET, nor the file of a stored result (rows/....json), nor a bundle"
-            + (f". Name its engine: {how[kind]}" if kind in how else "")
+            + (f". Name its engine: {engines[kind]}" if kind in engines else "")
         )
     side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
     allow_engines([side.engine])
@@ -169,12 +169,12 @@ def open_side(
 def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
     """The plan with the inputs and outputs that its engine finds in it, and its precision, which decides the limits."""
     batch = find_plan_batch(plan) or spec.batch
-    answer = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
-    found = replace(answer.artifact, model=plan.model)
-    if answer.proof is None:
-        return found
-    ran, warnings = judge_precision(None, answer.proof.effective_precision, spec.device)
-    return replace(found, precision=ran, warnings=(*found.warnings, *warnings))
+    response = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
+    opened = replace(response.artifact, model=plan.model)
+    if response.proof is None:
+        return opened
+    ran, warnings = judge_precision(None, response.proof.effective_precision, spec.device)
+    return replace(opened, precision=ran, warnings=(*opened.warnings, *warnings))
 
 
 def check_side(text: str, device: str = "cpu") -> Side:
@@ -222,8 +222,8 @@ def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
         )
     if fixed:
         return fixed[0]
-    asked = {shape[0] for shape in (request.source.input_shapes or {}).values()}
-    step = asked.pop() if len(asked) == 1 else STEP
+    requested = {shape[0] for shape in (request.source.input_shapes or {}).values()}
+    step = requested.pop() if len(requested) == 1 else STEP
     ranges = [r for side in sides for r in side.artifact.allowed.values() if r.smallest]
     low, high = max((r.smallest[0] for r in ranges), default=1), min((r.largest[0] for r in ranges), default=step)
     if ranges and low > high:

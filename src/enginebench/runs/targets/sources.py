@@ -71,12 +71,12 @@ def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Re
 def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceResponse:
     model = job.source.model
     reporter.step(f"{model}: loading")
-    environment, tell = child_environment(threads), report_steps(reporter, model)
-    answer = run_child(job, timeout_s=timeout_s, environment=environment, on_note=tell)
-    for artifact in answer.artifacts:
+    environment, on_note = child_environment(threads), report_steps(reporter, model)
+    response = run_child(job, timeout_s=timeout_s, environment=environment, on_note=on_note)
+    for artifact in response.artifacts:
         if artifact.kind == "aoti":
             trust_artifact(artifact, model)
-    return answer
+    return response
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -118,13 +118,15 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: 
         )
     if made.no_graph is not None:
         reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
-    kept = list_engines(request, made.artifacts)
+    planned = list_engines(request, made.artifacts)
     every = list_engines(replace(request, any_engine=False, any_precision=False), made.artifacts)
-    left: dict[str, dict[str, None]] = {}
-    for spec in (one for one in every if one not in kept and not find_obstacle(one, made.artifacts)):
-        left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
+    omitted: dict[str, dict[str, None]] = {}
+    for spec in (
+        left_out for left_out in every if left_out not in planned and not find_obstacle(left_out, made.artifacts)
+    ):
+        omitted.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
     notes = [LEFT_OUT_ON_GPUS] if request.any_precision and find_kind(request.device) != "cpu" else []
-    for label, engines in left.items():
+    for label, engines in omitted.items():
         named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
         notes.append(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
     return replace(_transform_all(request, made, place, reporter, limit), notes=tuple(notes))
@@ -146,10 +148,10 @@ def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
         threads=request.threads,
     )
     try:
-        found = ask_plan(artifact, spec, place / "plan", request.timeout_s).artifact
+        opened = ask_plan(artifact, spec, place / "plan", request.timeout_s).artifact
     except EngineBenchError:
         return artifact
-    return replace(artifact, inputs=found.inputs, outputs=found.outputs, allowed=found.allowed)
+    return replace(artifact, inputs=opened.inputs, outputs=opened.outputs, allowed=opened.allowed)
 
 
 def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildResponse:
@@ -161,18 +163,18 @@ def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *,
 
 def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
     """{input: the axes beside the first that differ between the shapes of a run}: one graph is to take them all."""
-    found: dict[str, tuple[int, ...]] = {}
+    differing: dict[str, tuple[int, ...]] = {}
     for name in buckets[0] if buckets else ():
         lengths = list(zip(*(shapes[name] for shapes in buckets if name in shapes), strict=False))
-        if axes := tuple(i for i, seen in enumerate(lengths) if i and len(set(seen)) > 1):
-            found[name] = axes
-    return found
+        if axes := tuple(i for i, values in enumerate(lengths) if i and len(set(values)) > 1):
+            differing[name] = axes
+    return differing
 
 
 def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
     """The one row of a request, and its source, made in `place`."""
-    found = gather_sources(request, place, reporter)
-    (row,) = plan_rows(request, found.artifacts, problems=found.problems)
+    sources = gather_sources(request, place, reporter)
+    (row,) = plan_rows(request, sources.artifacts, problems=sources.problems)
     if row.skip is not None or row.source is None:
         raise BackendUnavailable(str(row.skip))
     return row, row.source
@@ -196,9 +198,9 @@ def _transform_all(
             wait_until_sure(ranges if needs == "ranges" else [])
             wait_until_sure([*works.values()], left=others)
             child = stack.enter_context(Child(PATIENCE | find_variables(job)))
-            label, tell = _begin_telling(request, job, reporter)
+            label, on_note = _begin_telling(request, job, reporter)
             most_s = [request.timeout_s, *([limit()] if limit else [])]
-            works[label] = child.start(job, timeout_s=min(most_s), on_note=tell)
+            works[label] = child.start(job, timeout_s=min(most_s), on_note=on_note)
             ranges += [works[label]] if needs == "ranges" else []
         wait_until_sure([*works.values()])
         for label, work in works.items():
@@ -211,8 +213,8 @@ def _transform_all(
 
 
 def make_graph(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> Artifact:
-    _, tell = _begin_telling(request, job, reporter)
-    return _take_graph(run_child(job, timeout_s=request.timeout_s, on_note=tell))
+    _, on_note = _begin_telling(request, job, reporter)
+    return _take_graph(run_child(job, timeout_s=request.timeout_s, on_note=on_note))
 
 
 def _begin_telling(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> tuple[str, Callable[[str], None]]:
@@ -273,8 +275,8 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
     labelled = choose_labelled(request, sources)
     if labelled is None:
         return None
-    asked = asks_metric(request) or request.task is not None
-    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked)
+    requested = asks_metric(request) or request.task is not None
+    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=requested)
 
 
 def asks_metric(request: RunRequest) -> bool:
@@ -286,16 +288,16 @@ def choose_labelled(request: RunRequest, sources: Sequence[Artifact] = ()) -> La
     """The samples that every row answers; only sources say how many classes a user's model has. Nothing is run."""
     metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
     path = check_source(data) if data else None
-    given = request.inputs is not None and request.targets is not None
+    has_targets = request.inputs is not None and request.targets is not None
     arrays = path is not None and not path.is_dir() and request.targets is None
-    if given:
+    if has_targets:
         data = None
     elif data == SAMPLE_PHOTOS or (path is not None and path.is_dir()):
         why = "photographs without labels" if path is None else _find_label_fault(path, request, sources)
     if why:
         most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
         n = most if path is None else min(most, len(list_images(path)))
-    if why or (not given and (data in (None, "fake") or arrays)):
+    if why or (not has_targets and (data in (None, "fake") or arrays)):
         if asks_metric(request):
             raise UsageError(
                 f"{f'{why}. A' if why else 'a'} metric needs labelled samples: --inputs F.npz with "
@@ -319,8 +321,8 @@ def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artif
     if request.targets is None:
         card = BUILTIN.get(request.model)
         shape = next((artifact.outputs[0].shape[1:] for artifact in sources if artifact.outputs), ())
-        known = shape[0] if len(shape) == 1 and isinstance(shape[0], int) else None
-        return find_label_fault(folder, card.classes if card is not None else known)
+        classes = shape[0] if len(shape) == 1 and isinstance(shape[0], int) else None
+        return find_label_fault(folder, card.classes if card is not None else classes)
     if request.task in PICTURE_TASKS:
         return None
     return f"--task {request.task}: images are cropped for the model, and the targets would not fit them"
@@ -335,8 +337,8 @@ def judge_sources(judged: Judged | None, request: RunRequest, sources: Sequence[
 def note_unlabelled(judged: Judged | None) -> tuple[str, ...]:
     """Why there is no accuracy, where pictures have no labels."""
     data = judged.labelled if judged else None
-    what = f"no accuracy, outputs are compared on {count_of(data.n, 'images')} of {data.data}: " if data else ""
-    return (what + data.unlabelled,) if data and data.unlabelled else ()
+    begin = f"no accuracy, outputs are compared on {count_of(data.n, 'images')} of {data.data}: " if data else ""
+    return (begin + data.unlabelled,) if data and data.unlabelled else ()
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:

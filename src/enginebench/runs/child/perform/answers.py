@@ -1,4 +1,4 @@
-"""The outputs of an engine for arrays and labelled data: for a row's check, and for `infer`, `drift` and `accuracy`."""
+"""The outputs of an engine for arrays and labelled data: for checks, and for `infer`, `drift` and `accuracy`."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from enginebench.stats.metrics.metric import Targets
 def run_entries(
     ask: Callable[[Feeds], Mapping[str, Array]], entries: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
 ) -> dict[str, Array]:
-    """The outputs for every entry, in their order, `step` of one shape at a time.
+    """Compute the outputs for every entry, in their order, `step` of one shape at a time.
 
-    A step that has fewer is filled up, since a graph's batch may be fixed. An output without a row for each entry
-    counts as one row where a step is one entry.
+    A step with fewer entries is padded, since a graph's batch may be fixed. With a step of one entry, an output without
+    a batch axis is taken as the output of that entry.
     """
     rows: dict[int, Mapping[str, Array]] = {}
     for places in group_samples(entries, step, specs):
-        answer = ask(join_samples([entries[i] for i in places], specs, step))
+        outputs = ask(join_samples([entries[i] for i in places], specs, step))
         for i, place in enumerate(places):
-            rows[place] = {name: _take_rows(name, array, step, step)[i : i + 1] for name, array in answer.items()}
+            rows[place] = {name: _take_rows(name, array, step, step)[i : i + 1] for name, array in outputs.items()}
     return join_rows(rows[i] for i in range(len(entries)))
 
 
-def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = ()) -> dict[str, Array]:
-    """The answers joined along the first axis; where other axes differ, shorter ones are filled up with zeros or "".
+def join_rows(outputs: Iterable[Mapping[str, Array]], apart: Collection[str] = ()) -> dict[str, Array]:
+    """Join the outputs of several calls along the first axis; other axes are padded with zeros or "".
 
-    Those of the outputs `apart` get a first axis of their own: their lengths say nothing about entries.
+    The outputs named in `apart` get a new first axis, one index a call: their length is not the number of entries.
     """
-    rows = list(answers)
+    rows = list(outputs)
     joined = {}
     for name in rows[0]:
         arrays = [row[name][None] if name in apart else np.atleast_1d(row[name]) for row in rows]
@@ -71,7 +71,7 @@ def answer_sets(
     specs: Sequence[TensorSpec],
     step: int,
 ) -> tuple[dict[str, dict[str, Array]], dict[str, str]]:
-    """(the outputs for the entries of each set; why the others were refused): made-up inputs may be none of a model."""
+    """Compute (outputs by set of inputs, reasons by set that the engine refuses): made-up inputs may not fit."""
     outputs: dict[str, dict[str, Array]] = {}
     refused: dict[str, str] = {}
     for name, entries in sets.items():
@@ -90,7 +90,7 @@ def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
 
 
 def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
-    """The largest difference of two outputs for the same inputs, as a share of the largest value; words differ by 1."""
+    """The largest difference of two outputs for the same inputs, as a fraction of the largest value; 1 for texts."""
     shares = [0.0]
     for name, array in first.items():
         if array.shape != again[name].shape or array.dtype.kind not in "fiub":
@@ -103,32 +103,32 @@ def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float
 
 
 def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:
-    """The engine's outputs for all `feeds`, joined along the first axis."""
-    answers = [ask_engine(engine, feed) for feed in feeds]
+    """Compute the outputs for all `feeds`, joined along the first axis."""
+    outputs = [ask_engine(engine, feed) for feed in feeds]
     entries = {len(array) for feed in feeds for array in feed.values() if array.ndim}
     opened = find_open_outputs(engine.inputs, engine.outputs)
     apart = []  # whose length is not that of the entries: it differs, or is known to depend on the values
-    for name in answers[0]:
-        lengths = {len(answer[name]) if answer[name].ndim else 1 for answer in answers}
+    for name in outputs[0]:
+        lengths = {len(output[name]) if output[name].ndim else 1 for output in outputs}
         if len(lengths) > 1 or (name in opened and not lengths <= entries):
             apart.append(name)
-    return join_rows(answers, apart)
+    return join_rows(outputs, apart)
 
 
 class Entries(Struct, frozen=True, kw_only=True, eq=False):
-    """Labelled samples: how many, which go into one call together, and what that call is fed."""
+    """Labelled samples: their number, how they are grouped into calls, and the inputs of a call."""
 
     n: int
-    group: Callable[[int], Iterable[Sequence[int]]]  # entries of a call -> the places of each call's samples
-    feed: Callable[[Sequence[int], int], Feeds]  # of these samples, filled up to as many entries
+    group: Callable[[int], Iterable[Sequence[int]]]  # entries of a call -> the indices of the samples of each call
+    feed: Callable[[Sequence[int], int], Feeds]  # (indices, entries of a call) -> its inputs, padded
     preprocess_sha256: str | None
-    label: Callable[[int | None], Array] | None = None  # number of classes -> the labels that the data have themselves
+    label: Callable[[int | None], Array] | None = None  # number of classes -> the labels that the data bring
     names: tuple[str, ...] | None = None
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
 def open_labelled(job: PrepareJob | LabelledJob) -> Entries:
-    """The labelled samples of a job: the user's inputs, or data that go through the model's preprocessing."""
+    """Open the labelled samples of a job: the user's inputs, or data after the model's preprocessing."""
     from enginebench.models.precision.calibration import explain_external
 
     assert job.labelled is not None
@@ -176,10 +176,10 @@ def _open_data(job: PrepareJob | LabelledJob, labelled: Labelled, text: str) -> 
 
 
 class Asked(NamedTuple):
-    """What computes outputs, and how many entries one call has. `seconds`: how long all calls may take, None: no limit.
+    """A function that computes outputs, the entries of one call, and the seconds for all calls (None: no limit).
 
-    With a limit the calls come in an order drawn from `seed`, so that those that fit are like all of them, whatever the
-    order of the data is; there is always one.
+    With a limit the order of the calls is drawn from `seed`, so that those within the limit represent all, whatever the
+    order of the data; at least one is made.
     """
 
     call: Callable[[Feeds], Mapping[str, Array]]
@@ -196,48 +196,48 @@ def ask_loaded(engine: Engine, batch: int) -> Asked:
 def ask_self_timed(
     tool: Answering, artifact: Artifact, spec: EngineSpec, seconds: float | None = None, seed: int = 0
 ) -> Asked:
-    """A tool that starts anew for each call."""
+    """Make the caller of a tool that starts anew for each call."""
     step = find_batch(artifact.inputs, spec.batch)
     return Asked(lambda feeds: tool.answer(artifact, spec, [feeds]), step, seconds, seed)
 
 
 def collect_answers(asked: Asked, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
-    """What the metrics need of the outputs, and the number of samples with a value that is not finite."""
+    """Collect (arrays that the metrics need, number of samples with non-finite outputs)."""
     collector: Collector | None = None
     nonfinite = 0
-    for places, rows in _answer_entries(asked, entries):
+    for places, outputs in _answer_entries(asked, entries):
         if collector is None:
-            targets = find_targets(entries, labelled, next(iter(rows.values())))
+            targets = find_targets(entries, labelled, next(iter(outputs.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
-        collector.add(places, rows)
-        whole = [np.isfinite(a).all(axis=tuple(range(1, a.ndim))) for a in rows.values() if a.dtype.kind == "f"]
+        collector.add(places, outputs)
+        whole = [np.isfinite(a).all(axis=tuple(range(1, a.ndim))) for a in outputs.values() if a.dtype.kind == "f"]
         nonfinite += int((~np.logical_and.reduce(whole)).sum()) if whole else 0
     assert collector is not None  # there is at least one sample
     return collector.collect(), nonfinite
 
 
 def _answer_entries(asked: Asked, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
-    """(places of the samples of a call, the outputs for them)."""
+    """Yield (indices of the samples of a call, their outputs)."""
     calls, until = entries.group(asked.step), math.inf
     if asked.seconds is not None:
         listed = list(calls)
         calls = [listed[i] for i in np.random.default_rng(asked.seed).permutation(len(listed))]
         until = asked.clock() + asked.seconds
     for places in calls:
-        answer = asked.call(entries.feed(places, asked.step))
-        yield places, {name: _take_rows(name, array, len(places), asked.step) for name, array in answer.items()}
+        outputs = asked.call(entries.feed(places, asked.step))
+        yield places, {name: _take_rows(name, array, len(places), asked.step) for name, array in outputs.items()}
         if asked.clock() >= until:
             return
 
 
 def answer_pictures(engine: Engine, job: PrepareJob, budget_s: float = math.inf) -> tuple[dict[str, Array], int]:
-    """(the outputs for pictures without labels, of how many calls); fewer of large ones, or beyond `budget_s`."""
+    """Compute (outputs for pictures without labels, number of calls); fewer if large, or beyond `budget_s`."""
     rows: list[dict[str, Array]] = []
     most = FEWEST_CALLS
     start = time.perf_counter()
-    for _, found in _answer_entries(ask_loaded(engine, job.engine.batch), open_labelled(job)):
-        most = most if rows else limit_calls(CHECKED_VALUES, count_values(found))
-        rows.append(found)
+    for _, outputs in _answer_entries(ask_loaded(engine, job.engine.batch), open_labelled(job)):
+        most = most if rows else limit_calls(CHECKED_VALUES, count_values(outputs))
+        rows.append(outputs)
         late = time.perf_counter() - start > budget_s and len(rows) >= FEWEST_CALLS
         if len(rows) >= most or late:
             break
@@ -245,7 +245,7 @@ def answer_pictures(engine: Engine, job: PrepareJob, budget_s: float = math.inf)
 
 
 def _take_rows(name: str, array: Array, count: int, step: int) -> Array:
-    """The outputs for `count` samples of a step; an output without a row for each counts as one where a step is one."""
+    """The outputs for the first `count` samples of a step, with a first axis also if the step has one entry."""
     if array.ndim and len(array) == step:
         return array[:count]
     if step > 1:
@@ -254,7 +254,7 @@ def _take_rows(name: str, array: Array, count: int, step: int) -> Array:
 
 
 def find_targets(entries: Entries, labelled: Labelled, first: Array) -> Targets:
-    """The targets of the samples: those of the file, else the labels of the data."""
+    """Find the targets of the samples: those of the file, else the labels of the data."""
     if labelled.targets is not None:
         targets = read_targets(Path(labelled.targets))
         return match_targets(targets, entries.n, entries.names, cut=entries.n == labelled.n)
@@ -263,13 +263,14 @@ def find_targets(entries: Entries, labelled: Labelled, first: Array) -> Targets:
     return Targets(values=entries.label(first.shape[1] if first.ndim == 2 else None))
 
 
-def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
-    """Checks that the graph was made for the preprocessing with the hash `found`, where both are known."""
-    known = artifact.preprocess_sha256
-    if differ(known, found):
+def check_prepared_alike(artifact: Artifact, data_hash: str | None) -> None:
+    """Check that the graph was made for the preprocessing with the hash `data_hash`, if both are known."""
+    graph_hash = artifact.preprocess_sha256
+    if differ(graph_hash, data_hash):
         raise ArtifactError(
-            f"{artifact.path or artifact.model} was made for another preprocessing ({shorten(known)}) than the data go "
-            f"through ({shorten(found)}). Name the model that it belongs to with --model, or its --input-size"
+            f"{artifact.path or artifact.model} was made for another preprocessing ({shorten(graph_hash)}) than the "
+            f"data go through ({shorten(data_hash)}). Name the model that it belongs to with --model, or its "
+            "--input-size"
         )
 
 
@@ -279,13 +280,13 @@ def run_labelled(job: LabelledJob, note: NoteCall) -> LabelledResponse:
     note(f"scoring {job.labelled.data or job.inputs}")
     entries = open_labelled(job)
     if isinstance(backend, Answering):
-        answers, nonfinite = collect_answers(ask_self_timed(backend, artifact, job.engine), entries, job.labelled)
+        kept, nonfinite = collect_answers(ask_self_timed(backend, artifact, job.engine), entries, job.labelled)
     elif isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:
-            answers, nonfinite = collect_answers(ask_loaded(engine, job.engine.batch), entries, job.labelled)
+            kept, nonfinite = collect_answers(ask_loaded(engine, job.engine.batch), entries, job.labelled)
     else:
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
-    save_arrays(Path(job.labelled_path), answers)
+    save_arrays(Path(job.labelled_path), kept)
     return LabelledResponse(
         n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, warnings=entries.warnings
     )

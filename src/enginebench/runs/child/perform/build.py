@@ -64,10 +64,10 @@ def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: 
     name = Path(graph.path).name
     note(f"comparing outputs with those of {name}")
     try:
-        feeds, answers = _ask_plan(backend, plan, graph, spec)
+        feeds, outputs = _ask_plan(backend, plan, graph, spec)
         wanted = _ask_graph(graph, feeds)
         limits = limits_between(graph.precision, spec.precision) | {"agreement": AGREEMENT}
-        return measure_drift(join_rows(wanted), join_rows(answers), limits, reference_id=name)
+        return measure_drift(join_rows(wanted), join_rows(outputs), limits, reference_id=name)
     except Exception as error:  # of ONNX Runtime, which lacks operators in short types, or of the plan
         return refuse_drift(name, [shorten_words(str(error)) or first_line(error)])
 
@@ -79,8 +79,8 @@ def _ask_plan(
     tuned = backend.run_at_best(plan, spec) if isinstance(backend, TunedShapes) else spec
 
     def draw(inputs: tuple[TensorSpec, ...]) -> list[dict[str, Array]]:
-        known = carry_specs(graph.inputs, inputs)
-        return [random_feeds(known, tuned.batch, seed) for seed in range(-(-FEW // find_batch(known, tuned.batch)))]
+        specs = carry_specs(graph.inputs, inputs)
+        return [random_feeds(specs, tuned.batch, seed) for seed in range(-(-FEW // find_batch(specs, tuned.batch)))]
 
     if isinstance(backend, Answering):
         feeds = draw(plan.inputs)
@@ -113,14 +113,14 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     if drift.unlike:
         warning = make_warning("outputs_not_compared.graph", why=drift.unlike[0])
         return replace(plan, warnings=(*plan.warnings, warning))
-    found = "; ".join(find_exceeded(drift))
+    exceeded = "; ".join(find_exceeded(drift))
     rounded = {graph.precision, spec.precision} - {"fp32", "tf32", None}
     # Under weak typing ranges and choices are its own, on which nobody set a limit.
     if spec.options.get("weak_typing") == "1" or (rounded and not is_gross(drift, rounded)):
-        warning = make_warning("outputs_differ", reference=drift.reference, found=found)
+        warning = make_warning("outputs_differ", reference=drift.reference, found=exceeded)
         return replace(plan, warnings=(*plan.warnings, warning))
     raise ArtifactError(
-        f"the plan gives other outputs than {drift.reference} does ({found}), so it is not delivered; it lies at "
+        f"the plan gives other outputs than {drift.reference} does ({exceeded}), so it is not delivered; it lies at "
         f"{plan.path}. The engine reads this graph (opset {graph.opset}) otherwise: try another version of it, or "
         "write that part of the model in other operators"
     )
@@ -163,9 +163,9 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
             sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and job.labelled.unlabelled is None:
                 note(f"scoring {job.labelled.data or 'the given inputs'}")
-                asked = ask_loaded(engine, job.engine.batch)
-                answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
-                save_arrays(Path(job.labelled_path), answers)
+                caller = ask_loaded(engine, job.engine.batch)
+                kept, _ = collect_answers(caller, open_labelled(job), job.labelled)
+                save_arrays(Path(job.labelled_path), kept)
             if not job.prove:
                 return sure
             keep(sure)
@@ -178,9 +178,9 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
         save_outputs(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
         if job.labelled is not None and job.labelled.unlabelled is None:
             note(f"scoring {job.labelled.data or 'the given inputs'}")
-            asked = ask_self_timed(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
-            answers, _ = collect_answers(asked, open_labelled(job), job.labelled)
-            save_arrays(Path(job.labelled_path), answers)
+            caller = ask_self_timed(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
+            kept, _ = collect_answers(caller, open_labelled(job), job.labelled)
+            save_arrays(Path(job.labelled_path), kept)
         if job.recheck_path:  # a tool that times itself is asked for outputs here alone
             save_expected(Path(job.recheck_path), [])
     keep(sure)
@@ -219,8 +219,8 @@ def save_further(engine: Engine, job: PrepareJob, inputs: Sequence[TensorSpec]) 
     if job.examples and (examples := read_examples(Path(job.examples), inputs)):
         sets[EXAMPLES] = examples[: job.samples]
     step = find_batch(engine.inputs, job.engine.batch)
-    answers, _ = answer_sets(partial(ask_engine, engine), sets, inputs, step)
-    save_sets(Path(job.further_path), answers)
+    outputs, _ = answer_sets(partial(ask_engine, engine), sets, inputs, step)
+    save_sets(Path(job.further_path), outputs)
 
 
 def answer_check(
@@ -244,8 +244,12 @@ def answer_check(
 
 def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildResponse]) -> BuildResponse:
     """The engine file of a source, and in which precisions it spends its time; `keep` gets the file before that."""
-    given = job.source
-    (source,) = take_file(Path(given), Path(job.out_dir)) if isinstance(given, str) else (given,)
+    text_or_artifact = job.source
+    (source,) = (
+        take_file(Path(text_or_artifact), Path(job.out_dir))
+        if isinstance(text_or_artifact, str)
+        else (text_or_artifact,)
+    )
     backend = open_for(job.engine, job.out_dir)
     note("building")
     pass_notes(backend, note)

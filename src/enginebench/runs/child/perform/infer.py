@@ -24,11 +24,11 @@ from enginebench.runs.child.perform.answers import answer_sets, ask_engine, join
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
-    given = read_input_calls(job.inputs_path)
+    input_calls = read_input_calls(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
-    calls = [name_arrays(arrays, artifact.inputs) for arrays in given]
+    calls = [name_arrays(arrays, artifact.inputs) for arrays in input_calls]
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
         return InferResponse(outputs=artifact.outputs)  # it starts anew for each call: usual inputs have to do
@@ -46,9 +46,9 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
             feeds = join_samples(first, engine.inputs, job.step)
             varies = measure_variation(ask(feeds), ask(feeds))
             sets = {name: read_samples(folder) for name, folder in job.further.items()}
-            answers, refused = answer_sets(ask, sets, engine.inputs, job.step)
+            further_outputs, refused = answer_sets(ask, sets, engine.inputs, job.step)
             if sets:
-                save_sets(Path(job.further_path), answers)
+                save_sets(Path(job.further_path), further_outputs)
     save_arrays(Path(job.outputs_path), arrays)
     outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
     return InferResponse(outputs=outputs, varies=varies, refused=refused)

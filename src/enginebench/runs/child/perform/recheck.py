@@ -67,8 +67,8 @@ def recheck_outputs(
     """
     worst = 0.0
     for place in (1, 0, 1):
-        found = ask_engine(engine, feeds[place])
-        worst = max(worst, measure_strangeness(found, expected[place], expected[1 - place], precision))
+        outputs = ask_engine(engine, feeds[place])
+        worst = max(worst, measure_strangeness(outputs, expected[place], expected[1 - place], precision))
     return [make_warning("implausible_time.outputs", share=worst)] if worst else []
 
 
@@ -87,20 +87,20 @@ def find_early_outputs(
     ask_engine(engine, feeds[1])
     try:
         engine.bind(feeds[0])
-        found = engine.fetch()
+        fetched = engine.fetch()
     except Exception:  # it refuses, in words of its own
         return []
-    early = not measure_strangeness(found, own, other, precision)
+    early = not measure_strangeness(fetched, own, other, precision)
     return [make_warning("implausible_time.before_run")] if early else []
 
 
 def _holds_inputs(array: Array, feeds: Feeds) -> bool:
-    given = [values for values in feeds.values() if values.dtype == array.dtype]
-    return array.size == 0 or any(bool(np.isin(array, values).all()) for values in given)
+    inputs = [values for values in feeds.values() if values.dtype == array.dtype]
+    return array.size == 0 or any(bool(np.isin(array, values).all()) for values in inputs)
 
 
 def measure_strangeness(
-    found: Mapping[str, Array], own: Mapping[str, Array], other: Mapping[str, Array], precision: Precision | None
+    outputs: Mapping[str, Array], own: Mapping[str, Array], other: Mapping[str, Array], precision: Precision | None
 ) -> float:
     """Return how far outputs are from their `own`, as a share of the largest value; 0 where they can be those.
 
@@ -109,22 +109,22 @@ def measure_strangeness(
     """
     worst = 0.0
     for name, array in own.items():
-        if name not in found:
+        if name not in outputs:
             return 1.0
-        distance = _measure_distance(array, found[name])
+        distance = _measure_distance(array, outputs[name])
         limit = LIMITS.get(precision, SHORT_LIMIT) if array.dtype.kind == "f" else DECISIONS_LIMIT
-        stale = 2 * _measure_distance(other[name], found[name]) < distance if name in other else False
-        if stale or (distance > limit and array.shape == found[name].shape):
+        stale = 2 * _measure_distance(other[name], outputs[name]) < distance if name in other else False
+        if stale or (distance > limit and array.shape == outputs[name].shape):
             worst = max(worst, distance)
     return worst
 
 
-def _measure_distance(expected: Array, found: Array) -> float:
+def _measure_distance(expected: Array, actual: Array) -> float:
     """Return the largest difference of floats as a share of the largest value; of others the share that differs."""
-    if expected.shape != found.shape:
+    if expected.shape != actual.shape:
         return 1.0
     if expected.dtype.kind != "f":
-        return float(np.mean(expected != found)) if expected.size else 0.0
-    one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (expected, found))
+        return float(np.mean(expected != actual)) if expected.size else 0.0
+    one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (expected, actual))
     largest = float(np.max(np.abs(one), initial=0.0))
     return float(np.max(np.abs(one - other), initial=0.0)) / (largest or 1.0)

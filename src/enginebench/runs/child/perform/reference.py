@@ -114,9 +114,9 @@ def take_declared(spec: TensorSpec, value: object) -> Array:
     if array is not None and spec.dtype == TEXT:
         return array.astype(str)
     if array is None or not fits_shape(_free_axes(spec), array.shape) or array.dtype.kind in "OUS":
-        found = f"{array.dtype}[{format_shape(array.shape)}]" if array is not None else name_type(value)
+        actual = f"{array.dtype}[{format_shape(array.shape)}]" if array is not None else name_type(value)
         raise ArtifactError(
-            f"onnx's reference evaluator gives {found} for the output {spec.name!r}; the graph declares "
+            f"onnx's reference evaluator gives {actual} for the output {spec.name!r}; the graph declares "
             f"{spec.dtype}[{format_shape(spec.shape)}]"
         )
     return array.astype(spec.dtype)

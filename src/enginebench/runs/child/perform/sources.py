@@ -58,69 +58,69 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceResponse:
     from enginebench.models.task import complete_normalize, hash_preprocess
     from enginebench.models.zoo import packaged_onnx, resolve_model
 
-    given: Sequence[Feeds] | None = read_input_calls(job.source.inputs) if job.source.inputs is not None else None
+    input_calls: Sequence[Feeds] | None = read_input_calls(job.source.inputs) if job.source.inputs is not None else None
     model, shapes = job.source.model, job.source.input_shapes
     no_graph = None
     wish = job.source.normalize
-    known = None if wish is None else complete_normalize(wish, model, job.source.weights)
-    pictures = [a for feeds in given or () for n, a in feeds.items() if known and known.input in ("", n)]
+    normalize = None if wish is None else complete_normalize(wish, model, job.source.weights)
+    pictures = [a for feeds in input_calls or () for n, a in feeds.items() if normalize and normalize.input in ("", n)]
     if other := next((str(array.dtype) for array in pictures if array.dtype != "uint8"), None):
         raise FeedError(f"--inputs has images of {other}, where --input-dtype says uint8; give bytes, 0 to 255")
     if Path(model).suffix.lower() in PLAN_SUFFIXES:
-        if known is not None:
+        if normalize is not None:
             raise UsageError(f"--input-dtype uint8: {model} is built already. Build it of a graph that takes bytes")
         artifacts: tuple[Artifact, ...] = (_take_plan(Path(model), Path(job.out_dir)),)
     elif resolve_model(model).kind == "pt2" and is_package(Path(model)):
-        if known is not None or job.onnx_out or (job.onnx and job.needs_onnx):
+        if normalize is not None or job.onnx_out or (job.onnx and job.needs_onnx):
             raise UsageError(f"{model} is a package of AOTInductor: it is compiled already and holds no graph")
         artifacts = (_take_package(Path(model), Path(job.out_dir)),)
     elif resolve_model(model).kind == "onnx":
-        artifacts = take_file(Path(model), Path(job.out_dir), job.source.operator_libraries, known)
-        given = given or draw_data(job, artifacts[-1])
-        artifacts = tuple(size_inputs(a, shapes, given) for a in artifacts)
+        artifacts = take_file(Path(model), Path(job.out_dir), job.source.operator_libraries, normalize)
+        input_calls = input_calls or draw_data(job, artifacts[-1])
+        artifacts = tuple(size_inputs(a, shapes, input_calls) for a in artifacts)
     elif find_spec("torch") is not None:
-        artifacts, no_graph = _make_from_torch(job, given, note, known)
+        artifacts, no_graph = _make_from_torch(job, input_calls, note, normalize)
     else:
         if (shipped := packaged_onnx(model)) is None:
             raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
-        (artifact,) = _take_onnx(shipped, Path(job.out_dir), known=known)
+        (artifact,) = _take_onnx(shipped, Path(job.out_dir), normalize=normalize)
         prepared = hash_preprocess(model, inputs=artifact.inputs)
         artifacts = (replace(artifact, model=model, weights="trained", preprocess_sha256=prepared),)
-    if known is not None and find_spec("onnx") is not None:
+    if normalize is not None and find_spec("onnx") is not None:
         from enginebench.models.onnx.bytes import warn_of_two_normalizations
 
-        artifacts = warn_of_two_normalizations(artifacts, known)
-    given = given or draw_data(job, artifacts[-1])
-    if given is not None and artifacts[-1].inputs:
-        write_samples(given, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
+        artifacts = warn_of_two_normalizations(artifacts, normalize)
+    input_calls = input_calls or draw_data(job, artifacts[-1])
+    if input_calls is not None and artifacts[-1].inputs:
+        write_samples(input_calls, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
     return SourceResponse(artifacts=artifacts, no_graph=no_graph)
 
 
 def size_inputs(
-    artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None, given: Sequence[Feeds] | None
+    artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None, input_calls: Sequence[Feeds] | None
 ) -> Artifact:
     """The graph with the lengths of its open axes: of the user's inputs, of the shapes asked for, or found by trying.
 
     Its axes stay open: engines that compile for shapes take these, others see them when they are fed.
     """
-    if given is not None and shapes:
+    if input_calls is not None and shapes:
         raise UsageError("--inputs bring their own shapes, and --input-shape names others; leave one of them out")
     if find_spec("onnx") is None:
         specs, batches = artifact.inputs, find_batches(artifact.inputs)
-        if given is None:
+        if input_calls is None:
             return replace(artifact, inputs=guess_sizes(specs, match_axes(specs, shapes or {}, batches)))
-        return replace(artifact, inputs=take_sizes(specs, name_arrays(given[0], specs), batches))
+        return replace(artifact, inputs=take_sizes(specs, name_arrays(input_calls[0], specs), batches))
     from enginebench.models.onnx.inputs import complete_inputs, guess_values
 
-    if given is None:
+    if input_calls is None:
         return complete_inputs(artifact, shapes)
     specs = guess_values(artifact)
-    return replace(artifact, inputs=take_sizes(specs, name_arrays(given[0], specs), find_batches(specs)))
+    return replace(artifact, inputs=take_sizes(specs, name_arrays(input_calls[0], specs), find_batches(specs)))
 
 
-def cut_all(given: Sequence[Feeds], inputs: Sequence[TensorSpec]) -> list[Feeds]:
+def cut_all(calls: Sequence[Feeds], inputs: Sequence[TensorSpec]) -> list[Feeds]:
     """The entries of all calls."""
-    return [entry for arrays in given for entry in cut_entries(arrays, inputs)]
+    return [entry for arrays in calls for entry in cut_entries(arrays, inputs)]
 
 
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
@@ -144,7 +144,7 @@ def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
 
 
 def _make_from_torch(
-    job: SourceJob, given: Sequence[Feeds] | None, note: NoteCall, known: Normalize | None
+    job: SourceJob, input_calls: Sequence[Feeds] | None, note: NoteCall, normalize: Normalize | None
 ) -> tuple[tuple[Artifact, ...], str | None]:
     """(the PyTorch artifact, and its graph if one is wanted; why there is no graph)."""
     try:
@@ -156,7 +156,7 @@ def _make_from_torch(
         ) from error
 
     note("loading the model")
-    source, first = job.source, given[0] if given else {}
+    source, first = job.source, input_calls[0] if input_calls else {}
     made = make_torch_artifact(
         source.model,
         Path(job.out_dir),
@@ -165,17 +165,17 @@ def _make_from_torch(
         input_size=source.input_size,
         batch=None if job.any_batch else job.batch,
         input_shapes=source.input_shapes,
-        given={n: a.astype("float32") if known and known.input in ("", n) else a for n, a in first.items()},
+        given={n: a.astype("float32") if normalize and normalize.input in ("", n) else a for n, a in first.items()},
     )
-    if known is not None:
-        made = take_bytes(made, known, source.input_size)
+    if normalize is not None:
+        made = take_bytes(made, normalize, source.input_size)
         shutil.rmtree(Path(job.out_dir) / EXAMPLES, ignore_errors=True)  # they are no bytes
-    given = given or draw_data(job, made)  # what does not fit is refused before the export
+    input_calls = input_calls or draw_data(job, made)  # what does not fit is refused before the export
     if not job.onnx:
         return (made,), None
     note("exporting to ONNX")
     own_inputs: dict[str, Sequence[Feeds]] = {
-        GIVEN: cut_all(given or (), made.inputs),
+        GIVEN: cut_all(input_calls or (), made.inputs),
         EXAMPLES: read_examples(Path(job.out_dir), made.inputs),
     }
     try:
@@ -221,30 +221,30 @@ def _export_graph(
 
 
 def _take_onnx(
-    path: Path, out_dir: Path, libraries: Sequence[str] = (), known: Normalize | None = None
+    path: Path, out_dir: Path, libraries: Sequence[str] = (), normalize: Normalize | None = None
 ) -> tuple[Artifact, ...]:
     """The user's graph, brought into the run's folder so that the run can be continued and read anywhere."""
     from enginebench.models.onnx.bytes import prepend_normalize
     from enginebench.models.onnx.source import read_onnx
 
-    found = read_onnx(path)
+    graph = read_onnx(path)
     home = out_dir / "source"
-    bring_files(found.files, path.parent, home)
+    bring_files(graph.files, path.parent, home)
     place = home / path.name
     if place.suffix.lower() != ".onnx":  # by which some runtimes know a graph
         place = place.rename(home / f"{path.name}.onnx")
-        found = read_onnx(place)
+        graph = read_onnx(place)
     operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
-    taken = replace(found, path=str(place), model=path.name, operator_libraries=operators)
-    return (taken if known is None else prepend_normalize(taken, known),)
+    taken = replace(graph, path=str(place), model=path.name, operator_libraries=operators)
+    return (taken if normalize is None else prepend_normalize(taken, normalize),)
 
 
 def take_file(
-    path: Path, out_dir: Path, libraries: Sequence[str] = (), known: Normalize | None = None
+    path: Path, out_dir: Path, libraries: Sequence[str] = (), normalize: Normalize | None = None
 ) -> tuple[Artifact, ...]:
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
-    taken = _take_onnx(path, out_dir, libraries, known)
+    taken = _take_onnx(path, out_dir, libraries, normalize)
     if not all(artifact.inputs for artifact in taken):
         raise ArtifactError(
             f"{path}: the graph has no inputs; expected at least one, for calls to differ in. "
@@ -280,14 +280,14 @@ def _take_plan(path: Path, out_dir: Path) -> Artifact:
 def _take_package(path: Path, out_dir: Path) -> Artifact:
     """A package of AOTInductor, brought into the run's folder, as its record describes it; nothing of it is loaded."""
     try:
-        told = msgspec.convert(read_package_record(path).get("artifact"), Artifact)
+        recorded = msgspec.convert(read_package_record(path).get("artifact"), Artifact)
     except msgspec.ValidationError as error:
         raise ArtifactError(f"{path} has a damaged record ({error}). Build it again") from error
-    if told.kind != "aoti" or not told.inputs or told.operator_libraries:
+    if recorded.kind != "aoti" or not recorded.inputs or recorded.operator_libraries:
         raise ArtifactError(f"{path} has a damaged record: it describes no package. Build it again")
     home = (out_dir.absolute() / "source" / path.name).with_suffix(".pt2")  # PyTorch opens no other names
     copy_file(path, home)
-    return replace(derive(told, [home], home.parent), model=path.name, parent_sha256=told.parent_sha256)
+    return replace(derive(recorded, [home], home.parent), model=path.name, parent_sha256=recorded.parent_sha256)
 
 
 def quantize_graph(job: QuantizeJob, note: NoteCall) -> Artifact:
@@ -298,8 +298,8 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> Artifact:
     VERB.set(job.verb)
     Path(job.out).parent.mkdir(parents=True, exist_ok=True)
     # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
-    given = job.artifact.precision in FEW_BITS
-    needs = "nothing" if given else find_needs(job.precision, job.recipe)
+    quantized_already = job.artifact.precision in FEW_BITS
+    needs = "nothing" if quantized_already else find_needs(job.precision, job.recipe)
     data = None
     if needs != "nothing" and job.inputs is not None:
         data = use_samples(read_samples(job.inputs, job.n), job.artifact.inputs)

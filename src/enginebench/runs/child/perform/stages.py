@@ -116,12 +116,12 @@ def time_serial(
         run = engine.run if run is None else run
         run()
         t4 = clock()
-        answer = engine.fetch()
+        outputs = engine.fetch()
         t5 = clock()
-        found, _ = rank_classes(answer[output])
+        best, _ = rank_classes(outputs[output])
         t6 = clock()
         if index == 0:
-            classes = found
+            classes = best
         if index < WARMUP_BATCHES:
             began = t6
             continue
