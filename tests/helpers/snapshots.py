@@ -1,6 +1,7 @@
 """Three made-up runs in every form that people read, as text: what tests/unit/report/snapshots.txt holds.
 
 They are a plain run; one in which things went wrong, with text that somebody hostile wrote; one without a verdict.
+Below them stand two stored documents of `stages`, whose figures no session can know.
 `make tables` writes the file anew.
 """
 
@@ -11,6 +12,7 @@ from html.parser import HTMLParser
 from msgspec.structs import replace
 
 from enginebench.core.records import Drift, Result, ResultWarning
+from enginebench.core.store import read_record
 from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_fragment
@@ -18,6 +20,9 @@ from enginebench.report.run.columns import list_fields
 from enginebench.report.run.deploy import Delivery, Deployment
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_report, list_sections
+from enginebench.report.stages import list_stages
+from enginebench.stats.stages import StagesDocument
+from processes import ROOT
 from reports import draw, write_page
 from samples import make_drift, make_implausible, make_machine, make_result
 
@@ -83,7 +88,14 @@ def render_all() -> str:
     for title, document in make_documents().items():
         for form, text in _render(document, with_csv=title == "plain"):
             parts += [f"######## {title}: {form}", *(line.rstrip() for line in text.splitlines()), ""]
+    parts += ["######## stages: terminal, 80 columns", *draw(list_stages(*_read_stages())).splitlines(), ""]
     return "\n".join(parts)
+
+
+def _read_stages() -> list[StagesDocument]:
+    folder = ROOT / "results" / "h200"
+    names = ("stages-resnet50-b32-pytorch-fp32.json", "stages-resnet50-b32-tensorrt-fp16.json")
+    return [read_record(folder / name, StagesDocument) for name in names]
 
 
 def _render(document: RunDocument, *, with_csv: bool) -> Iterator[tuple[str, str]]:
