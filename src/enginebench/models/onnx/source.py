@@ -152,12 +152,12 @@ def load_graph(path: Path) -> ModelProto:
     # Random bytes can be a protobuf message by chance; a model has operators, and outputs that come from somewhere.
     graph = model.graph
     needed = {"IR version": model.ir_version, "operator set": model.opset_import, "output": graph.output}
-    if missing := [name for name, there in needed.items() if not there]:
+    if missing := [name for name, present in needed.items() if not present]:
         raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
     _require_text(path, (model.producer_name, model.producer_version))
-    made = {name for node in graph.node for name in node.output}
-    made |= {value.name for value in graph.input} | _initializer_names(graph)
-    if orphans := [value.name for value in graph.output if value.name not in made]:
+    names = {name for node in graph.node for name in node.output}
+    names |= {value.name for value in graph.input} | _initializer_names(graph)
+    if orphans := [value.name for value in graph.output if value.name not in names]:
         raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
     try:  # OpenVINO reads a cycle until the memory of the machine is full
         TopologicalSorter({name: node.input for node in graph.node for name in node.output if name}).prepare()
@@ -279,17 +279,17 @@ def _read_floats(model: ModelProto) -> tuple[Precision, tuple[ResultWarning, ...
     for tensor in _walk_tensors(model, nodes):
         sizes[tensor.data_type] += math.prod(tensor.dims)
     ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
-    known = Counter({kind: size for kind, size in sizes.items() if kind in FLOATS})
-    counted = known or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
+    float_sizes = Counter({kind: size for kind, size in sizes.items() if kind in FLOATS})
+    counted = float_sizes or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
     precision: Precision = next((FLOATS[kind] for kind, _ in counted.most_common() if kind in FLOATS), "fp32")
-    if not known and precision == "fp32":
-        told = read_metadata(model).get(PRECISION_KEY)
-        precision = next((p for p in FLOATS.values() if p == told), precision)
+    if not float_sizes and precision == "fp32":
+        declared = read_metadata(model).get(PRECISION_KEY)
+        precision = next((p for p in FLOATS.values() if p == declared), precision)
     doubles = sizes[FP64] + counted.pop(FP64, 0)
-    found = [make_warning("double_precision", precision=precision)] if doubles > counted.total() else []
+    warnings = [make_warning("double_precision", precision=precision)] if doubles > counted.total() else []
     if packed := sorted(PACKED.intersection(node.op_type for node in nodes)):
-        found.append(make_warning("packed_weights", operators=", ".join(packed), precision=precision))
-    return precision, tuple(found)
+        warnings.append(make_warning("packed_weights", operators=", ".join(packed), precision=precision))
+    return precision, tuple(warnings)
 
 
 def read_metadata(model: ModelProto) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A graph and data to a calibration: the range of every tensor, in memory that does not grow with the data."""
+"""Calibrate a graph: find the range of every tensor over data, in memory that does not grow with the data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,17 +38,17 @@ MOST_CLIPPED = 0.001
 # Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
 # quantization for deep learning inference", arXiv:2004.09602.
 DEFAULT_PERCENTILE = 99.99
-# Below this a tensor is empty of information, and bins of it are narrower than the smallest normal float32.
+# A tensor whose values are all below this holds no information: its bins would be narrower than the smallest float32.
 SMALLEST_LIMIT = float(np.finfo(np.float32).tiny) * 2 * BINS_PER_SIDE
 # Room for the intermediate tensors of one step. ResNet-50 has 106 MB of them an image, and takes 0.11 s an image one at
-# a time, 0.16 s four at a time: what does not stay in the caches is paid for twice.
+# a time, 0.16 s four at a time: data that leaves the caches is fetched twice.
 STEP_BYTES = 200_000_000
 # Values that are binned at a time: their float64 indices stay in a second-level cache of 1 MB.
 CHUNK = 1 << 16
 
 
 def choose_by_entropy(counts: Counts, limit: float) -> float:
-    """The threshold T at which cutting to [-T, T] and rounding to 8 bits keeps most of the distribution.
+    """Return the threshold T at which cutting to [-T, T] and rounding to 8 bits keeps most of the distribution.
 
     Numbers of bins from 128 up are tried; the one of least Kullback-Leibler divergence between the clipped distribution
     and its rounded form wins. The divergence compares shapes, and calls it perfect to clip everything to one value
@@ -62,8 +62,8 @@ def choose_by_entropy(counts: Counts, limit: float) -> float:
     magnitudes = fold_signs(counts)
     beyond = magnitudes.sum() - np.cumsum(magnitudes)
     first = int(np.argmax(beyond <= MOST_CLIPPED * magnitudes.sum())) + 1
-    # The first bin holds the exact zeros of every ReLU. Zero is represented without error at any scale, so that they
-    # say nothing about the scale, and would drown everything else.
+    # The first bin holds the exact zeros of every ReLU. Zero is represented without error at any scale, so these zeros
+    # do not bear on the scale, and would outweigh everything else.
     magnitudes[0] = magnitudes[1]
     sizes = range(max(first, LEVELS), len(magnitudes) + 1)
     divergences = [_measure_divergence(magnitudes, size) for size in sizes]
@@ -74,13 +74,13 @@ def choose_by_entropy(counts: Counts, limit: float) -> float:
 
 
 def fold_signs(counts: Counts) -> Counts:
-    """Counts of magnitudes, smallest first, from counts over both signs."""
+    """Return the counts of magnitudes, smallest first, from counts over both signs."""
     half = len(counts) // 2
     return counts[half:] + counts[:half][::-1]
 
 
 def _measure_divergence(magnitudes: Counts, size: int) -> float:
-    """KL(P || Q) in nats: P the first `size` bins with all beyond added to the last, Q the same bins in 128 levels.
+    """Return KL(P || Q), in nats: P is the first `size` bins with the rest added to the last, Q is P in 128 levels.
 
     Infinite where Q holds nothing in a bin that P fills.
     """
@@ -100,9 +100,9 @@ def _measure_divergence(magnitudes: Counts, size: int) -> float:
 
 
 def choose_by_percentile(counts: Counts, limit: float, percentile: float) -> tuple[float, float]:
-    """The range (low, high) that holds `percentile` per cent of all values; as much is cut off on either side."""
+    """Return the range (low, high) that holds `percentile` percent of all values, with equal parts cut at both ends."""
     total = int(counts.sum())
-    # A float of a share such as 99.99 / 100 is not exact; the slack keeps 100 % of n values from becoming n - 1.
+    # A fraction such as 99.99 / 100 is not exact as a float; the slack keeps 100 % of n values from becoming n - 1.
     spare = int((1 - percentile / 100) / 2 * total + 1e-9)
     cumulative = np.cumsum(counts)
     first = int(np.searchsorted(cumulative, spare, side="right"))
@@ -120,7 +120,7 @@ class Observer:
         options = onnxruntime.SessionOptions()
         register_operators(options, libraries)
         options.intra_op_num_threads = threads
-        # Ranges are those of the tensors that stand in the graph: a fused node may compute others.
+        # Ranges are taken of the tensors of the graph as it is written: a fused node may compute others.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         # The arena keeps the largest step for ever, and doubles while it grows.
         options.enable_cpu_mem_arena = False
@@ -144,18 +144,18 @@ class Observer:
     def watch(
         self, data: CalibrationData, batch: int, names: Iterable[str] | None = None
     ) -> Iterator[tuple[dict[str, Any], int]]:
-        """(the watched tensors of some entries, entries so far): every entry of the data once.
+        """Yield (watched tensors of some entries, number of entries so far), every entry of the data once.
 
-        As many at a time as `batch` and the memory of one step allow; of a graph with a fixed batch that many, and
-        entries that do not fill a last one are left out.
+        A step has as many entries as `batch` and the memory allow; with a fixed batch of the graph exactly that many,
+        and entries that do not fill a last batch are left out.
         """
         fixed, n = 1 if data.apart else self._fixed_batch(), self.count_entries(data)
-        wanted = self._names if names is None else list(names)
+        requested_names = self._names if names is None else list(names)
         size = fixed or 1
         start = 0
         while start < n:
             stop = min(start + size, n)
-            tensors = self._run(data.read(start, stop), wanted)
+            tensors = self._run(data.read(start, stop), requested_names)
             if fixed is None:
                 entries = stop - start
                 needed = sum(array.nbytes for array in tensors.values()) / entries
@@ -165,7 +165,7 @@ class Observer:
             start = stop
 
     def count_entries(self, data: CalibrationData) -> int:
-        """How many entries of the data the graph can take."""
+        """Return the number of entries of the data that the graph can take."""
         fixed = 1 if data.apart else self._fixed_batch() or 1
         if data.n < fixed:
             raise UsageError(
@@ -191,12 +191,12 @@ def calibrate(
     batch: int = 16,
     threads: int = 0,
 ) -> Calibration:
-    """Ranges of every float tensor of an FP32 graph over the data.
+    """Return the range of every float tensor of an FP32 graph over the data.
 
     `minmax` reads the data once, the others twice: bins need a range before they can be filled.
 
     Args:
-        method: minmax keeps all that was seen; entropy and percentile cut off rare extremes.
+        method: minmax keeps all values; entropy and percentile cut off rare extremes.
         percentile: per cent of the values to keep, above 50 and up to 100; 99.99 if None. For method percentile only.
         batch: entries at a time, at most; fewer where the tensors of one step would need more than 200 MB.
         threads: of ONNX Runtime; 0 is its own choice.
@@ -214,9 +214,9 @@ def calibrate(
         )
     observer = Observer(prepared, watched, threads, artifact.operator_libraries)
     hashed, read_hash = hash_while_reading(data)
-    seen, infinite = observe_ranges(observer, hashed, batch)
+    observed, infinite = observe_ranges(observer, hashed, batch)
     data_sha256 = read_hash()
-    ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in seen.items()}
+    ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in observed.items()}
     cut = (percentile or DEFAULT_PERCENTILE) if method == "percentile" else None
     if method != "minmax":
         ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut)
@@ -265,12 +265,14 @@ def _cut_ranges(
     clipped: set[str],
     percentile: float | None,
 ) -> dict[str, TensorRange]:
-    """The ranges without rare extremes, but for tensors that the graph itself clips next.
+    """Return the ranges without rare extremes, by entropy, or by percentile where one is given.
 
-    By entropy, or by percentile where one is given.
+    Tensors that the graph itself clips next keep their range.
     """
     limits = {
-        name: found.largest for name, found in ranges.items() if found.largest > SMALLEST_LIMIT and name not in clipped
+        name: tensor_range.largest
+        for name, tensor_range in ranges.items()
+        if tensor_range.largest > SMALLEST_LIMIT and name not in clipped
     }
     histograms = observe_histograms(observer, data, batch, limits, 2 * BINS_PER_SIDE)
     cut = dict(ranges)
@@ -285,7 +287,7 @@ def _cut_ranges(
 
 
 def find_activations(model: onnx.ModelProto) -> list[str]:
-    """Names of the float32 tensors that depend on an input, in the order of the graph."""
+    """Return the names of the float32 tensors that depend on an input, in the order of the graph."""
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -299,7 +301,7 @@ def find_activations(model: onnx.ModelProto) -> list[str]:
 
 
 def find_clipped(model: onnx.ModelProto) -> set[str]:
-    """Names of the tensors that only a ReLU or Clip reads: a quantizer gives them the range of what comes out of it."""
+    """Return the names of tensors that only a ReLU or Clip reads: a quantizer gives them the range of its output."""
     consumers = make_consumers(model)
     outputs = {value.name for value in model.graph.output}
     single = {name: nodes[0] for name, nodes in consumers.items() if len(nodes) == 1 and name not in outputs}
@@ -309,9 +311,10 @@ def find_clipped(model: onnx.ModelProto) -> set[str]:
 def observe_ranges(
     observer: Observer, data: CalibrationData, batch: int
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """(smallest and largest value of every watched tensor that held any, names of those that held an infinity).
+    """Return (smallest and largest value of every watched tensor, names of tensors that held an infinity).
 
-    An infinity can be meant, as in the mask of an attention; no range can hold it, and the tensor gets none.
+    An infinity can be intended, as in the mask of an attention; no range can hold it, so such a tensor gets none.
+    Empty tensors get none, either.
     """
     ranges: dict[str, tuple[float, float]] = {}
     for tensors, done in observer.watch(data, batch):
@@ -325,14 +328,14 @@ def observe_ranges(
                     )
                 before = ranges.get(name, (low, high))
                 ranges[name] = (min(before[0], low), max(before[1], high))
-    infinite = [name for name, found in ranges.items() if not np.isfinite(found).all()]
-    return {name: found for name, found in ranges.items() if name not in infinite}, infinite
+    infinite = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
+    return {name: ends for name, ends in ranges.items() if name not in infinite}, infinite
 
 
 def observe_histograms(
     observer: Observer, data: CalibrationData, batch: int, limits: Mapping[str, float], bins: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Counts of every watched tensor in equal bins over [-limit, limit].
+    """Return the histogram of every watched tensor, in equal bins over [-limit, limit].
 
     Args:
         limits: largest magnitude by tensor; only these are counted, and each must be above zero.
@@ -352,5 +355,5 @@ def _count(values: NDArray[np.float32], limit: float, counts: NDArray[np.int64])
     scale, half = np.float32(bins / (2 * limit) * (1 - 2.0**-20)), np.float32(bins / 2)
     flat = values.reshape(-1)
     for start in range(0, flat.size, CHUNK):
-        places = (flat[start : start + CHUNK] * scale + half).astype(np.intp)
-        counts += np.bincount(places, minlength=bins)
+        bins_of_values = (flat[start : start + CHUNK] * scale + half).astype(np.intp)
+        counts += np.bincount(bins_of_values, minlength=bins)

@@ -1,6 +1,6 @@
-"""The calibration record: what every tensor of a graph ranged over, and by which data that was seen.
+"""The calibration record: the range of every tensor of a graph, and the data from which it was taken.
 
-Two files hold it: our own JSON, and TensorRT's text cache.
+It is stored as our own JSON, or as TensorRT's text cache.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TensorRange(Struct, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> float:
-        """Largest magnitude: what a symmetric scale is made from."""
+        """Return the largest magnitude, from which a symmetric scale is computed."""
         return max(abs(self.low), abs(self.high))
 
 
@@ -59,7 +59,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     """Ranges of the tensors of one graph, and where they come from.
 
     `weights_sha256` is over the floating-point weights alone: the same network exported with another batch has it, too.
-    `n` of None means that nobody knows (a cache of TensorRT does not say).
+    `n` is None if the number of entries is unknown, as from a cache of TensorRT.
     """
 
     schema: str = CALIBRATION_SCHEMA
@@ -84,32 +84,39 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
 
 def read_calibration(path: Path) -> Calibration:
     calibration = read_record(path, Calibration, CALIBRATION_SCHEMA, "Make it with enginebench calibrate")
-    for name, found in calibration.ranges.items():
-        if not (math.isfinite(found.low) and math.isfinite(found.high) and found.low <= found.high):
+    for name, tensor_range in calibration.ranges.items():
+        if not (
+            math.isfinite(tensor_range.low)
+            and math.isfinite(tensor_range.high)
+            and tensor_range.low <= tensor_range.high
+        ):
             raise ParseError(
-                path, f"$.ranges[{name!r}]", f"{found.low} to {found.high}", "two finite numbers, in order"
+                path,
+                f"$.ranges[{name!r}]",
+                f"{tensor_range.low} to {tensor_range.high}",
+                "two finite numbers, in order",
             )
     return calibration
 
 
 def check_preprocess(calibration: Calibration | CalibrationData, model: str, preprocess_sha256: str | None) -> None:
-    """Checks that the calibration saw inputs prepared as at inference, as far as this is known."""
-    seen = calibration.preprocess_sha256
-    if differ(seen, preprocess_sha256):
+    """Check that the calibration used inputs preprocessed as at inference, as far as this is known."""
+    calibrated_on = calibration.preprocess_sha256
+    if differ(calibrated_on, preprocess_sha256):
         raise ArtifactError(
             f"{model} prepares its inputs by preprocess {shorten(preprocess_sha256)}, the calibration "
-            f"({calibration.source}) by {shorten(seen)}: its ranges belong to other inputs. "
+            f"({calibration.source}) by {shorten(calibrated_on)}: its ranges belong to other inputs. "
             "Calibrate again with this model and input size"
         )
 
 
 def explain_external(what: str) -> ResultWarning:
-    """The warning of ranges from inputs that our own Preprocess did not make."""
+    """Return the warning that inputs were not preprocessed by EngineBench."""
     return make_warning("external_preprocess", what=what)
 
 
 def write_calibration_cache(calibration: Calibration, path: Path, tensorrt_version: str = "10.0.1") -> None:
-    """Writes the ranges as TensorRT's text cache: symmetric scales, range / 127.
+    """Write the ranges as TensorRT's text cache: symmetric scales, range / 127.
 
     Source: the cache of IInt8EntropyCalibrator2, TensorRT 7 to 10: a line `TRT-<version>-<algorithm>`, then
         `name: hex` with the scale as big-endian IEEE float32.
@@ -121,20 +128,20 @@ def write_calibration_cache(calibration: Calibration, path: Path, tensorrt_versi
     # 8.6.1 is 8601, 10.0.1 is 100001. Source: NV_TENSORRT_VERSION in NvInferVersion.h, which changed with 10.0.
     number = major * (10_000 if major >= 10 else 1000) + minor * 100 + patch
     lines = [f"TRT-{number}-{_ALGORITHM_OF_METHOD[calibration.method]}"]
-    for name, found in calibration.ranges.items():
+    for name, tensor_range in calibration.ranges.items():
         if "\n" in name or "\r" in name:
             raise UsageError(f"tensor {name!r} has a line end in its name; TensorRT's cache cannot hold it")
-        lines.append(f"{name}: {struct.pack('>f', found.largest / _INT8_MAX).hex()}")
+        lines.append(f"{name}: {struct.pack('>f', tensor_range.largest / _INT8_MAX).hex()}")
     write_atomic(path, ("\n".join(lines) + "\n").encode())
 
 
 def read_calibration_cache(path: Path) -> Calibration:
-    """The ranges in TensorRT's text cache. It says neither which data nor which model made them."""
+    """Read the ranges in TensorRT's text cache, which names neither the data nor the model that they come from."""
     lines = _read_text(path).splitlines() or [""]
     header = _HEADER.fullmatch(lines[0].strip())
     if not header or header[2] not in _METHOD_OF_ALGORITHM:
-        known = ", ".join(_METHOD_OF_ALGORITHM)
-        raise ParseError(path, "line 1", repr(lines[0][:80]), f"TRT-<version>-<algorithm>, one of {known}")
+        algorithms = ", ".join(_METHOD_OF_ALGORITHM)
+        raise ParseError(path, "line 1", repr(lines[0][:80]), f"TRT-<version>-<algorithm>, one of {algorithms}")
     ranges: dict[str, TensorRange] = {}
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Inputs of a model from the user's data, read as they are needed: for calibration, and with labels for accuracy."""
+"""Read inputs of a model from the user's data, step by step: for calibration, and with labels for accuracy."""
 
 import hashlib
 import json
@@ -39,19 +39,19 @@ from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
 
 Split = Literal["calibrate", "evaluate"]
 
-# What Pillow reads in its base installation and users keep pictures in.
+# Common picture formats that Pillow reads in its base installation.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
-# Pixels of pictures that are decoded before a run waits: PNG takes about 10 ns each, so that this is a second of one
-# core; the others are opened, and decoded when they are used.
+# Pixels of pictures that are decoded as a check before a run: PNG takes about 10 ns each, so that this is a second of
+# one core. Further pictures are only opened then, and decoded when they are used.
 DECODED_PIXELS = 100_000_000
-# The entry of an .npz in which kept batches say how they were made.
+# The entry of an .npz with the origin of kept batches.
 ORIGIN_KEY = "__enginebench__"
-# A file beside the class folders that says which folder is which class.
+# Names of the file beside the class folders that maps folders to classes.
 CLASS_INDEX_NAMES = ("class_index.json", "imagenet_class_index.json", "classes.txt")
 
 
 class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
-    """n entries of inputs. `read(start, stop)` makes those of one step; nothing else is held."""
+    """n entries of inputs. `read(start, stop)` makes the entries of one step; no others are kept in memory."""
 
     source: str  # as the user wrote it
     n: int
@@ -61,19 +61,19 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     label: Callable[[int | None], Any] | None = None  # number of classes -> int64 [n]
     names: tuple[str, ...] | None = None  # of pictures: their paths in the folder
-    apart: bool = False  # entries have no first axis to lie along: `read` gives one at a time
+    apart: bool = False  # entries cannot be joined along a first axis: `read` gives one at a time
 
     def batches(self, size: int) -> Iterator[dict[str, Array]]:
-        """The entries in steps of `size`, one at a time where they cannot be joined; the last step may be shorter."""
+        """Yield the entries in steps of `size`, or one by one if they cannot be joined; the last may be shorter."""
         size = 1 if self.apart else size
         for start in range(0, self.n, size):
             yield self.read(start, min(start + size, self.n))
 
     def read_labels(self, classes: int | None = None) -> NDArray[np.int64]:
-        """The right answers, int64 [n].
+        """Return the labels, int64 [n].
 
         Args:
-            classes: how many the model tells apart; needed where folders are numbered by their order.
+            classes: number of the model's classes; needed where folders are numbered by their order.
         """
         if self.label is None:
             raise UsageError(f"{self.source} has no labels; expected digits, or a folder with one folder per class")
@@ -91,15 +91,15 @@ def open_data(
     input_size: int | None = None,
     split: Split = "calibrate",
 ) -> CalibrationData:
-    """The data that `text` names.
+    """Open the data that `text` names.
 
     Args:
         text: `digits`, `sample-photos`, `fake`, a folder of images or of .npy or .npz files, or one of these.
-        model: MODEL, whose own preprocessing images go through; for one that is the user's they are prepared as
+        model: MODEL, by whose own preprocessing images are prepared; for a user's model they are prepared as
             ImageNet's are.
         inputs: of the graph; axis 0 of each is the batch.
-        n: entries, at most; a folder or file with fewer gives what it has.
-        seed: of the choice among more, and of random arrays.
+        n: entries, at most; a folder or file may have fewer.
+        seed: of the choice among more entries, and of random arrays.
         split: of the digits or the photographs: those for training and ranges, or those held out.
     """
     if n < 1:
@@ -125,7 +125,11 @@ def open_data(
 
 
 def check_source(text: str) -> Path | None:
-    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here."""
+    """Return the folder of pictures or the file of arrays that `--data` names; None for a name of packaged data.
+
+    Raises:
+        UsageError: there is no such folder, or the file is of another kind.
+    """
     path = Path(text)
     if text in ("digits", "fake", SAMPLE_PHOTOS):
         return None
@@ -138,7 +142,7 @@ def check_source(text: str) -> Path | None:
 
 
 def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationData:
-    """Seeded random arrays: ranges that no real input need have."""
+    """Return seeded random arrays, whose ranges may be far from those of real inputs."""
     whole = _lie_apart(inputs)
     singles = [replace(spec, shape=("batch", *spec.shape[1:])) for spec in inputs]
 
@@ -160,7 +164,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
 
 
 def require_digits(model: str) -> None:
-    """Checks that a model takes digits."""
+    """Check that a model takes digits."""
     card = BUILTIN.get(model)
     if card is None or card.task != "digits":
         raise UsageError(f"--data digits fits digits-cnn and digits-mlp; {model} needs --data DIR, FILE.npz or fake")
@@ -203,13 +207,13 @@ def _open_sample_photos(
 def open_images(
     folder: Path, preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int
 ) -> CalibrationData:
-    """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference."""
+    """Return a seeded choice of n pictures of a folder and its subfolders, each preprocessed as for inference."""
     if len(inputs) != 1:
         raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with one array per input")
     import_pillow()
-    found = list_images(folder)
-    order = np.random.default_rng(seed).permutation(len(found))[:n]
-    files = [found[i] for i in order]
+    images = list_images(folder)
+    order = np.random.default_rng(seed).permutation(len(images))[:n]
+    files = [images[i] for i in order]
 
     def read(start: int, stop: int) -> dict[str, Array]:
         return {inputs[0].name: np.stack([_read_image(path, preprocess, inputs[0]) for path in files[start:stop]])}
@@ -226,7 +230,7 @@ def open_images(
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out."""
+    """Return the pictures in a folder and its subfolders, sorted by their path; hidden ones are left out."""
     with explain_reading(folder):
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
@@ -250,7 +254,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
 
 
 def find_label_fault(folder: Path, classes: int | None) -> str | None:
-    """Why the pictures of a folder have no labels; None if they have."""
+    """Return the reason why the pictures of a folder have no labels; None if they have."""
     files = list_images(folder)
     named = any((folder / name).is_file() for name in CLASS_INDEX_NAMES)
     try:
@@ -277,11 +281,11 @@ def _label_files(folder: Path, files: Sequence[Path], classes: int | None) -> ND
 
 
 def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
-    """Class number by folder name.
+    """Return the class number by folder name.
 
     From `class_index.json` or `imagenet_class_index.json` ({"0": ["n01440764", "tench"]} or {"n01440764": 0}), or
-    `classes.txt` (a name on each line, class 0 first); else the names themselves where all are numbers; else their
-    order, where there are as many as the model has classes.
+    `classes.txt` (a name on each line, class 0 first). Without such a file the names themselves if all are numbers,
+    else their order if there are as many as the model has classes.
     """
     if path := next((folder / name for name in CLASS_INDEX_NAMES if (folder / name).is_file()), None):
         expected = '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
@@ -290,10 +294,10 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".txt":
                 return {name: i for i, name in enumerate(filter(None, map(str.strip, text.splitlines())))}
-            found = json.loads(text)
-            if all(isinstance(value, int) for value in found.values()):
-                return {str(name): int(i) for name, i in found.items()}
-            return {str(value[0]): int(i) for i, value in found.items()}
+            index = json.loads(text)
+            if all(isinstance(value, int) for value in index.values()):
+                return {str(name): int(i) for name, i in index.items()}
+            return {str(value[0]): int(i) for i, value in index.items()}
     folders = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if folders and all(name.isdecimal() for name in folders):
         return {name: int(name) for name in folders}
@@ -306,7 +310,7 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
 
 
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
-    """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
+    """Open prepared inputs: an .npy for a graph of one input, else an .npz with an array for each input."""
     if path.suffix.lower() == ".npy" and len(inputs) != 1:
         raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
     declared = _name_arrays(path, inputs, declare_arrays(path, EXPECTED))
@@ -323,20 +327,24 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
                 raise FeedError(f"{path}: {name!r} holds values that are not finite in entries {start} to {stop - 1}")
         return feeds
 
-    kept = read_origin(path)
+    origin = read_origin(path)
     external = explain_external(f"inputs come from {path.name}")
     return CalibrationData(
-        source=kept.source if kept else str(path),
+        source=origin.source if origin else str(path),
         n=min(n, *lengths),
         read=read,
-        preprocess_sha256=kept.preprocess_sha256 if kept else EXTERNAL,
-        seed=kept.seed if kept else 0,
-        warnings=kept.warnings if kept else (external,),
+        preprocess_sha256=origin.preprocess_sha256 if origin else EXTERNAL,
+        seed=origin.seed if origin else 0,
+        warnings=origin.warnings if origin else (external,),
     )
 
 
 def check_arrays(path: Path, arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> set[int]:
-    """How many entries prepared inputs hold, one number or none; raises FeedError unless they fit the inputs."""
+    """Return the number of entries of prepared inputs, as a set of one number, or empty without a batch axis.
+
+    Raises:
+        FeedError: the arrays do not fit the inputs.
+    """
     problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
     lengths = {len(array) for array in arrays.values() if array.ndim}
     if len(lengths) > 1:
@@ -348,18 +356,18 @@ def check_arrays(path: Path, arrays: Mapping[str, Array], inputs: Sequence[Tenso
 
 
 def check_images(folder: Path, n: int, seed: int) -> None:
-    """Opens the images that `open_images` would choose, and decodes the first of them, as far as that is quick.
+    """Open the images that `open_images` would choose, and decode the first ones, up to `DECODED_PIXELS`.
 
-    A picture is decoded at a fraction of its size where its format allows that; see `DECODED_PIXELS`.
+    A picture is decoded at a fraction of its size where its format allows that.
     """
     image = import_pillow()
-    found, left = list_images(folder), DECODED_PIXELS
-    for place in np.random.default_rng(seed).permutation(len(found))[:n]:
-        path = found[place]
+    images, pixels_left = list_images(folder), DECODED_PIXELS
+    for index in np.random.default_rng(seed).permutation(len(images))[:n]:
+        path = images[index]
         try:
             with image.open(path) as picture:
-                left -= picture.width * picture.height
-                if left >= 0:
+                pixels_left -= picture.width * picture.height
+                if pixels_left >= 0:
                     picture.draft("RGB", (1, 1))
                     picture.load()
         except Exception as error:  # the decoders raise whatever they run into
@@ -372,24 +380,24 @@ def _explain_image(path: Path, error: Exception) -> ArtifactError:
 
 
 def open_input_data(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
-    """What `--inputs` names, as data."""
+    """Open the inputs that `--inputs` names as data."""
     return use_samples(read_entries(text, inputs)[:n], inputs, text)
 
 
 def use_samples(
     samples: Sequence[Mapping[str, Array]], inputs: Sequence[TensorSpec], source: str = "--inputs"
 ) -> CalibrationData:
-    """The user's entries as data: those of the first one's shapes, since a step has one shape.
+    """Return the user's entries as data: those with the shapes of the first one, since a step has one shape.
 
-    Where inputs have no first axis along which entries lie (a recording as a whole, states with their layers first, a
-    sampling rate), all entries serve, one at a time.
+    If entries cannot be joined along a first axis (a recording as a whole, states with their layers first, a sampling
+    rate), all are used, one at a time.
     """
     apart = _lie_apart(inputs)
-    kept = samples if apart else [samples[place] for place in group_samples(samples, len(samples), inputs)[0]]
+    entries = samples if apart else [samples[place] for place in group_samples(samples, len(samples), inputs)[0]]
     return CalibrationData(
         source=source,
-        n=len(kept),
-        read=lambda start, stop: join_samples(kept[start:stop], inputs, stop - start),
+        n=len(entries),
+        read=lambda start, stop: join_samples(entries[start:stop], inputs, stop - start),
         preprocess_sha256=EXTERNAL,
         warnings=(explain_external(f"inputs come from {source}"),),
         apart=apart,
@@ -397,7 +405,7 @@ def use_samples(
 
 
 def _lie_apart(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether an input has no first axis along which entries lie: they cannot be joined to one step."""
+    """Return whether an input has no batch as first axis, so that entries cannot be joined to one step."""
     return any(axis != 0 for axis in find_batch_axes(inputs).values())
 
 
@@ -409,7 +417,7 @@ class _Origin(Struct, frozen=True, kw_only=True):
 
 
 def read_origin(path: Path) -> _Origin | None:
-    """Where the entries of a file that `keep_batches` wrote come from; None of any other file."""
+    """Read the origin of the entries in a file that `keep_batches` wrote; None for any other file."""
     if path.suffix.lower() != ".npz" or ORIGIN_KEY not in declare_arrays(path, EXPECTED):
         return None
     text = str(read_array_file(path, EXPECTED, names=(ORIGIN_KEY,))[ORIGIN_KEY])
@@ -418,7 +426,7 @@ def read_origin(path: Path) -> _Origin | None:
 
 
 def _name_arrays(path: Path, inputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays of a file by the name of their input."""
+    """Return the arrays of a file by the name of their input."""
     if ONLY not in arrays:
         return drop_hidden(arrays)
     if path.suffix.lower() != ".npy":
@@ -427,7 +435,7 @@ def _name_arrays(path: Path, inputs: Sequence[TensorSpec], arrays: Mapping[str, 
 
 
 def keep_batches(data: CalibrationData, path: Path) -> None:
-    """Writes all entries into an .npz that `open_data` reads back, with where they came from."""
+    """Write all entries, with their origin, into an .npz that `open_data` reads."""
     if data.apart:
         raise UsageError(
             f"{path}: arrays are kept along their first axis, and not every input of this model has its entries there. "
@@ -448,7 +456,7 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
 
 
 def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable[[], str]]:
-    """The same data, and a function that gives the SHA-256 over all entries read so far.
+    """Return the same data, and a function that returns the SHA-256 over all entries read so far.
 
     The same hash means the same inputs in the same order, in steps of whatever size.
     """

@@ -1,4 +1,4 @@
-"""FP16 and BF16 by casting the graph, branches and loops included; what cannot be cast stays in FP32, by name."""
+"""Cast a graph to FP16 or BF16, branches and loops included; nodes that cannot be cast stay in FP32, and are named."""
 
 from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from enginebench.models.precision.graph import FreeNames, list_opsets, name_node
 
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
-# Unseen inputs may give twice what was seen before anything overflows: one bit of the exponent.
+# Other inputs may give values twice as large as those observed before anything overflows: one bit of the exponent.
 HEADROOM = 2.0
 # Convolution, pooling and resizing take bfloat16 from here on. Source: ONNX operator changelog, opset 22.
 BF16_OPSET = 22
@@ -21,7 +21,7 @@ BF16, FP16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT
 SUFFIXES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
 TYPES = {BF16: "tensor(bfloat16)", FP16: "tensor(float16)"}
 ALL_FP32 = "tensor(float)"
-# Arithmetic by which a graph computes lengths and places: between a cast from integers and one back to them.
+# Arithmetic by which a graph computes lengths and indices: between a cast from integers and one back to them.
 ARITHMETIC = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Floor", "Ceil", "Round", "Neg", "Abs", "Sqrt", "Pow", "Min", "Max", "Mod"),
@@ -32,11 +32,11 @@ ARITHMETIC = frozenset(
 
 
 def find_overflowing(model: ModelProto, ranges: Mapping[str, TensorRange]) -> list[str]:
-    """Names of the nodes that read or make a value which FP16 cannot hold with room for unseen inputs.
+    """Return the names of nodes that read or make a value which FP16 cannot hold, with headroom for other inputs.
 
     Readers are among them: a cast between maker and reader would overflow, too.
     """
-    large = {name for name, found in ranges.items() if found.largest > FP16_MAX / HEADROOM}
+    large = {name for name, tensor_range in ranges.items() if tensor_range.largest > FP16_MAX / HEADROOM}
     for tensor in model.graph.initializer:  # constants are exact: they need no headroom
         values = numpy_helper.to_array(tensor) if tensor.data_type == FP32 else np.zeros(0)
         if np.any(np.isfinite(values) & (np.abs(values) > FP16_MAX)):
@@ -45,10 +45,10 @@ def find_overflowing(model: ModelProto, ranges: Mapping[str, TensorRange]) -> li
 
 
 def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tuple[ModelProto, list[str]]:
-    """(the graph in FP16, names of the nodes that stay in FP32).
+    """Return (the graph in FP16, names of the nodes that stay in FP32).
 
     Args:
-        blocked: names of nodes to leave in FP32; those whose operator is too delicate or unknown in FP16 join them.
+        blocked: names of nodes to leave in FP32; those whose operator is unsafe or unknown in FP16 are added.
         keep_io: leave inputs and outputs in FP32, with casts behind and before them.
     """
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
@@ -59,7 +59,7 @@ def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
 
 
 def cast_to_bf16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tuple[ModelProto, list[str]]:
-    """(the graph in BF16, names of the nodes that stay in FP32).
+    """Return (the graph in BF16, names of the nodes that stay in FP32).
 
     BF16 has the range of FP32: nothing overflows.
     """
@@ -71,8 +71,8 @@ def _cast(model: ModelProto, to: int, blocked: set[str], keep_io: bool) -> tuple
     name_nodes(cast)
     graphs = list(walk_graphs(cast.graph))
     arithmetic = {name for graph in graphs for name in find_index_arithmetic(graph)}
-    # What reads or makes a value of an unknown type, as behind a custom operator, or a sequence or an optional value,
-    # whose elements have the type that their maker names.
+    # Nodes that read or make a value of unknown type, as behind a custom operator, or a sequence or an optional value,
+    # whose elements have the type that their producer names.
     untyped = set()
     for graph in graphs:
         values = (*graph.input, *graph.value_info, *graph.output)
@@ -87,7 +87,7 @@ def _cast(model: ModelProto, to: int, blocked: set[str], keep_io: bool) -> tuple
 
 
 def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph, and those of its branches and loops."""
+    """Yield the graph, and those of its branches and loops."""
     yield graph
     for node in graph.node:
         for inner in read_graphs(node):
@@ -95,7 +95,7 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def find_index_arithmetic(graph: GraphProto) -> set[str]:
-    """Names of the nodes that compute with integers as floats, as many exporters do with lengths and places.
+    """Return the names of nodes that compute with integers as floats, as many exporters do with lengths and indices.
 
     FP16 holds integers up to 2,048 and BF16 up to 256: beyond, the next operator would get another length.
     """
@@ -104,9 +104,9 @@ def find_index_arithmetic(graph: GraphProto) -> set[str]:
     makers = {name: node for node in graph.node for name in node.output}
     whole: set[str] = set()
     for node in graph.node:
-        given = [name for name in node.input if name in floats and name not in constants]
-        from_integers = node.op_type == "Cast" and not given
-        if from_integers or (node.op_type in ARITHMETIC and given and whole.issuperset(given)):
+        operands = [name for name in node.input if name in floats and name not in constants]
+        from_integers = node.op_type == "Cast" and not operands
+        if from_integers or (node.op_type in ARITHMETIC and operands and whole.issuperset(operands)):
             whole.update(name for name in node.output if name in floats)
     back = [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in floats]
     pending = [node for node in back if whole.intersection(node.input)]
@@ -122,14 +122,14 @@ def find_index_arithmetic(graph: GraphProto) -> set[str]:
 
 
 def find_floats(graph: GraphProto) -> set[str]:
-    """Names of the FP32 tensors of a graph, those of its branches apart."""
+    """Return the names of the FP32 tensors of a graph, without those of its branches."""
     names = {t.name for t in graph.initializer if t.data_type == FP32}
     values = (*graph.input, *graph.value_info, *graph.output)
     return names | {v.name for v in values if v.type.tensor_type.elem_type == FP32}
 
 
 def list_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """Type of each value of a graph as it stands now, as far as it is known, those of its branches apart."""
+    """Return the current type of each value of a graph, as far as it is known, without those of its branches."""
     types = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         types[value.name] = TypeProto()
@@ -138,14 +138,14 @@ def list_types(graph: GraphProto) -> dict[str, TypeProto]:
 
 
 class _Value(NamedTuple):
-    """Where a float value of the original graph is to be found now, and in which type."""
+    """The current name and type of a float value of the original graph."""
 
     name: str
     kind: int
 
 
 class _Caster:
-    """Casts a graph from inputs to outputs; every value exists in one type, and in another where it is read so."""
+    """Casts a graph from inputs to outputs; each value has one type, and a cast copy where it is read in the other."""
 
     def __init__(self, model: ModelProto, to: int, blocked: set[str]) -> None:
         self.kept: list[str] = []
@@ -160,12 +160,12 @@ class _Caster:
     def cast(
         self, graph: GraphProto, outside: Mapping[str, _Value], outer_types: Mapping[str, TypeProto], to: int, ends: int
     ) -> None:
-        """Casts a graph in place.
+        """Cast a graph in place.
 
         Args:
-            outside: what a branch sees of the graphs around it.
-            outer_types: original types of all that a branch sees of the graphs around it.
-            to: FP32 for a branch whose node is blocked: it only gets what it reads in FP32.
+            outside: values of the outer graphs that are visible in a branch.
+            outer_types: original types of these values.
+            to: FP32 for a branch whose node is blocked: it gets all its inputs in FP32.
             ends: the type of its inputs and outputs.
         """
         floats, types = find_floats(graph), ChainMap(list_types(graph), dict(outer_types))
@@ -224,7 +224,7 @@ class _Caster:
         to: int,
         ends: int,
     ) -> None:
-        """Rounds the constants that nobody reads in FP32; the others stay, and are rounded where they are read so."""
+        """Round the constants that are never read in FP32; the others stay, and get a cast where one is needed."""
         demands: defaultdict[str, set[int]] = defaultdict(set)
         self._collect_demands(nodes, types, to, demands)
         for value in graph.output:
@@ -255,10 +255,10 @@ class _Caster:
                     demands[value.name].add(inside)
 
     def _choose_types(self, node: NodeProto, types: Mapping[str, TypeProto], to: int) -> tuple[list[int], list[int]]:
-        """The type of each operand, going in and coming out, as far as it is a float; the same each time it is asked.
+        """Return the type of each float input and output of a node; the same in every call.
 
-        The operator's schema decides: what it takes in the new type goes in so, and its own type inference says what
-        comes out. Where that refuses the new types, the node stays in FP32.
+        The operator's schema decides: inputs that it takes in the new type are cast, and type inference gives the
+        types of the outputs. Where that refuses the new types, the node stays in FP32.
         """
         key = node.name, to
         if key not in self._choices:
@@ -270,7 +270,7 @@ class _Caster:
         return self._choices[key]
 
     def _choose_by_schema(self, node: NodeProto, types: Mapping[str, TypeProto]) -> tuple[list[int], list[int]] | None:
-        """As `_choose_types`; None where the operator does not take the new type."""
+        """Return the types like `_choose_types`; None where the operator does not take the new type."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
         except onnx.defs.SchemaError:
@@ -278,12 +278,12 @@ class _Caster:
         allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
 
         def choose(operands: Any, count: int) -> list[int]:
-            found = []
+            kinds = []
             for i in range(count):
                 operand = operands[min(i, len(operands) - 1)]  # the last may stand for several
-                takes = allowed.get(operand.type_str, {operand.type_str})
-                found.append(FP32 if ALL_FP32 in takes and TYPES[self._to] not in takes else self._to)
-            return found
+                types_allowed = allowed.get(operand.type_str, {operand.type_str})
+                kinds.append(FP32 if ALL_FP32 in types_allowed and TYPES[self._to] not in types_allowed else self._to)
+            return kinds
 
         inward, outward = choose(schema.inputs, len(node.input)), choose(schema.outputs, len(node.output))
         if any(read_graphs(node)) or any(name and name not in types for name in node.input):
@@ -293,11 +293,13 @@ class _Caster:
         if any(is_fp32(types.get(name)) for name in node.output):
             _rewrite_type(rewritten, self._to)
         operands = dict(zip(node.input, inward, strict=True))
-        given = [helper.make_value_info(name, _replace_float(types[name], operands[name])) for name in operands if name]
+        values = [
+            helper.make_value_info(name, _replace_float(types[name], operands[name])) for name in operands if name
+        ]
         alone = ModelProto(
             ir_version=self._ir_version,
             opset_import=self._opset_import,
-            graph=helper.make_graph([rewritten], node.name, given, []),
+            graph=helper.make_graph([rewritten], node.name, values, []),
         )
         try:
             # Of operators that the specification defines by others, their definition is checked, too.
@@ -316,22 +318,22 @@ class _Caster:
         return self._names.take(base if kind is None else f"{base}_{SUFFIXES[kind]}")
 
 
-def is_fp32(found: TypeProto | None) -> bool:
-    """Whether a type is known, and that of FP32 tensors."""
-    return found is not None and found.tensor_type.elem_type == FP32
+def is_fp32(kind: TypeProto | None) -> bool:
+    """Return whether a type is known to be that of FP32 tensors."""
+    return kind is not None and kind.tensor_type.elem_type == FP32
 
 
-def _replace_float(found: TypeProto, kind: int) -> TypeProto:
-    """The type with its elements in `kind`, if they are FP32."""
-    made = TypeProto()
-    made.CopyFrom(found)
-    if is_fp32(found):
-        made.tensor_type.elem_type = kind
-    return made
+def _replace_float(original: TypeProto, kind: int) -> TypeProto:
+    """Return the type with its elements in `kind` if they are FP32."""
+    replaced = TypeProto()
+    replaced.CopyFrom(original)
+    if is_fp32(original):
+        replaced.tensor_type.elem_type = kind
+    return replaced
 
 
 def _rewrite_type(node: NodeProto, kind: int) -> None:
-    """Rewrites what a node says about the type of what it makes, if it does: constants in it, `to`, `dtype`."""
+    """Rewrite the type of its output in a node's attributes, if it is there: constants, `to`, `dtype`."""
     if kind == FP32:
         return
     for attribute in node.attribute:
@@ -349,10 +351,10 @@ def _rewrite_type(node: NodeProto, kind: int) -> None:
 
 
 def round_tensor(tensor: TensorProto, to: int) -> TensorProto:
-    """An FP32 tensor in BF16 or FP16, rounded to nearest, ties to even.
+    """Return an FP32 tensor in BF16 or FP16, rounded to nearest, ties to even.
 
-    What FP16 would round to nothing becomes its smallest number, as it may stand below a fraction line; what is beyond
-    its largest becomes that: the mask of an attention, in a branch.
+    Values that FP16 would round to zero become its smallest number, as they may be divisors; values beyond its largest
+    number become that, as in the mask of an attention in a branch.
 
     Source: IEEE 754 roundTiesToEven; BFloat16 is float32 without the lower 16 bits of the significand, so half of the
         lower half's range is added first.

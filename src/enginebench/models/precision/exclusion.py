@@ -1,4 +1,4 @@
-"""The nodes that a graph leaves out of a lower precision: a text file of names, and where each is after preparation."""
+"""Nodes to be excluded from a lower precision: a text file of names, and their nodes in the prepared graph."""
 
 import difflib
 from collections import defaultdict
@@ -17,7 +17,7 @@ LISTED = 5
 
 
 def read_exclusion(path: Path) -> tuple[str, ...]:
-    """The names in a list of excluded nodes, in its order: one a line; empty lines and remarks (#) are left out."""
+    """Read the names of a list of excluded nodes, in order: one a line, without empty lines and comments (#)."""
     try:
         with explain_access(f"--exclude {path} cannot be read", "Check the path"):
             lines = check_regular(path).read_text(encoding="utf-8").splitlines()
@@ -36,57 +36,57 @@ def write_exclusion(path: Path, names: Iterable[str], remarks: Sequence[str] = (
     write_atomic(path, ("\n".join(lines) + "\n").encode())
 
 
-def resolve_exclusion(names: Sequence[str], given: ModelProto, prepared: ModelProto) -> tuple[str, ...]:
-    """The nodes of the prepared graph that do the work of the named ones.
+def resolve_exclusion(names: Sequence[str], original: ModelProto, prepared: ModelProto) -> tuple[str, ...]:
+    """Return the nodes of the prepared graph that do the work of the named ones.
 
-    Preparation folds nodes into their neighbours. One that is gone is followed along its result to the node that makes
-    it now; one that was computed ahead of time has no node left, and none is returned for it.
+    Preparation folds nodes into their neighbours. For a node that is gone, the one that now makes its output is
+    returned; for one that was folded into a constant there is none.
     """
-    homes = find_homes(given, prepared)
+    homes = find_homes(original, prepared)
     if unknown := [name for name in names if name not in homes]:
-        near = {name: difflib.get_close_matches(name, homes, n=3) for name in unknown[:LISTED]}
-        said = [f"{name!r} (near: {', '.join(like)})" if like else repr(name) for name, like in near.items()]
+        similar = {name: difflib.get_close_matches(name, homes, n=3) for name in unknown[:LISTED]}
+        listed = [f"{name!r} (near: {', '.join(like)})" if like else repr(name) for name, like in similar.items()]
         more = f" and {len(unknown) - LISTED} more" if len(unknown) > LISTED else ""
         raise UsageError(
-            f"--exclude names {len(unknown)} of the graph's nodes that it does not have: {', '.join(said)}{more}. "
+            f"--exclude names {len(unknown)} of the graph's nodes that it does not have: {', '.join(listed)}{more}. "
             "Expected names of the graph before it was quantized"
         )
     return tuple(dict.fromkeys(homes[name] for name in names if homes[name]))
 
 
-def find_homes(given: ModelProto, prepared: ModelProto) -> dict[str, str]:
-    """Node of the exported graph -> the node of the prepared graph that does its work; "" for one that has none."""
+def find_homes(original: ModelProto, prepared: ModelProto) -> dict[str, str]:
+    """Return {node of the original graph: node of the prepared graph that does its work, or "" if there is none}."""
     named = ModelProto()
-    named.CopyFrom(given)
+    named.CopyFrom(original)
     name_nodes(named)
-    there = {node.name for node in walk_nodes(prepared)}
+    prepared_names = {node.name for node in walk_nodes(prepared)}
     makers = {tensor: node.name for tensor, node in make_producers(prepared).items()}
     readers = make_consumers(named)
     return {
-        node.name: node.name if node.name in there else _follow(node.output, makers, readers)
+        node.name: node.name if node.name in prepared_names else _follow(node.output, makers, readers)
         for node in walk_nodes(named)
     }
 
 
 def _follow(tensors: Iterable[str], makers: Mapping[str, str], readers: Mapping[str, Sequence[object]]) -> str:
-    """The node that makes the first of the tensors that is still made, or of what is made from them."""
-    seen: set[str] = set()
+    """Return the node that makes the first of the tensors, or of those computed from them, that still exists."""
+    followed: set[str] = set()
     pending = [name for name in tensors if name]
     while pending:
         tensor = pending.pop(0)
         if tensor in makers:
             return makers[tensor]
-        if tensor not in seen:
-            seen.add(tensor)
+        if tensor not in followed:
+            followed.add(tensor)
             pending += [name for node in readers.get(tensor, ()) for name in node.output if name]  # type: ignore[attr-defined]
     return ""
 
 
 def find_originals(given: ModelProto, prepared: ModelProto) -> dict[str, tuple[str, ...]]:
-    """Node of the prepared graph -> its names in a list of exclusions: its own where the exported graph has it, too."""
+    """Return {node of the prepared graph: its names in a list of exclusions}: its own if the original has it, too."""
     origins: defaultdict[str, list[str]] = defaultdict(list)
-    for original, home in find_homes(given, prepared).items():
-        origins[home].append(original)
+    for original_name, home in find_homes(given, prepared).items():
+        origins[home].append(original_name)
     return {
         node.name: (node.name,) if node.name in origins[node.name] else tuple(origins[node.name])
         for node in prepared.graph.node

@@ -1,4 +1,4 @@
-"""ONNX graphs around a precision transform: loaded, prepared, run, checked, written, and what they are made of."""
+"""Load, prepare, inspect, run, check and write ONNX graphs for a change of precision."""
 
 import contextlib
 import hashlib
@@ -39,13 +39,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 # Per-channel scales: the attribute `axis` of QuantizeLinear came with 13. Source: ONNX operator changelog.
 SMALLEST_OPSET = 13
-# Entries that go through a graph at a time: of efficientnet_b0, 8 images stay below 300 MB.
+# Entries per call of a graph: for efficientnet_b0, 8 images stay below 300 MB.
 STEP = 8
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
 
 def load_whole_graph(path: Path) -> ModelProto:
-    """The model with its weights, also those in external data."""
+    """Load the model with its weights, also those in external data."""
     model = load_graph(path)
     size = path.stat().st_size + sum(p.stat().st_size for p in find_external_data(model, path))
     if size > LARGEST_PROTOBUF_BYTES:
@@ -58,23 +58,23 @@ def load_whole_graph(path: Path) -> ModelProto:
 
 
 def prepare_graph(model: ModelProto, libraries: Sequence[str] = (), inputs: Sequence[TensorSpec] = ()) -> ModelProto:
-    """The same function in a form to be calibrated and rewritten: BatchNorm folded, constants folded, types inferred.
+    """Return an equivalent graph to calibrate and rewrite: BatchNorm and constants folded, types inferred.
 
-    Calibration and rewriting both start from it, so that the names of tensors agree. ONNX Runtime's optimizer folds;
-    where it changes the outputs of the graph, nothing is folded.
+    Calibration and rewriting both start from it, so that the names of tensors agree. ONNX Runtime's optimizer does the
+    folding; where that changes the outputs of the graph, nothing is folded.
 
     Args:
-        libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
+        libraries: of its custom operators; with any, nothing is folded, as the optimizer does not know them.
         inputs: of the graph, for made-up ones on which both forms are compared.
     """
     failing = explaining(ArtifactError, "the graph cannot be prepared")
     with failing, tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
-        given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
-        given.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
-        quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
-        if inputs and not libraries and not keeps_outputs(given, made, random_feeds(inputs, 1, seed=0)):
-            quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=True)
-        prepared = onnx.load(made)
+        original, prepared_file = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
+        original.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
+        quant_pre_process(original, prepared_file, skip_symbolic_shape=True, skip_optimization=bool(libraries))
+        if inputs and not libraries and not keeps_outputs(original, prepared_file, random_feeds(inputs, 1, seed=0)):
+            quant_pre_process(original, prepared_file, skip_symbolic_shape=True, skip_optimization=True)
+        prepared = onnx.load(prepared_file)
     # Every domain that has a node, once, ONNX's own first. ONNX Runtime adds its own, which other parsers refuse; it
     # does not take one that is listed twice (by skl2onnx), and NNCF takes the first one's version for that of ONNX.
     used, opsets = {node.domain for node in walk_nodes(prepared)} | {""}, list_opsets(prepared)
@@ -85,10 +85,11 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = (), inputs: Sequ
 
 
 def _fix_constants(model: ModelProto) -> ModelProto:
-    """The model without the inputs that only list its constants, as old exporters wrote them.
+    """Return the model without the inputs that only list its constants, as old exporters wrote them.
 
-    The file's version 3 wants every constant listed, those too that folding and quantizing add; later ones let a caller
-    replace what is listed, so that it cannot be folded. Ranges and rounded weights hold for the stored values alone.
+    Version 3 of the file format requires every constant as an input, also those that folding and quantizing add. In
+    later versions a caller may replace a constant that is an input, so that it cannot be folded. Ranges and rounded
+    weights hold for the stored values alone.
     """
     stored = {tensor.name for tensor in model.graph.initializer}
     if stored.isdisjoint(value.name for value in model.graph.input):
@@ -102,21 +103,21 @@ def _fix_constants(model: ModelProto) -> ModelProto:
 
 
 def _correct_outputs(model: ModelProto) -> None:
-    """Gives every output the number of axes that it has: some exporters declare another, and a checker refuses that."""
+    """Correct the number of axes of each output where an exporter declared another, which the checker refuses."""
     bare = ModelProto()
     bare.CopyFrom(model)
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     inferred = {value.name: value.type.tensor_type for value in onnx.shape_inference.infer_shapes(bare).graph.output}
     for value in model.graph.output:
-        tensor, found = value.type.tensor_type, inferred[value.name]
-        if found.HasField("shape") and tensor.HasField("shape") and len(found.shape.dim) != len(tensor.shape.dim):
-            tensor.shape.CopyFrom(found.shape)
+        tensor, actual = value.type.tensor_type, inferred[value.name]
+        if actual.HasField("shape") and tensor.HasField("shape") and len(actual.shape.dim) != len(tensor.shape.dim):
+            tensor.shape.CopyFrom(actual.shape)
 
 
 @contextlib.contextmanager
 def quiet_logging() -> Iterator[None]:
-    """Third-party code logs nothing below `critical`: a failure ends in our own error, advice is for its own users."""
+    """Silence other packages' logs below `critical`: failures are reported by our own errors."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     onnxruntime.set_default_logger_severity(3)  # errors; its tools open sessions with the defaults
@@ -128,7 +129,7 @@ def quiet_logging() -> Iterator[None]:
 
 
 def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
-    """The model at least at this version of the operator set."""
+    """Return the model, converted to this version of the operator set if its own is older."""
     opset = read_opset(model)
     if opset is None or opset >= smallest:
         return model
@@ -143,18 +144,18 @@ def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
 
 
 def name_nodes(model: ModelProto) -> None:
-    """Gives a name of its own to every node without one, and to those that share one."""
+    """Give a unique name to every node without one, and to those that share one."""
     names = FreeNames({node.name for node in walk_nodes(model)})
-    seen: set[str] = set()
+    used: set[str] = set()
     for node in walk_nodes(model):
-        if not node.name or node.name in seen:
+        if not node.name or node.name in used:
             base = node.name or node.op_type
             node.name = names.number(base)
-        seen.add(node.name)
+        used.add(node.name)
 
 
 class FreeNames:
-    """Makes names that a graph does not have yet; each is taken from then on."""
+    """Makes names that a graph does not have yet, each only once."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = set(taken)
@@ -163,14 +164,14 @@ class FreeNames:
         self._last: Counter[str] = Counter()
 
     def take(self, base: str) -> str:
-        """`base` itself where it is free, else with a number behind it."""
+        """Return `base` if it is free, else `base` with a number."""
         if base in self._taken:
             return self.number(base)
         self._taken.add(base)
         return base
 
     def number(self, base: str) -> str:
-        """`base` with the lowest number behind it that is free."""
+        """Return `base` with the lowest free number."""
         while True:
             self._last[base] += 1
             name = f"{base}_{self._last[base]}"
@@ -180,32 +181,32 @@ class FreeNames:
 
 
 def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Every node, also those in branches and loops."""
+    """Yield every node, also those in branches and loops."""
     return source.walk_nested_nodes(model.graph.node)
 
 
 def list_opsets(model: ModelProto) -> dict[str, int]:
-    """Domain -> version of its operator set; ONNX's own domain is ""."""
+    """Return {domain: version of its operator set}; ONNX's own domain is ""."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
 
 
 def has_quantizers(model: ModelProto) -> bool:
-    """Whether the graph holds quantized nodes of any form."""
+    """Return whether the graph holds quantized nodes of any form."""
     return any(node.op_type.startswith("QLinear") or node.op_type in QUANTIZED_OPS for node in walk_nodes(model))
 
 
 def count_quantizers(model: ModelProto) -> tuple[int, int]:
-    """(QuantizeLinear nodes, DequantizeLinear nodes)."""
+    """Return (number of QuantizeLinear nodes, number of DequantizeLinear nodes)."""
     types = [node.op_type for node in walk_nodes(model)]
     return types.count("QuantizeLinear"), types.count("DequantizeLinear")
 
 
-# How far back of a square root the mean or sum stands that makes it a deviation.
+# The most nodes between a mean or sum and the square root that makes a deviation of it.
 NORMALIZING_STEPS = 8
 
 
 def is_transformer(model: ModelProto) -> bool:
-    """Whether the graph normalizes by layer, however many operators that takes, or has a product of two activations."""
+    """Return whether the graph has layer normalization, as one operator or several, or a product of two activations."""
     constants = {tensor.name for tensor in model.graph.initializer}
     if any(
         node.op_type == "LayerNormalization" or (node.op_type == "MatMul" and not constants.intersection(node.input))
@@ -223,10 +224,10 @@ def is_transformer(model: ModelProto) -> bool:
 
 
 def hash_weights(model: ModelProto) -> str:
-    """SHA-256 over the floating-point weights, in whatever order and by whatever name they are stored.
+    """Return the SHA-256 over the floating-point weights, whatever their order and names.
 
     The same network exported with another batch, by another name or in another opset has the same hash: scalars, which
-    the definitions of operators bring along, do not count.
+    come from the definitions of operators, do not count.
     """
     hashes = sorted(
         hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).hexdigest()
@@ -237,7 +238,7 @@ def hash_weights(model: ModelProto) -> str:
 
 
 def write_graph(model: ModelProto, out: Path) -> None:
-    """Checks the graph against the specification, types included, and writes it as one file."""
+    """Check the graph against the specification, types included, and write it as one file."""
     with explaining(ArtifactError, "the rewritten graph is not valid ONNX", tell=lambda e: str(e)[:500]):
         _correct_outputs(model)
         onnx.checker.check_model(model, full_check=True)
@@ -245,13 +246,13 @@ def write_graph(model: ModelProto, out: Path) -> None:
 
 
 def make_producers(model: ModelProto | GraphProto) -> dict[str, NodeProto]:
-    """Tensor name -> the node that makes it."""
+    """Return {tensor name: the node that makes it}."""
     graph = model.graph if isinstance(model, ModelProto) else model
     return {name: node for node in graph.node for name in node.output if name}
 
 
 def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]:
-    """Tensor name -> the nodes that read it."""
+    """Return {tensor name: the nodes that read it}."""
     graph = model.graph if isinstance(model, ModelProto) else model
     consumers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
@@ -262,18 +263,18 @@ def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]
 
 
 def sort_nodes(model: ModelProto) -> None:
-    """Puts every node after those whose tensors it reads, else keeps the order."""
-    known = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
-    made = {name for node in model.graph.node for name in node.output}
+    """Move every node behind those whose tensors it reads; otherwise keep the order."""
+    available = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
+    computed_here = {name for node in model.graph.node for name in node.output}
     pending: list[NodeProto] = list(model.graph.node)
     ordered: list[NodeProto] = []
     while pending:
         later: list[NodeProto] = []
         for node in pending:
             # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
-            waits = any(name in made and name not in known for name in _reads(node))
+            waits = any(name in computed_here and name not in available for name in _reads(node))
             (later if waits else ordered).append(node)
-            known.update(() if waits else node.output)
+            available.update(() if waits else node.output)
         if len(later) == len(pending):
             raise ArtifactError(f"node {later[0].name!r} reads its own result; the graph has a cycle")
         pending = later
@@ -290,12 +291,12 @@ def _reads(node: NodeProto) -> Iterator[str]:
 
 
 def read_versions(tools: Sequence[str]) -> dict[str, str]:
-    """The version of each package; onnxruntime's by itself, as other distributions hold it, too (onnxruntime-gpu)."""
+    """Return the version of each package; that of onnxruntime from its module, which several distributions install."""
     return {tool: onnxruntime.__version__ if tool == "onnxruntime" else version(tool) for tool in tools}
 
 
 def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
-    """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them."""
+    """Run a graph in ONNX Runtime and return its float outputs by name, with 8-bit kernels where there are any."""
     options = onnxruntime.SessionOptions()
     register_operators(options, libraries)
     options.intra_op_num_threads = threads

@@ -1,8 +1,8 @@
-"""A graph in an older operator set, where that can say the same; its answers are compared in ONNX Runtime.
+"""Rewrite a graph in an older operator set, if that can express it, and compare the outputs in ONNX Runtime.
 
-ONNX's own converter has no way down for most of what came after 17 (`Gelu`, `Split`, `Pad`, `GroupNormalization`). Its
-definitions have: an operator that is a function is replaced by its body, and every node that is left is held against
-the older schema of its operator.
+ONNX's own converter cannot convert down most operators that came after 17 (`Gelu`, `Split`, `Pad`,
+`GroupNormalization`). Their definitions help: an operator that is a function is replaced by its body, and every other
+node is adapted to the older schema of its operator.
 """
 
 import math
@@ -24,15 +24,15 @@ from enginebench.models.onnx.source import PARENT_KEY, read_metadata, read_onnx,
 from enginebench.models.precision.graph import load_whole_graph, name_nodes, read_graphs, walk_nodes, write_graph
 
 OWN = ("", "ai.onnx")
-# What two forms of a graph may differ by, as a share of the largest value: a function's body rounds at other places
-# than the operator's kernel, and in short types every rounding shows. A wrong form is off by far more.
+# The allowed difference of the two forms, relative to the largest value: a function's body rounds at other places than
+# the operator's kernel, and in short types every rounding shows. A wrong form differs by far more.
 TOLERANCE = 1e-5
 TOLERANCE_SHORT = 2e-2
-# Of an open batch: a sum that also runs over the batch shows only if there is more than one entry.
+# The length of a dynamic batch: a sum that wrongly runs over the batch shows only with more than one entry.
 BATCH = 2
-# What shapes and axes are computed from is small.
+# Constants from which shapes and axes are computed have at most so many elements.
 FOLDED_ELEMENTS = 1 << 10
-# TensorRT 8.6, which reads up to here, takes Shape for all axes, whatever its `start` and `end` (from 15 on) say:
+# TensorRT 8.6, which reads up to here, takes Shape for all axes and ignores its `start` and `end` (from 15 on):
 # "tensor volume exceeds (2^31)-1, dimensions are [32,3,224,224,1,768]" where a ViT expands its token.
 LAST_WITH_WHOLE_SHAPES = 17
 # GridSample's modes got other names.
@@ -43,11 +43,11 @@ Constants = Mapping[str, Any]
 
 
 class NewerTypes(UnsupportedOperator):
-    """An operator takes a type that it did not take then; no node would have another form."""
+    """The older operator set has the same operators, but one of them did not take its type yet."""
 
 
 def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
-    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers."""
+    """Write the graph of `artifact` in opset `newest` to `out`, after checking that it gives the same outputs."""
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
@@ -67,10 +67,11 @@ def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
 
 
 def lower_model(model: ModelProto, newest: int) -> ModelProto:
-    """The graph in opset `newest`, not compared yet.
+    """Return the graph in opset `newest`, not compared yet.
 
     Raises:
-        NewerTypes: for its types alone.
+        NewerTypes: only its types are too new.
+        UnsupportedOperator: an operator has no older form.
     """
     opset = read_opset(model) or newest
     try:
@@ -108,7 +109,7 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
 
 
 def _inline_newer(model: ModelProto, opset: int, newest: int) -> ModelProto:
-    """The graph with every operator that is not in `newest` replaced by its definition, constants folded."""
+    """Return the graph with every operator that is not in `newest` replaced by its definition, constants folded."""
     made = ModelProto()
     made.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
     inlined = False
@@ -123,10 +124,10 @@ def _inline_newer(model: ModelProto, opset: int, newest: int) -> ModelProto:
 
 
 def _inline(model: ModelProto, operators: set[str]) -> ModelProto:
-    """The graph with these operators replaced by their definitions, which may depend on the types of their inputs."""
+    """Return the graph with these operators replaced by their definitions, which may depend on the input types."""
     typed = onnx.shape_inference.infer_shapes(model)
-    known = {value.name for value in (*typed.graph.value_info, *typed.graph.input)}
-    fresh = [t for t in typed.graph.initializer if t.name not in known]
+    typed_names = {value.name for value in (*typed.graph.value_info, *typed.graph.input)}
+    fresh = [t for t in typed.graph.initializer if t.name not in typed_names]
     typed.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in fresh)
     return inliner.inline_selected_functions(
         typed, [("", name) for name in sorted(operators)], inline_schema_functions=True
@@ -134,26 +135,26 @@ def _inline(model: ModelProto, operators: set[str]) -> ModelProto:
 
 
 def _fold_constants(model: ModelProto) -> ModelProto:
-    """The graph with what definitions compute from constants and known shapes computed; nothing large is."""
+    """Return the graph with all values computed that depend on constants and known shapes alone; they are small."""
     from onnx.reference import ReferenceEvaluator
 
     shapes, nodes = _read_shapes(model), list(model.graph.node)
-    known = {n.output[0]: _read_constant(n) for n in nodes if n.op_type == "Constant"}
+    constants = {n.output[0]: _read_constant(n) for n in nodes if n.op_type == "Constant"}
     for node in nodes:
-        operands = {name: known[name] for name in node.input if name in known}
+        operands = {name: constants[name] for name in node.input if name in constants}
         if node.op_type in ("Shape", "Size") and None not in shapes.get(node.input[0], (None,)):
             operands = {node.input[0]: np.broadcast_to(np.float32(0), [n or 0 for n in shapes[node.input[0]]])}
         if node.input and len(node.output) == 1 and set(node.input) <= operands.keys():
-            known[node.output[0]] = ReferenceEvaluator(node).run(None, operands)[0]
-    used = {name for node in walk_nodes(model) for name in node.input if node.output[0] not in known}
+            constants[node.output[0]] = ReferenceEvaluator(node).run(None, operands)[0]
+    used = {name for node in walk_nodes(model) for name in node.input if node.output[0] not in constants}
     used |= {value.name for value in model.graph.output}
     del model.graph.node[:]
     for node in nodes:
         name = node.output[0]
-        if name not in known:
+        if name not in constants:
             model.graph.node.append(node)
         elif name in used:
-            tensor = numpy_helper.from_array(np.asarray(known[name]), name)
+            tensor = numpy_helper.from_array(np.asarray(constants[name]), name)
             model.graph.node.append(helper.make_node("Constant", [], [name], node.name, value=tensor))
     return model
 
@@ -166,7 +167,7 @@ def _read_constant(node: NodeProto) -> Any:
 
 
 def _read_shapes(model: ModelProto) -> Shapes:
-    """Name -> shape of what is known of a graph's tensors; a dynamic axis is None."""
+    """Return {name: shape} of a graph's tensors, as far as they are known; a dynamic axis is None."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     values = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input, *graph.output)}
     return {
@@ -177,7 +178,7 @@ def _read_shapes(model: ModelProto) -> Shapes:
 
 
 def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constants: Constants) -> list[TensorProto]:
-    """Puts one node into the form that its operator had; the constants that this form needs."""
+    """Change one node to the older form of its operator; return the constants that this form needs."""
     names = dict(zip((value.name for value in newer.inputs), node.input, strict=False))
     kept = {attribute.name: attribute for attribute in node.attribute}
     made = []
@@ -203,7 +204,7 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
         node.input.pop()
     if len(node.input) > older.max_input:
         raise _explain(node, f"its input {newer.inputs[older.max_input].name} has no equal there")
-    for name in kept.keys() - older.attributes.keys():  # what came later must ask for what was done without it
+    for name in kept.keys() - older.attributes.keys():  # a newer attribute must have the value that was implied before
         default, value = newer.attributes[name].default_value, helper.get_attribute_value(kept.pop(name))
         if not (set(value) == {1} if name == "dilations" else helper.get_attribute_value(default) == value):
             raise _explain(node, f"its attribute {name}={value} has no equal there")
@@ -213,28 +214,28 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
 
 
 def _cut_shapes(model: ModelProto) -> None:
-    """Puts a Slice behind every Shape of some axes, also in branches and loops."""
+    """Put a Slice behind every Shape of some axes, also in branches and loops."""
     graphs = [model.graph, *(graph for node in walk_nodes(model) for graph in read_graphs(node))]
     values = [value.name for graph in graphs for value in (*graph.input, *graph.initializer)]
     taken = {*values, *(name for node in walk_nodes(model) for name in (*node.input, *node.output))}
     for graph in graphs:
         for i, node in reversed(list(enumerate(graph.node))):
             if node.op_type == "Shape" and node.domain in OWN and node.attribute:
-                asked = {attribute.name: attribute.i for attribute in node.attribute}
+                requested = {attribute.name: attribute.i for attribute in node.attribute}
                 name = whole = node.output[0]
                 while not taken.isdisjoint(made := [f"{whole}_{part}" for part in ("all", "start", "end", "axis")]):
                     whole += "_"
                 taken |= set(made)
                 node.output[0] = made[0]
                 del node.attribute[:]
-                ends = (asked.get("start", 0), asked.get("end", np.iinfo(np.int64).max), 0)
+                ends = (requested.get("start", 0), requested.get("end", np.iinfo(np.int64).max), 0)
                 pairs = zip(made[1:], ends, strict=True)
                 graph.initializer.extend(numpy_helper.from_array(np.array([n]), part) for part, n in pairs)
                 graph.node.insert(i + 1, helper.make_node("Slice", made, [name], name=f"{name}_cut"))
 
 
 def _widen_pads(node: NodeProto, names: Mapping[str, str], shapes: Shapes, constants: Constants) -> TensorProto:
-    """Pads for some axes as those for all; the node reads them."""
+    """Return the pads of a node for all axes in place of those for some; the node reads them."""
     pads, axes, rank = constants.get(names["pads"]), constants[names["axes"]], len(shapes.get(names["data"], ()))
     if pads is None or not rank:
         raise _explain(node, "its pads are computed, or nobody knows how many axes it pads")
@@ -250,26 +251,30 @@ def _explain(node: NodeProto, why: str) -> UnsupportedOperator:
 
 
 def compare_forms(model: ModelProto, lowered: ModelProto, artifact: Artifact) -> None:
-    """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized."""
+    """Check that both forms of a graph give the same outputs in ONNX Runtime, without graph optimizations."""
     feeds = random_feeds(artifact.inputs, BATCH, seed=0)
     with explaining(UnsupportedOperator, "the two forms cannot be compared in ONNX Runtime"):
-        wanted, found = (_run(_pass_pairs(form), artifact.operator_libraries, feeds) for form in (model, lowered))
+        original_outputs, lowered_outputs = (
+            _run(_pass_pairs(form), artifact.operator_libraries, feeds) for form in (model, lowered)
+        )
     kinds = {tensor.data_type for tensor in model.graph.initializer}
     short = artifact.precision in ("fp16", "bf16") or not kinds.isdisjoint((TensorProto.FLOAT16, TensorProto.BFLOAT16))
     limit = TOLERANCE_SHORT if short else TOLERANCE
-    for value, want, have in zip(model.graph.output, wanted, found, strict=True):
-        want, have = (np.asarray(array, np.float64) for array in (want, have))
-        off = math.inf  # a share of the largest value; where shapes or what is finite differ, infinite
-        if want.shape == have.shape and np.array_equal(np.isfinite(want), np.isfinite(have)):
-            want, have = (np.where(np.isfinite(array), array, 0) for array in (want, have))
-            off = float(np.max(np.abs(want - have), initial=0) / (np.max(np.abs(want), initial=0) or 1))
-        if off > limit:
-            told = f"output {value.name!r} of the lowered graph is {off:.2g} of its largest value off"
-            raise UnsupportedOperator(f"{told}; expected at most {limit:g}")
+    for value, expected, actual in zip(model.graph.output, original_outputs, lowered_outputs, strict=True):
+        expected, actual = (np.asarray(array, np.float64) for array in (expected, actual))
+        difference = math.inf  # relative to the largest value; infinite if shapes or finiteness differ
+        if expected.shape == actual.shape and np.array_equal(np.isfinite(expected), np.isfinite(actual)):
+            expected, actual = (np.where(np.isfinite(array), array, 0) for array in (expected, actual))
+            difference = float(
+                np.max(np.abs(expected - actual), initial=0) / (np.max(np.abs(expected), initial=0) or 1)
+            )
+        if difference > limit:
+            lead = f"output {value.name!r} of the lowered graph is {difference:.2g} of its largest value off"
+            raise UnsupportedOperator(f"{lead}; expected at most {limit:g}")
 
 
 def _pass_pairs(model: ModelProto) -> ModelProto:
-    """The graph with its Q/DQ pairs passed by: what rounds in another place would differ by whole steps of 8 bits."""
+    """Return the graph without its Q/DQ pairs: with them a difference of rounding becomes a whole step of 8 bits."""
     made = ModelProto()
     made.CopyFrom(model)
     quantized = {node.output[0]: node.input[0] for node in walk_nodes(made) if node.op_type == "QuantizeLinear"}

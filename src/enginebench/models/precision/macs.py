@@ -1,4 +1,4 @@
-"""Multiply-accumulates of a graph by node, and the share of them that a quantized one takes in low precision."""
+"""Count the multiply-accumulates of a graph by node, and the fraction of them in low precision."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,20 +11,20 @@ from enginebench.models.precision.graph import make_producers
 
 Shape = tuple[int, ...]
 
-# Operators with multiply-accumulates, and the peak that theirs are held against.
+# Operators with multiply-accumulates, and the peak that these are compared with.
 UNITS: dict[str, Literal["conv", "gemm"]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"), "conv"),
     **dict.fromkeys(("Gemm", "MatMul", "Einsum", "MatMulInteger", "QLinearMatMul", "QGemm", "FusedGemm"), "gemm"),
     **dict.fromkeys(("Attention", "LSTM", "GRU", "RNN"), "gemm"),
 }
-# Of what such an operator takes, the two that are multiplied.
+# The two inputs of such an operator that are multiplied, where these are not the first two.
 FACTORS = {"QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3)}
 # Gates of a recurrent cell: each is a product with the input and one with the state.
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def count_node_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
-    """Multiply-accumulates of a node; 0 where it has none, or a shape is not known."""
+    """Return the multiply-accumulates of a node; 0 if it has none or a shape is not known."""
     first, second = FACTORS.get(node.op_type, (0, 1))
     if node.op_type not in UNITS or len(node.input) <= second or not node.output:
         return 0
@@ -36,7 +36,7 @@ def count_node_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
     match node.op_type:
         case "Conv" | "ConvInteger" | "QLinearConv" | "DeformConv":  # [out, in / group, kernel...]
             return math.prod(output) * math.prod(weights[1:])
-        case "ConvTranspose":  # [in, out / group, kernel...]: each value that goes in goes into so many
+        case "ConvTranspose":  # [in, out / group, kernel...]: each input value is multiplied by all of these
             return math.prod(data) * math.prod(weights[1:])
         case "Gemm" | "QGemm" | "FusedGemm":
             transposed = any(a.name == "transA" and a.i for a in node.attribute)
@@ -54,7 +54,7 @@ def count_node_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
 
 
 def _count_einsum(node: NodeProto, shapes: Sequence[Shape | None]) -> int:
-    """The product of the lengths of all letters, for two operands; 0 of others, which may be done in several orders."""
+    """Return the product of the lengths of all letters for two operands; 0 for more, whose order is not fixed."""
     equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or "." in equation or None in shapes:
@@ -67,8 +67,8 @@ def _count_einsum(node: NodeProto, shapes: Sequence[Shape | None]) -> int:
     return math.prod(sizes.values())
 
 
-# Operators that only move, select or cut values: what goes in as one of 256 levels comes out as one of them. `Resize`
-# only where it takes the nearest; `Cast` to a shorter format moves levels, and makes no more of them.
+# Operators that only move, select or clip values: values of 256 levels stay values of these levels. `Resize` only in
+# mode "nearest"; `Cast` to a shorter format moves levels but adds none.
 LEVEL_KEEPING = frozenset(
     (
         *("Clip", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
@@ -81,7 +81,7 @@ _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger"
 
 
 def count_macs(model: ModelProto) -> dict[str, int]:
-    """Multiply-accumulates of every convolution and matrix product, by node name, at batch 1; unknown axes count as 1.
+    """Return the multiply-accumulates of each convolution and matrix product by node name; unknown axes count as 1.
 
     Nodes whose shapes cannot be inferred are left out.
     """
@@ -91,7 +91,7 @@ def count_macs(model: ModelProto) -> dict[str, int]:
 
 
 def infer_shapes(model: ModelProto) -> dict[str, Shape]:
-    """Shape of every tensor that has one, unknown axes as 1."""
+    """Return the shape of every tensor that has one, with unknown axes as 1."""
     inferred = onnx.shape_inference.infer_shapes(model)
     shapes = {tensor.name: tuple(tensor.dims) for tensor in inferred.graph.initializer}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
@@ -101,10 +101,10 @@ def infer_shapes(model: ModelProto) -> dict[str, Shape]:
 
 
 def measure_coverage(model: ModelProto, weights_only: bool = False) -> float:
-    """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any.
+    """Return the fraction of multiply-accumulates whose operands both come from 8-bit values; 0 if there are none.
 
     Args:
-        weights_only: it is enough that the second one does.
+        weights_only: count those whose second operand does, whatever the first.
     """
     shapes, producers = infer_shapes(model), make_producers(model)
     total = covered = integer = 0
@@ -117,7 +117,7 @@ def measure_coverage(model: ModelProto, weights_only: bool = False) -> float:
 
 
 def list_quantized_products(model: ModelProto) -> list[str]:
-    """Names of the convolutions and matrix products whose both operands come from 8-bit values."""
+    """Return the names of the convolutions and matrix products whose operands both come from 8-bit values."""
     producers = make_producers(model)
     return [n.name for n in model.graph.node if n.op_type in PRODUCTS and _is_quantized(n, producers)]
 

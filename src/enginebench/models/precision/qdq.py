@@ -96,7 +96,10 @@ def insert_quantizers(
     """
     copy = ModelProto()
     copy.CopyFrom(model)
-    ends = {name: (np.array(found.low, np.float32), np.array(found.high, np.float32)) for name, found in ranges.items()}
+    ends = {
+        name: (np.array(tensor_range.low, np.float32), np.array(tensor_range.high, np.float32))
+        for name, tensor_range in ranges.items()
+    }
     data = {name: TensorData(lowest=low, highest=high) for name, (low, high) in ends.items()}
     prepare_biases(copy)
     left_out = find_unquantizable(copy, ranges, scheme)
@@ -129,7 +132,7 @@ def prepare_biases(model: ModelProto) -> None:
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     names = FreeNames({name for node in model.graph.node for name in (*node.input, *node.output)})
-    seen: set[str] = set()
+    used: set[str] = set()
     for node in model.graph.node:
         bias = tensors.get(node.input[2]) if node.op_type in WEIGHTED and len(node.input) > 2 else None
         if bias is None:
@@ -139,10 +142,10 @@ def prepare_biases(model: ModelProto) -> None:
             columns = weight.dims[0 if any(a.name == "transB" and a.i for a in node.attribute) else 1]
             if values.size in (1, columns) and values.shape[-1:] in ((), (1,), (columns,)):
                 values = np.ascontiguousarray(np.broadcast_to(values.reshape(-1), (columns,)))
-        if bias.name in seen or values.shape != tuple(bias.dims):
+        if bias.name in used or values.shape != tuple(bias.dims):
             node.input[2] = names.take(f"{bias.name}_{node.name}")
             model.graph.initializer.append(numpy_helper.from_array(values, node.input[2]))
-        seen.add(bias.name)
+        used.add(bias.name)
     drop_unused_constants(model)
 
 
@@ -225,11 +228,11 @@ def _find_skipping_input(
     return fusible.index(False)
 
 
-def _add_pair(model: ModelProto, tensor: str, reader: str, found: TensorRange) -> str:
+def _add_pair(model: ModelProto, tensor: str, reader: str, tensor_range: TensorRange) -> str:
     """Adds a pair behind a tensor; the name of what comes out."""
     base = f"{tensor}_{reader}"
     parameters = [f"{base}_scale", f"{base}_zero_point"]
-    values = np.array(np.float32(found.largest / INT8_MAX) or 1, np.float32), np.array(0, np.int8)
+    values = np.array(np.float32(tensor_range.largest / INT8_MAX) or 1, np.float32), np.array(0, np.int8)
     model.graph.initializer.extend(map(numpy_helper.from_array, values, parameters))
     for kind, source, made in (("Quantize", tensor, f"{base}_q"), ("Dequantize", f"{base}_q", f"{base}_dq")):
         model.graph.node.append(
@@ -250,7 +253,7 @@ def release_excluded(model: ModelProto, exclude: Sequence[str]) -> None:
         for i, name in enumerate(node.input if node.name in names else ()):
             source = _find_rounded(name, producers)
             maker = producers.get(source or "")
-            if source is not None and not (maker and any(_find_rounded(given, producers) for given in maker.input)):
+            if source is not None and not (maker and any(_find_rounded(operand, producers) for operand in maker.input)):
                 node.input[i] = source
     ends = {value.name for value in model.graph.output}
     while True:  # what nobody reads goes, then what that read

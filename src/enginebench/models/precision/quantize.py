@@ -139,26 +139,26 @@ def quantize(
 
 def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_types: IoTypes) -> Recipe | None:
     """The recipe, or the default of the precision."""
-    wanted = format_precision(to, recipe)
-    known = list_recipes(to)
+    requested = format_precision(to, recipe)
+    recipes = list_recipes(to)
     if to in ("fp32", "tf32"):
         why = "it is a setting of the engine" if to == "tf32" else "it is what the graph has"
-        raise UsageError(f"{wanted} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8, int4")
-    if not known and recipe is not None:
-        raise UsageError(f"{to} has no recipes; ask for {to} instead of {wanted}")
-    if known and recipe is not None and recipe not in known:
-        raise UsageError(f"{wanted} is unknown; recipes of {to}: {', '.join(known)}")
-    if io_types == "cast" and known:
-        raise UsageError(f"--io-types cast is for fp16 and bf16; inputs and outputs of {wanted} stay FP32")
+        raise UsageError(f"{requested} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8, int4")
+    if not recipes and recipe is not None:
+        raise UsageError(f"{to} has no recipes; ask for {to} instead of {requested}")
+    if recipes and recipe is not None and recipe not in recipes:
+        raise UsageError(f"{requested} is unknown; recipes of {to}: {', '.join(recipes)}")
+    if io_types == "cast" and recipes:
+        raise UsageError(f"--io-types cast is for fp16 and bf16; inputs and outputs of {requested} stay FP32")
     if artifact.precision != "fp32":
-        raise UsageError(f"{artifact.path} is {artifact.precision} already; {wanted} is made from an FP32 graph")
-    return recipe or known[0] if known else None
+        raise UsageError(f"{artifact.path} is {artifact.precision} already; {requested} is made from an FP32 graph")
+    return recipe or recipes[0] if recipes else None
 
 
 def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
     # Refuses ranges that no FP32 graph can have; a tensor or two that are always 0 are no fault.
     most, least = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-    largest = {name: found.largest for name, found in calibration.ranges.items()}
+    largest = {name: tensor_range.largest for name, tensor_range in calibration.ranges.items()}
     if beyond := [name for name, value in largest.items() if value > most]:
         raise ArtifactError(
             f"the calibration has ranges that FP32 cannot hold, up to {max(largest.values()):.3g}: "
@@ -170,22 +170,28 @@ def _check_calibration(calibration: Calibration, artifact: Artifact, model: Mode
             "Calibrate the model again, with inputs that are not all 0"
         )
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
-    known = calibration.weights_sha256
-    if known is not None and calibration.model_sha256 != artifact.sha256 and known != hash_weights(model):
+    weights_sha256 = calibration.weights_sha256
+    if (
+        weights_sha256 is not None
+        and calibration.model_sha256 != artifact.sha256
+        and weights_sha256 != hash_weights(model)
+    ):
         raise ArtifactError(
             f"the calibration was made of {calibration.model}, whose weights are not those of {artifact.path}. "
             "Calibrate this model"
         )
 
 
-def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, wanted: Recipe | None, out: Path) -> Artifact:
+def _pass_through(
+    artifact: Artifact, model: ModelProto, to: Precision, requested: Recipe | None, out: Path
+) -> Artifact:
     precision, recipe = read_precision(model)
-    if to != precision or (recipe != "qat" and wanted not in (None, recipe)):
+    if to != precision or (recipe != "qat" and requested not in (None, recipe)):
         raise UsageError(
             f"{artifact.path} holds {format_precision(precision, recipe)} Q/DQ nodes already; "
-            f"{format_precision(to, wanted)} is made from an FP32 graph"
+            f"{format_precision(to, requested)} is made from an FP32 graph"
         )
-    if wanted == "tensorrt":
+    if requested == "tensorrt":
         write_scalars(model)
         refuse_what_tensorrt_refuses(model, artifact.path)
     kept = read_metadata(model).get(KEPT_KEY, "").splitlines()
@@ -213,8 +219,8 @@ def _to_fp16(
         axis = next((spec.shape[0] for spec in artifact.inputs if spec.shape), None)
         data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
         observer = Observer(prepared, watched, threads, artifact.operator_libraries)
-        found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)
-        ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
+        observed, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)
+        ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in observed.items()}
     blocked = find_overflowing(prepared, ranges)
     cast, kept = cast_to_fp16(prepared, [*blocked, *left_out], io_types == "keep")
     kept = [name for name in kept if name in blocked or name not in left_out]
@@ -301,14 +307,14 @@ def _finish(
         if names := change.excluded:
             warnings.append(make_warning("kept_fp32.excluded", count=len(names), names=list_some(names)))
     distinct = tuple(dict.fromkeys(warnings))
-    seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
-    preprocess = seen if seen is not None else artifact.preprocess_sha256
+    calibrated_on = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
+    preprocess = calibrated_on if calibrated_on is not None else artifact.preprocess_sha256
     origin = artifact.made_with.get("calibration", "")
     if source is not None:
-        many = f"{source.n} entries of " if source.n else ""
-        origin = " over ".join(filter(None, (getattr(source, "method", ""), many + Path(source.source).name)))
+        count = f"{source.n} entries of " if source.n else ""
+        origin = " over ".join(filter(None, (getattr(source, "method", ""), count + Path(source.source).name)))
     # Where it comes from, in the graph: the file may leave its run.
-    known = read_metadata(change.model) | describe_origin(
+    metadata = read_metadata(change.model) | describe_origin(
         to,
         recipe,
         parent_sha256=artifact.sha256,
@@ -318,7 +324,7 @@ def _finish(
         excluded=change.excluded,
         calibration=origin,
     )
-    onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
+    onnx.helper.set_model_props(change.model, {key: value for key, value in metadata.items() if value})
     write_graph(change.model, out)
     made = read_onnx(out)
     return replace(

@@ -40,17 +40,17 @@ def quantize_dynamically(model: ModelProto, exclude: Sequence[str] = (), reduce_
             "int8@dynamic quantizes MatMul and Gemm with constant weights, and the graph has none to quantize. "
             "Recipes that quantize convolutions: int8@tensorrt, int8@cpu, int8@nncf"
         )
-    given = ModelProto()
-    given.CopyFrom(model)
+    copy = ModelProto()
+    copy.CopyFrom(model)
     # ONNX Runtime turns the weights of a Gemm, and would find them at odds with the shapes that stand here.
-    known = [value for value in given.graph.value_info if value.name not in constants]
-    del given.graph.value_info[:]
-    given.graph.value_info.extend(known)
+    values = [value for value in copy.graph.value_info if value.name not in constants]
+    del copy.graph.value_info[:]
+    copy.graph.value_info.extend(values)
     with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
         made = Path(folder) / "made.onnx"
         with explaining(ArtifactError, "ONNX Runtime cannot quantize this graph"):
             quantize_dynamic(
-                given,
+                copy,
                 made,
                 op_types_to_quantize=list(DYNAMIC),
                 per_channel=True,
@@ -102,8 +102,8 @@ def quantize_weights(model: ModelProto, exclude: Sequence[str] = (), bits: Liter
 
 def _is_product(node: NodeProto) -> bool:
     """Whether it is a plain matrix product, with a sum or without."""
-    given = {a.name: a.f if a.name in ("alpha", "beta") else a.i for a in node.attribute}
-    plain = given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0 and not given.get("transA")
+    attributes = {a.name: a.f if a.name in ("alpha", "beta") else a.i for a in node.attribute}
+    plain = attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0 and not attributes.get("transA")
     return bool(node.op_type == "MatMul" or (node.op_type == "Gemm" and plain))
 
 
@@ -139,8 +139,8 @@ def quantize_with_nncf(
     """
     with importing("nncf", 'pip install "enginebench[quantize]"'):
         import nncf
-    given = ModelProto()
-    given.CopyFrom(model)
+    copy = ModelProto()
+    copy.CopyFrom(model)
     axis = next(iter(model.graph.input)).type.tensor_type.shape.dim[0]
     size = 1 if data.apart else axis.dim_value or 1
     steps = data.n // size
@@ -148,7 +148,7 @@ def quantize_with_nncf(
     zero_points = transformer or recipe == "nncf:mixed"
     with explaining(ArtifactError, "NNCF cannot quantize this graph"), _silence():
         made: ModelProto = nncf.quantize(
-            given,
+            copy,
             nncf.Dataset(_Entries(data, size, steps)),
             preset=nncf.QuantizationPreset.MIXED if zero_points else nncf.QuantizationPreset.PERFORMANCE,
             target_device=nncf.TargetDevice.CPU,

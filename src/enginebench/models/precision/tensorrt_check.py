@@ -1,7 +1,7 @@
-"""Three rules for quantized graphs that every TensorRT has, looked at in milliseconds before a build is paid for.
+"""Check the three rules for quantized graphs that every TensorRT has, in milliseconds and before a build.
 
-They are what users meet with graphs of other tools, and what ends a builder's process without a word. All else is left
-to NVIDIA's own parser: each build asks it first, and it names the node.
+Graphs of other tools often break them, and some breaches end a builder's process without a message. All other checks
+are left to NVIDIA's own parser, which each build runs first, and which names the node.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,35 +23,35 @@ FUSED_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd"})
 
 
 class Refusal(NamedTuple):
-    """One node that TensorRT does not take, and why."""
+    """One node that TensorRT does not accept, and the reason."""
 
     node: str
     reason: str
 
 
 class _Scope(NamedTuple):
-    """What the nodes of one graph see: what it holds itself, and what the graphs around it do."""
+    """The constants and producers that are visible in one graph: its own, and those of the graphs around it."""
 
     constants: Mapping[str, TensorProto]
     producers: Mapping[str, NodeProto]
 
 
-def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
-    """Checks that no rule of `find_refusals` refuses a graph."""
+def refuse_what_tensorrt_refuses(model: ModelProto, graph_name: str) -> None:
+    """Check that no rule of `find_refusals` refuses a graph."""
     if refusals := find_refusals(model):
         listed = list_some([f"{r.node}: {r.reason}" for r in refusals])
         raise ArtifactError(
-            f"TensorRT would refuse {len(refusals)} nodes of {what}: {listed}. Make one that it takes with "
+            f"TensorRT would refuse {len(refusals)} nodes of {graph_name}: {listed}. Make one that it takes with "
             f"{format_command('quantize', 'FP32.onnx', options=[('--to', 'int8@tensorrt')])}"
         )
 
 
 def find_refusals(model: ModelProto) -> list[Refusal]:
-    """The nodes of a graph, its branches and functions that break a rule; empty if none.
+    """Return the nodes of a graph, its branches and functions that break a rule; empty if none does.
 
     The rules: quantization is by QuantizeLinear and DequantizeLinear; to int8, FP8 or int4 with a zero point of 0; by
-    scales that are constant and above zero. A graph that a TensorRT takes and gives another meaning (uint8 as int8, a
-    zero point of FP8 dropped) breaks them as well.
+    scales that are constant and above zero. Graphs that some TensorRT accepts but misreads (uint8 as int8, a zero point
+    of FP8 dropped) break them as well.
 
     Source: "Working with quantized types" in the TensorRT developer guide; NVIDIA/TensorRT issues 2774 (zero point)
         and 4698 (dynamic quantization); microsoft/onnxruntime issues 14229 and 17738 (int32 bias).
@@ -64,9 +64,11 @@ def find_refusals(model: ModelProto) -> list[Refusal]:
 
 
 def _list_graph_refusals(graph: GraphProto, outside: _Scope) -> Iterator[Refusal]:
-    held = {n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
-    held |= {tensor.name: tensor for tensor in graph.initializer}
-    scope = _Scope({**outside.constants, **held}, {**outside.producers, **make_producers(graph)})
+    constants = {
+        n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+    }
+    constants |= {tensor.name: tensor for tensor in graph.initializer}
+    scope = _Scope({**outside.constants, **constants}, {**outside.producers, **make_producers(graph)})
     for node in graph.node:
         reasons: list[str] = []
         if node.op_type in DYNAMIC_OPS:
@@ -92,30 +94,30 @@ def _list_scale_refusals(name: str, scope: _Scope) -> Iterator[str]:
 
 
 def _depends_on_input(name: str, scope: _Scope) -> bool:
-    """Whether a tensor is an input of a graph, or computed from one; what constants make, the parser may fold."""
-    waiting, seen = [name], {""}
-    while waiting:
-        name = waiting.pop()
-        if name in seen or name in scope.constants:
+    """Return whether a tensor is an input of a graph, or computed from one; the parser may fold all others."""
+    pending, visited = [name], {""}
+    while pending:
+        name = pending.pop()
+        if name in visited or name in scope.constants:
             continue
-        seen.add(name)
+        visited.add(name)
         if name not in scope.producers:
             return True
-        waiting += scope.producers[name].input
+        pending += scope.producers[name].input
     return False
 
 
 def _list_zero_point_refusals(node: NodeProto, scope: _Scope) -> Iterator[str]:
     name = node.input[2] if len(node.input) > 2 else ""
-    told = next((a.i for a in node.attribute if a.name == "output_dtype"), TensorProto.UNDEFINED)
-    # Without a zero point the type is that of what is read, or that of what is asked for.
-    typed = scope.constants.get(name or node.input[0])
+    output_dtype = next((a.i for a in node.attribute if a.name == "output_dtype"), TensorProto.UNDEFINED)
+    # Without a zero point the quantized type is that of the input, or the one that `output_dtype` requests.
+    quantized = scope.constants.get(name or node.input[0])
     if not name and node.op_type == "QuantizeLinear":
-        if told not in QUANTIZED_TYPES:
+        if output_dtype not in QUANTIZED_TYPES:
             yield "no zero point: the output is uint8; expected int8"
-    elif typed is not None and typed.data_type == TensorProto.INT32:
+    elif quantized is not None and quantized.data_type == TensorProto.INT32:
         yield "dequantizes int32, as quantized biases are; expected a float bias"
-    elif typed is not None and typed.data_type not in QUANTIZED_TYPES:
-        yield f"quantized type {TensorProto.DataType.Name(typed.data_type).lower()}; expected int8 or float8e4m3fn"
+    elif quantized is not None and quantized.data_type not in QUANTIZED_TYPES:
+        yield f"quantized type {TensorProto.DataType.Name(quantized.data_type).lower()}; expected int8 or float8e4m3fn"
     if name in scope.constants and np.any(numpy_helper.to_array(scope.constants[name]).astype(np.float32) != 0):
         yield f"zero point {name!r} is not 0; expected symmetric quantization"

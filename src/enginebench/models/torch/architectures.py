@@ -58,8 +58,8 @@ def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tu
 def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
     timm = import_timm()
     if not timm.is_model(ref.name):
-        near = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
-        hint = f"; did you mean {' or '.join('timm:' + n for n in near)}?" if near else ""
+        similar = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join('timm:' + n for n in similar)}?" if similar else ""
         raise ModelError(f"{ref.text}: timm {timm.__version__} has no model {ref.name!r}{hint}")
     config = timm.get_pretrained_cfg(ref.name)
     shape = tuple(config.input_size) if config else (3, 224, 224)
@@ -88,21 +88,21 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
     failing = explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, tell=explain)
     with failing:  # user code: anything can come out of it, also the end of a script
-        made = with_torchvision(factory)
-    module, given, further = split_made(made)
+        returned = with_torchvision(factory)
+    module, examples_given, further = split_made(returned)
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, example inputs)"
+            f"{ref.text} returned {_describe(returned)}; expected a torch.nn.Module, or (module, example inputs)"
             f"{explain_program(module)}"
         )
     empty = f"{ref.text}: the module holds no weights that could be measured"
     with explaining(ModelError, empty, NotImplementedError):  # on the device "meta"
         module = module.cpu()
-    if given is None:
+    if examples_given is None:
         return Flat(module).eval(), ()
-    refusal = f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used"
+    refusal = f"{ref.text}: the example inputs are {_describe(examples_given)}, and they cannot be used"
     with explaining(ModelError, refusal, ValueError):
-        flat, examples = flatten(module, given, further)
+        flat, examples = flatten(module, examples_given, further)
     return flat.eval(), examples
 
 
@@ -133,8 +133,8 @@ def examples_of_shapes(
         if any(axis < 1 for axis in shape):
             raise UsageError(f"--input-shape {name}:{'x'.join(map(str, shape))} has an axis below 1")
     names = name_inputs(module, len(examples) or len(shapes))
-    known = set(names) if examples or len(shapes) > 1 else set(shapes)
-    if unknown := [name for name in shapes if name not in known]:
+    names_known = set(names) if examples or len(shapes) > 1 else set(shapes)
+    if unknown := [name for name in shapes if name not in names_known]:
         raise UsageError(f"--input-shape names {', '.join(unknown)}; the inputs are {', '.join(names)}")
     if not examples:
         return tuple(torch.zeros(shapes[name]) for name in (names if len(shapes) > 1 else shapes))
@@ -146,8 +146,8 @@ def examples_of_shapes(
 
 def _repeat_values(example: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """The example's own values in another shape: token ids stay within the vocabulary, a full mask stays full."""
-    places = torch.arange(math.prod(shape)) % max(1, example.numel())
-    return example.reshape(-1)[places].reshape(shape) if example.numel() else example.new_zeros(shape)
+    indices = torch.arange(math.prod(shape)) % max(1, example.numel())
+    return example.reshape(-1)[indices].reshape(shape) if example.numel() else example.new_zeros(shape)
 
 
 def stands_in_list(module: nn.Module) -> bool:
@@ -230,16 +230,16 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
 
     For the offsets of bags 1: zeros alone are sure to be ones.
     """
-    places = {example.untyped_storage().data_ptr(): i for i, example in enumerate(examples) if example.numel()}
+    input_indices = {example.untyped_storage().data_ptr(): i for i, example in enumerate(examples) if example.numel()}
     tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     rows: dict[int, int] = {}
 
     def watch(layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        given = dict(zip(("input", "offsets"), args, strict=False)) | named
+        arguments = dict(zip(("input", "offsets"), args, strict=False)) | named
         for name, count in (("input", layer.num_embeddings), ("offsets", 1)):
-            tensor = given.get(name)
-            if tensor is not None and (place := places.get(tensor.untyped_storage().data_ptr())) is not None:
-                rows[place] = min(count, rows.get(place, count))
+            tensor = arguments.get(name)
+            if tensor is not None and (index := input_indices.get(tensor.untyped_storage().data_ptr())) is not None:
+                rows[index] = min(count, rows.get(index, count))
 
     with contextlib.ExitStack() as hooks:
         for table in tables:
@@ -263,7 +263,7 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
     failing = explaining(ModelError, f"{model} does not run on inputs of shape {shapes}", tell=explain_run)
     with failing, torch.inference_mode():
-        answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
+        returned = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
     inputs = name_inputs(module, len(examples))
     pairs = zip(inputs, versions, examples, strict=True)
     if changed := [name for name, version, example in pairs if example._version != version]:
@@ -271,9 +271,9 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
             f"{model} writes into its input {changed[0]!r}, so that every call would see what the call before left. "
             "Begin forward with a copy: x = x.clone()"
         )
-    leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for _, leaf in list_leaves(returned) if isinstance(leaf, torch.Tensor)]
     if not leaves:
-        raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
-    names = name_output_tensors(answer, lambda leaf: isinstance(leaf, torch.Tensor))
-    unlike = [f"{name}_" if name in inputs else name for name in names]  # a graph has each name once
-    return describe_tensors(unlike, leaves)
+        raise ModelError(f"{model} returns no tensor ({_describe(returned)}); expected at least one")
+    names = name_output_tensors(returned, lambda leaf: isinstance(leaf, torch.Tensor))
+    distinct = [f"{name}_" if name in inputs else name for name in names]  # a graph has each name once
+    return describe_tensors(distinct, leaves)

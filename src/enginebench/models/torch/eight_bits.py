@@ -59,7 +59,7 @@ def quantize_module(
     torch.set_num_threads(threads)
     if data.n < ((own := find_own_batch(artifact)) or 1) and not data.apart:
         raise ModelError(f"{artifact.model} takes {own} entries in a call, and {data.source} has {data.n} for ranges")
-    opened = not own and not takes_whole(artifact.inputs)
+    is_dynamic = not own and not takes_whole(artifact.inputs)
     inputs = set_batch_axes(artifact.inputs, own or 2)  # the exporter takes an axis of length 1 for a fixed one
     examples, names = to_tensors(random_feeds(inputs, 1, seed=0), inputs), [spec.name for spec in inputs]
     failing = explaining(ModelError, f"{artifact.model} cannot be quantized by {recipe}", tell=first_line)
@@ -73,12 +73,12 @@ def quantize_module(
         if static:
             made, share = _to_fp8(module, artifact, samples)
         else:
-            shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if opened else None
+            shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if is_dynamic else None
             # Strict: a module that is called several times has a name for each call; the quantizer asks for it.
             program = torch.export.export(module, examples, dynamic_shapes=shapes, strict=True)
             made = _to_int8(program.module(), samples, method)
             share = _read_coverage(made, artifact.model)
-        shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if opened else None
+        shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if is_dynamic else None
         torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     sha256, files = hash_files([out], out.parent)
     low = (make_warning("low_coverage.layers", share=share),) if share < LOW_COVERAGE else ()
@@ -129,8 +129,16 @@ class _Fp8Linear(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by
         levels = (x.float() / self.scale_in).clamp(FP8.min, FP8.max)
         # GPUs take rows alone; what is transposed would be columns where its other axes are of length 1.
         rows = levels.to(torch.float8_e4m3fn, memory_format=torch.contiguous_format).reshape(-1, x.shape[-1])
-        fast = {"bias": self.bias, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-        return torch._scaled_mm(rows, self.levels.t(), self.scale_in, self.scale, **fast).reshape(*x.shape[:-1], -1)
+        product = torch._scaled_mm(
+            rows,
+            self.levels.t(),
+            self.scale_in,
+            self.scale,
+            bias=self.bias,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+        return product.reshape(*x.shape[:-1], -1)
 
 
 class _InBf16(Flat):
@@ -141,9 +149,9 @@ class _InBf16(Flat):
         self.outputs = outputs
 
     def forward(self, *inputs: Any) -> Any:
-        answer = self.module(*(x.bfloat16() if x.is_floating_point() else x for x in inputs))
-        answers = answer if isinstance(answer, tuple) else (answer,)
-        return tuple(tensor.to(dtype) for tensor, dtype in zip(answers, self.outputs, strict=True))
+        returned = self.module(*(x.bfloat16() if x.is_floating_point() else x for x in inputs))
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        return tuple(tensor.to(dtype) for tensor, dtype in zip(outputs, self.outputs, strict=True))
 
 
 def _to_fp8(module: Any, artifact: Artifact, samples: Iterable[Sequence[Any]]) -> tuple[Any, float]:
@@ -151,11 +159,11 @@ def _to_fp8(module: Any, artifact: Artifact, samples: Iterable[Sequence[Any]]) -
     largest = dict[Any, Any]()
 
     def keep(layer: Any, inputs: Sequence[Any]) -> None:
-        found = inputs[0].abs().max()
-        largest[layer] = torch.maximum(largest.get(layer, found), found)
+        magnitude = inputs[0].abs().max()
+        largest[layer] = torch.maximum(largest.get(layer, magnitude), magnitude)
 
-    known = [part for part in module.modules() if isinstance(part, _WEIGHTED)]
-    layers = [part for part in known if type(part).forward is nn.Linear.forward]
+    weighted = [part for part in module.modules() if isinstance(part, _WEIGHTED)]
+    layers = [part for part in weighted if type(part).forward is nn.Linear.forward]
     hooks = [
         layer.register_forward_pre_hook(keep)
         for layer in layers
@@ -169,11 +177,14 @@ def _to_fp8(module: Any, artifact: Artifact, samples: Iterable[Sequence[Any]]) -
     if not largest:
         fit = f"linear layer whose sizes are multiples of {STEP} and which has no hooks"
         raise ModelError(f"{artifact.model} has no {fit}. Ask for bf16")
-    made, short = copy.deepcopy(module).bfloat16(), {layer: _Fp8Linear(layer, largest[layer]) for layer in largest}
+    made, replacements = (
+        copy.deepcopy(module).bfloat16(),
+        {layer: _Fp8Linear(layer, largest[layer]) for layer in largest},
+    )
     for name, layer in module.named_modules(remove_duplicate=False):  # one layer may have several names
-        if layer in short:
-            made.set_submodule(name, short[layer])
-    return _InBf16(made, [getattr(torch, spec.dtype) for spec in artifact.outputs]), len(largest) / len(known)
+        if layer in replacements:
+            made.set_submodule(name, replacements[layer])
+    return _InBf16(made, [getattr(torch, spec.dtype) for spec in artifact.outputs]), len(largest) / len(weighted)
 
 
 def _read_coverage(module: Any, model: str) -> float:

@@ -159,21 +159,21 @@ def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec
     )
 
 
-def name_dynamic_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) -> Axes:
+def name_dynamic_axes(inputs: Sequence[TensorSpec], requested: Mapping[str, Sequence[int]]) -> Axes:
     """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first."""
-    known, batched = {spec.name: concrete_shape(spec, 1) for spec in inputs}, find_batch_axes(inputs)
+    shapes, batched = {spec.name: concrete_shape(spec, 1) for spec in inputs}, find_batch_axes(inputs)
     names: dict[int, str] = {}
     opened: Axes = {}
-    for name, axes in asked.items():
+    for name, axes in requested.items():
         for axis in axes:
             text = f"--dynamic-axes {name}:{axis}"
-            if name not in known:
-                raise UsageError(f"{text}: no such input; the inputs are {', '.join(known)}")
-            if not 0 <= axis < len(known[name]):
-                raise UsageError(f"{text}: {name} has the shape {format_shape(known[name])}; axes count from 0")
+            if name not in shapes:
+                raise UsageError(f"{text}: no such input; the inputs are {', '.join(shapes)}")
+            if not 0 <= axis < len(shapes[name]):
+                raise UsageError(f"{text}: {name} has the shape {format_shape(shapes[name])}; axes count from 0")
             if batched[name] == axis:
                 raise UsageError(f"{text}: that is the batch; `run` and --dynamic-batch make it dynamic")
-            symbol = names.setdefault(known[name][axis], re.sub(r"\W", "_", f"{name}_{axis}"))
+            symbol = names.setdefault(shapes[name][axis], re.sub(r"\W", "_", f"{name}_{axis}"))
             opened.setdefault(name, {})[axis] = symbol
     return opened
 
@@ -334,10 +334,10 @@ def quiet_exporter() -> Iterator[None]:
 def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
     """One sentence for a failed export; names the operator where one has no translation, and the line that calls it."""
     text = "\n".join(str(link) for link in list_causes(error))
-    place = find_line(error)
-    where = f" ({place})" if place else ""
-    if found := re.search(r"No ONNX function found for (?:<OpOverload\(op='([^']+)'|(\S+))", text):
-        name = found[1] or found[2]
+    line = find_line(error)
+    where = f" ({line})" if line else ""
+    if match := re.search(r"No ONNX function found for (?:<OpOverload\(op='([^']+)'|(\S+))", text):
+        name = match[1] or match[2]
         return f"{model} cannot be exported: operator {name} {UNTRANSLATED}{where}. Replace it in the model"
     if dynamic_batch and re.search(r"Constraints violated|specialized|Not all values of", text):
         return f"{model} cannot be exported with a dynamic batch: {FIXED}{where}"
@@ -356,9 +356,9 @@ def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -
             f"{model} cannot be exported: it branches on the values of a tensor{where}. Use torch.where or torch.cond "
             f"there. {STILL_RUNS}"
         )
-    if found := re.search(r"Error when translating node .*?call_function\[target=([^\]]+)\]", text):
+    if match := re.search(r"Error when translating node .*?call_function\[target=([^\]]+)\]", text):
         reason = first_line(list(list_causes(error))[-1])
-        return f"{model} cannot be exported: operator {found[1]}{where} cannot be translated: {reason}"
+        return f"{model} cannot be exported: operator {match[1]}{where} cannot be translated: {reason}"
     return f"{model} cannot be exported{where}: {first_line(list(list_causes(error))[-1])}"
 
 
@@ -422,7 +422,7 @@ def compare_with_torch(
     optimized = _open_optimized(path)
     seeded = _make_seeded(inputs, batches, seed, opened or {})
     others = _make_others(inputs, batches[0], seed, own_inputs or {})
-    found: dict[str, list[list[_Difference]]] = {}  # set -> those of each call
+    differences_by_set: dict[str, list[list[_Difference]]] = {}  # set -> those of each call
     warnings: dict[str, ResultWarning] = {}
     deadline, late = time.monotonic() + CHECK_S, 0
     for call in (*seeded, *others):
@@ -432,19 +432,19 @@ def compare_with_torch(
         expected = _ask_module(module, call, model, batches)
         if expected is None:
             continue
-        answers = _ask_graph(reference, call, model, batches)
-        differences = _compare(expected, answers, call, model)
-        worst = max(differences, key=lambda one: one.relative / one.limit, default=None)
+        outputs = _ask_graph(reference, call, model, batches)
+        differences = _compare(expected, outputs, call, model)
+        worst = max(differences, key=lambda difference: difference.relative / difference.limit, default=None)
         if worst is not None and worst.relative > worst.limit:
             before = seeded[: seeded.index(call)] if call in seeded else []
             agreed = [done.where for done in before if done.where != call.where]
             cause = f". They agree {', '.join(agreed)}: the module branches on the batch" if agreed else ""
-            warnings.setdefault("rounding", _explain_mismatch(module, call, expected, answers, worst, model, cause))
-        found.setdefault(call.inputs, []).append(differences)
+            warnings.setdefault("rounding", _explain_mismatch(module, call, expected, outputs, worst, model, cause))
+        differences_by_set.setdefault(call.inputs, []).append(differences)
         if (
             optimized is not None
             and "optimizer" not in warnings
-            and (share := _measure_optimizer(optimized, call, answers))
+            and (share := _measure_optimizer(optimized, call, outputs))
         ):
             warnings["optimizer"] = make_warning("optimizer_changes.export", share=share, where=call.where)
     if reference.tool == EVALUATOR:
@@ -456,17 +456,19 @@ def compare_with_torch(
     check = ExportCheck(
         batches=tuple(batches),
         seed=seed,
-        **_take_largest(found.pop("", [])),
-        others=tuple(InputsCheck(inputs=name, n=len(calls), **_take_largest(calls)) for name, calls in found.items()),
+        **_take_largest(differences_by_set.pop("", [])),
+        others=tuple(
+            InputsCheck(inputs=name, n=len(calls), **_take_largest(calls)) for name, calls in differences_by_set.items()
+        ),
     )
     return check, tuple(warnings.values())
 
 
 def _take_largest(calls: Sequence[Sequence[_Difference]]) -> dict[str, float]:
-    differences = [one for outputs in calls for one in outputs]
+    differences = [difference for outputs in calls for difference in outputs]
     return {
-        "max_abs_diff": max((one.absolute for one in differences), default=0.0),
-        "max_rel_diff": max((one.relative for one in differences), default=0.0),
+        "max_abs_diff": max((difference.absolute for difference in differences), default=0.0),
+        "max_rel_diff": max((difference.relative for difference in differences), default=0.0),
     }
 
 
@@ -486,30 +488,30 @@ def _make_others(inputs: Sequence[TensorSpec], batch: int, seed: int, own_inputs
         if name not in SET_NAMES:
             continue
         where = f"on {SET_NAMES[name]}"
-        for places in group_samples(entries, batch, specs):
-            feeds = join_samples([entries[i] for i in places], specs, batch)
+        for indices in group_samples(entries, batch, specs):
+            feeds = join_samples([entries[i] for i in indices], specs, batch)
             calls.append(_Call(inputs=name, where=where, feeds=feeds))
     return calls
 
 
 def _run_module(module: nn.Module, feeds: Mapping[str, Array], double: bool = False) -> list[Array]:
-    """The outputs in order; in FP64 if `double`, of a module that was converted."""
+    """Return the outputs, in order; with `double` those of a module converted to FP64."""
     with torch.inference_mode():
         tensors = [torch.from_numpy(array.copy()) for array in feeds.values()]
-        answer = module(*(t.double() if double and t.is_floating_point() else t for t in tensors))
-        return [tensor.numpy() for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
+        returned = module(*(t.double() if double and t.is_floating_point() else t for t in tensors))
+        return [tensor.numpy() for tensor in ((returned,) if isinstance(returned, torch.Tensor) else returned)]
 
 
 def _ask_module(module: nn.Module, call: _Call, model: str, batches: Sequence[int]) -> list[Array] | None:
-    """What PyTorch answers; None where it refuses inputs that nobody gave."""
+    """Return PyTorch's outputs; None if it refuses made-up inputs."""
     try:
         return _run_module(module, call.feeds)
     except Exception as error:  # the model's own code
         if call.extreme:
             return None
         kind = FixesBatch if len(set(batches)) > 1 and not call.inputs else ModelError
-        told = call.where.removeprefix("at ") if not call.inputs else f"the module {call.where}"
-        raise kind(f"{model} was exported, but {told} fails: {first_line(error)}") from error
+        subject = call.where.removeprefix("at ") if not call.inputs else f"the module {call.where}"
+        raise kind(f"{model} was exported, but {subject} fails: {first_line(error)}") from error
 
 
 def _ask_graph(reference: GraphReference, call: _Call, model: str, batches: Sequence[int]) -> list[Any]:
@@ -521,7 +523,7 @@ def _ask_graph(reference: GraphReference, call: _Call, model: str, batches: Sequ
 
 
 def _open_optimized(path: Path) -> Any:
-    """The session that `ort` runs; None where it cannot be opened, which whoever runs it will hear."""
+    """Open the session that `ort` runs; None if it cannot be opened: the configuration of `ort` reports why."""
     try:
         return open_reference_session(str(path), optimize=True)
     except MissingDependency:
@@ -530,44 +532,49 @@ def _open_optimized(path: Path) -> Any:
         return None
 
 
-def _measure_optimizer(session: Any, call: _Call, answers: Sequence[Any]) -> float | None:
+def _measure_optimizer(session: Any, call: _Call, outputs: Sequence[Any]) -> float | None:
     """By what share of the largest value the optimized graph differs, where that is no rounding; else None."""
     if call.extreme and call.inputs != MASKS:
         return None  # large values make an exponential infinite in one order of sums, and not in the other
     try:
-        found = session.run(None, dict(call.feeds))
+        optimized = session.run(None, dict(call.feeds))
     except Exception:  # as above; the row of `ort` fails with its reason
         return None
-    pairs = [(a, np.asarray(b)) for a, b in zip(map(np.asarray, answers), found, strict=True)]
+    pairs = [(a, np.asarray(b)) for a, b in zip(map(np.asarray, outputs), optimized, strict=True)]
     if any(a.shape != b.shape or not np.array_equal(find_finite(a), find_finite(b)) for a, b in pairs):
         return 1.0
     differences = [_measure_difference(a, b) for a, b in pairs]
-    return max((one.relative for one in differences if one.relative > one.limit), default=None)
+    return max(
+        (difference.relative for difference in differences if difference.relative > difference.limit), default=None
+    )
 
 
 def find_finite(array: Array) -> NDArray[np.bool_]:
     return np.isfinite(array) if array.dtype.kind == "f" else np.ones(array.shape, bool)
 
 
-def _compare(expected: Sequence[Array], found: Sequence[Any], call: _Call, model: str) -> list[_Difference]:
+def _compare(expected: Sequence[Array], outputs: Sequence[Any], call: _Call, model: str) -> list[_Difference]:
     """The difference of each output; over what is finite on both sides where the inputs are extreme."""
     differences = []
-    for want, have in zip(expected, map(np.asarray, found), strict=True):
-        if want.shape != have.shape:
-            raise ModelError(f"{model} {call.where}: the exported graph gives shape {have.shape}, PyTorch {want.shape}")
-        if not call.extreme and not np.array_equal(find_finite(want), find_finite(have)):
+    for torch_output, graph_output in zip(expected, map(np.asarray, outputs), strict=True):
+        if torch_output.shape != graph_output.shape:
+            raise ModelError(
+                f"{model} {call.where}: the exported graph gives shape {graph_output.shape}, "
+                f"PyTorch {torch_output.shape}"
+            )
+        if not call.extreme and not np.array_equal(find_finite(torch_output), find_finite(graph_output)):
             raise ModelError(f"{model} {call.where}: PyTorch and the exported graph differ in which values are finite")
-        differences.append(_measure_difference(want, have))
+        differences.append(_measure_difference(torch_output, graph_output))
     return differences
 
 
-def _measure_difference(want: Array, have: Array) -> _Difference:
-    both = find_finite(want) & find_finite(have)
-    limit = GROSS_DIFFERENCE.get(str(want.dtype), GROSS_DIFFERENCE_HALF)
-    if want.dtype.kind not in "fiub":
-        differs = float(not np.array_equal(want, have))
+def _measure_difference(expected: Array, actual: Array) -> _Difference:
+    both = find_finite(expected) & find_finite(actual)
+    limit = GROSS_DIFFERENCE.get(str(expected.dtype), GROSS_DIFFERENCE_HALF)
+    if expected.dtype.kind not in "fiub":
+        differs = float(not np.array_equal(expected, actual))
         return _Difference(absolute=differs, relative=differs, limit=limit)
-    a, b = (np.where(both, array, 0).astype(np.float64) for array in (want, have))
+    a, b = (np.where(both, array, 0).astype(np.float64) for array in (expected, actual))
     absolute, largest = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(a), initial=0.0))
     return _Difference(absolute=absolute, relative=absolute / largest if largest else absolute, limit=limit)
 
@@ -576,38 +583,39 @@ def _explain_mismatch(
     module: nn.Module,
     call: _Call,
     expected: Sequence[Array],
-    found: Sequence[Any],
+    outputs: Sequence[Any],
     worst: _Difference,
     model: str,
     cause: str,
 ) -> ResultWarning:
     """The warning that rounding explains the difference; raises ModelError, with the cause if it is established."""
-    told = (
+    lead = (
         f"{model} {call.where}: the exported graph's outputs differ from PyTorch's by {worst.absolute:.3g} absolute, "
         f"{worst.relative:.2g} relative to the largest value; expected at most {worst.limit:g} of it"
     )
     again = [_measure_difference(a, b) for a, b in zip(expected, _run_module(module, call.feeds), strict=True)]
-    if (varies := max((one.relative for one in again), default=0.0)) > worst.limit:
+    if (varies := max((difference.relative for difference in again), default=0.0)) > worst.limit:
         cause = (
             "draws random numbers" if _is_seeded(module, call) else "keeps a state, or draws random numbers of its own"
         )
         raise ModelError(
-            f"{told}. The module {cause}: two calls with the same inputs differ by {varies:.2g}, so that no graph can "
+            f"{lead}. The module {cause}: two calls with the same inputs differ by {varies:.2g}, so that no graph can "
             "be checked against it. Take that out of forward"
         )
     exact = _run_in_double(module, call)
     if exact is not None and all(a.shape == b.shape for a, b in zip(exact, expected, strict=True)):
         sides = (
             [_measure_difference(e, np.asarray(a)) for e, a in zip(exact, side, strict=True)]
-            for side in (expected, found)
+            for side in (expected, outputs)
         )
-        own, theirs = (max(one.relative for one in side) for side in sides)
-        if theirs <= ROUNDING_FACTOR * own:
-            return make_warning("rounding_dominates", where=call.where, own=own, share=worst.relative)
-        told += (
-            f". PyTorch in FP64 is {own:.2g} from PyTorch, and {theirs:.2g} from the graph, so that the graph is wrong"
+        torch_error, graph_error = (max(difference.relative for difference in side) for side in sides)
+        if graph_error <= ROUNDING_FACTOR * torch_error:
+            return make_warning("rounding_dominates", where=call.where, own=torch_error, share=worst.relative)
+        lead += (
+            f". PyTorch in FP64 is {torch_error:.2g} from PyTorch, and {graph_error:.2g} from the graph, so that the "
+            "graph is wrong"
         )
-    raise ModelError(told + cause)
+    raise ModelError(lead + cause)
 
 
 def _is_seeded(module: nn.Module, call: _Call) -> bool:
@@ -631,11 +639,11 @@ def _run_in_double(module: nn.Module, call: _Call) -> list[Array] | None:
 def _explain_evaluator(path: Path, reference: GraphReference) -> ResultWarning:
     """The warning that ONNX Runtime cannot run the graph on a CPU, and why."""
     refusal = str(reference.refusal)
-    found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name", refusal)
+    match = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name", refusal)
     types = {info.type.tensor_type.elem_type for info in load_graph(path).graph.value_info}
     lacking = [name for code, name in UNUSUAL.items() if code in types]
-    if found and lacking:
-        return make_warning("checked_by_evaluator.type", operator=found[1], type=lacking[0])
+    if match and lacking:
+        return make_warning("checked_by_evaluator.type", operator=match[1], type=lacking[0])
     return make_warning("checked_by_evaluator", why=first_line(reference.refusal or Exception()))
 
 
@@ -657,19 +665,22 @@ def _describe(parent: Artifact, out: Path, check: ExportCheck, warnings: Sequenc
 
 def _carry(parents: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The graph's inputs, with the values of the module's, and as long on open axes as those are."""
-    known = {spec.name: spec for spec in parents}
+    parent_specs = {spec.name: spec for spec in parents}
     whole = parents[0] if takes_whole(parents) else None
 
     def carry(spec: TensorSpec) -> TensorSpec:
         if whole is not None and spec.name == whole.name:  # its first axis is no batch here either
             spec = msgspec.structs.replace(spec, shape=(*whole.shape[:1], *spec.shape[1:]))
-        lengths = concrete_shape(known[spec.name], 1)
+        lengths = concrete_shape(parent_specs[spec.name], 1)
         sizes = tuple(
             n if isinstance(axis, str) and axis != BATCH_AXIS else 0
             for axis, n in zip(spec.shape, lengths, strict=True)
         )
         return msgspec.structs.replace(
-            spec, values=known[spec.name].values, widest=known[spec.name].widest, sizes=sizes if any(sizes) else ()
+            spec,
+            values=parent_specs[spec.name].values,
+            widest=parent_specs[spec.name].widest,
+            sizes=sizes if any(sizes) else (),
         )
 
-    return tuple(carry(spec) if spec.name in known else spec for spec in made)
+    return tuple(carry(spec) if spec.name in parent_specs else spec for spec in made)

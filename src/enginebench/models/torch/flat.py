@@ -88,13 +88,19 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
 
 
 def take_picture_bytes(
-    module: nn.Module, names: list[str], input: str, shape: Sequence[int], **by: Sequence[float]
+    module: nn.Module,
+    names: list[str],
+    *,
+    input: str,
+    shape: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
 ) -> Flat:
-    """The module, whose inputs have these names, with a picture in bytes as `input`, less `mean`, divided by `std`."""
+    """Return the module with its picture `input` in bytes, from which it subtracts `mean` and divides by `std`."""
     flat = module if isinstance(module, Flat) else Flat(module, names=(INPUT,)).eval()
     flat.bytes = names.index(input) if input else 0
-    for name, numbers in by.items():
-        flat.register_buffer(f"bytes_{name}", torch.tensor(numbers).reshape(*shape), persistent=False)
+    flat.register_buffer("bytes_mean", torch.tensor(mean).reshape(*shape), persistent=False)
+    flat.register_buffer("bytes_std", torch.tensor(std).reshape(*shape), persistent=False)
     return flat
 
 
@@ -104,14 +110,14 @@ def holds_script(module: nn.Module) -> bool:
 
 
 def flatten(
-    module: nn.Module, given: Any, further: Mapping[str, Any] | None = None
+    module: nn.Module, arguments: Any, further: Mapping[str, Any] | None = None
 ) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """(the module, flat; its example inputs in a row), on the CPU and without history.
 
     Raises:
         ValueError: a leaf is neither a tensor or an array, nor a constant; or there is no tensor.
     """
-    positional, keywords = read_call(module.forward, given)
+    positional, keywords = read_call(module.forward, arguments)
     call = positional, {**keywords, **(further or {})}
     leaves = {path[0]: _read_leaf(path[0], leaf) for path, leaf in name_arguments(module.forward, call)}
     tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}

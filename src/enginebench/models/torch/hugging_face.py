@@ -65,7 +65,7 @@ def fetch_hf(ref: ModelRef) -> State:
         DownloadFailed: there is none: in the folder, or because the Hub cannot be reached.
     """
     folder = Path(ref.name)
-    if folder.is_dir() and not any(found for pattern in WEIGHT_FILES for found in folder.glob(pattern)):
+    if folder.is_dir() and not any(file for pattern in WEIGHT_FILES for file in folder.glob(pattern)):
         raise DownloadFailed(f"{folder} holds no weights")
     config = _read_config(ref)
     with download_errors(), stall_limit():

@@ -70,12 +70,12 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
             yield Offered(text, firsts.pop() if len(firsts) == 1 and not stands_in_list(flat) else None)
 
 
-def split_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+def split_examples(module: nn.Module, example_inputs: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """(the module, flat; its example inputs), on the CPU and without history."""
-    if given is None:
+    if example_inputs is None:
         raise UsageError("a module needs example_inputs: a tensor as forward takes it, a tuple of them, or a mapping")
     with explaining(UsageError, "the example inputs cannot be used", ValueError):
-        return flatten(module, given)
+        return flatten(module, example_inputs)
 
 
 def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
@@ -114,11 +114,11 @@ def _by_value(module: nn.Module) -> Iterator[None]:
     So do those that PyTorch makes for parametrizations, which refuse it outside of the block.
     """
     with _registering:
-        known = set(cloudpickle.list_registry_pickle_by_value())
-        found = {type(part).__module__ for part in module.modules()} - known
-        added = [sys.modules[name] for name in sorted(found) if name in sys.modules and not can_be_imported(name)]
-        for one in added:
-            cloudpickle.register_pickle_by_value(one)
+        registered = set(cloudpickle.list_registry_pickle_by_value())
+        modules = {type(part).__module__ for part in module.modules()} - registered
+        added = [sys.modules[name] for name in sorted(modules) if name in sys.modules and not can_be_imported(name)]
+        for added_module in added:
+            cloudpickle.register_pickle_by_value(added_module)
         kinds = dict.fromkeys(type(part) for part in module.modules() if is_parametrized(part))
         refusals = [(kind, kind.__getstate__) for kind in kinds]
         for kind in kinds:
@@ -128,8 +128,8 @@ def _by_value(module: nn.Module) -> Iterator[None]:
         finally:
             for kind, refusal in refusals:
                 kind.__getstate__ = refusal
-            for one in added:
-                cloudpickle.unregister_pickle_by_value(one)
+            for added_module in added:
+                cloudpickle.unregister_pickle_by_value(added_module)
 
 
 def can_be_imported(name: str) -> bool:

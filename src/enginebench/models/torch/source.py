@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 from typing import Literal, TypeAlias
 
 import numpy as np
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from enginebench.core.array_files import ONLY, read_array_file
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, UsageError, importing
@@ -121,8 +121,8 @@ def make_torch_artifact(
     draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
         shapes = {spec.name: concrete_shape(spec, 1) for spec in draft.inputs}
-        told = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
-        warnings.append(make_warning("chosen_shapes.made", shapes=told, option=format_shapes(shapes)))
+        listed = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
+        warnings.append(make_warning("chosen_shapes.made", shapes=listed, option=format_shapes(shapes)))
     filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
     if count_stand_in_calls() > stand_in_calls:
         warnings.append(make_warning("environment.torchvision"))
@@ -167,8 +167,8 @@ def _keep_examples(module: nn.Module, examples: tuple[torch.Tensor, ...], descri
 
 def read_state_names(warnings: Sequence[ResultWarning]) -> tuple[str, ...]:
     """The buffers that `_reset_state` found."""
-    found = [str(c.figures["buffers"]) for c in warnings if c.template == "state_restored"]
-    return tuple(found[0].split(", ")) if found else ()
+    names = [str(c.figures["buffers"]) for c in warnings if c.template == "state_restored"]
+    return tuple(names[0].split(", ")) if names else ()
 
 
 def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
@@ -202,7 +202,15 @@ def load_module(artifact: Artifact) -> nn.Module:
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
     if artifact.normalize is not None and artifact.recipe not in ("pt2e", "static"):  # such a program holds it
-        return take_picture_bytes(module, [spec.name for spec in artifact.inputs], **asdict(artifact.normalize))
+        normalize = artifact.normalize
+        return take_picture_bytes(
+            module,
+            [spec.name for spec in artifact.inputs],
+            input=normalize.input,
+            shape=normalize.shape,
+            mean=normalize.mean,
+            std=normalize.std,
+        )
     return module
 
 
@@ -280,16 +288,16 @@ def _choose_examples(
         return changed, "open"
     if not same and _run(module, changed) is not None and _holds_batch(module, examples):
         return changed, "open"
-    for tried in (examples, set_batch(examples, own[0].shape[0]) if own and own[0].ndim else examples):
-        answers = _run(module, tried)
-        if answers is None:
+    for attempt in (examples, set_batch(examples, own[0].shape[0]) if own and own[0].ndim else examples):
+        outputs = _run(module, attempt)
+        if outputs is None:
             continue
-        length = tried[0].shape[0]
-        if _run(module, set_batch(tried, length + 1)) is not None:  # what it refuses is not another batch
-            return (tried, "whole") if batch == 1 and not same else (changed, "open")
-        if any(tensor.shape[:1] == (length,) for tensor in answers):
-            return tried, "fixed"
-        return tried, "open" if same else "whole"
+        length = attempt[0].shape[0]
+        if _run(module, set_batch(attempt, length + 1)) is not None:  # what it refuses is not another batch
+            return (attempt, "whole") if batch == 1 and not same else (changed, "open")
+        if any(tensor.shape[:1] == (length,) for tensor in outputs):
+            return attempt, "fixed"
+        return attempt, "open" if same else "whole"
     return examples, "whole"  # whoever describes the outputs says what is wrong
 
 
@@ -303,14 +311,17 @@ def _holds_batch(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
     both, alone, again = (_run(module, parts[i]) for i in (0, 1, 1))
     if length < 2 or both is None or alone is None or again is None:
         return True
-    rows = [
-        (pair[1:], row)
-        for pair, row, same in zip(both, alone, again, strict=False)
-        if row.shape[:1] == (1,) and pair.shape == (2, *row.shape[1:]) and row.numel() and torch.equal(row, same)
+    comparable = [
+        (pair[1:], single)
+        for pair, single, same in zip(both, alone, again, strict=False)
+        if single.shape[:1] == (1,)
+        and pair.shape == (2, *single.shape[1:])
+        and single.numel()
+        and torch.equal(single, same)
     ]
-    if not rows:
+    if not comparable:
         return [tensor.shape for tensor in both] != [tensor.shape for tensor in alone]
-    floats = ((a - b, b) for a, b in rows if b.is_floating_point())
+    floats = ((a - b, b) for a, b in comparable if b.is_floating_point())
     return all(float(apart.nan_to_num().abs().max()) <= ALIKE * float(b.abs().max()) for apart, b in floats)
 
 
@@ -318,24 +329,24 @@ def _run(module: nn.Module, examples: Sequence[torch.Tensor]) -> list[torch.Tens
     """The answers; None where the module does not run on such examples."""
     try:
         with restore_buffers(module), torch.inference_mode():
-            answer = module(*(example.clone() for example in examples))
-            return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+            returned = module(*(example.clone() for example in examples))
+            return [returned] if isinstance(returned, torch.Tensor) else list(returned)
     except Exception:  # user code, or shapes that the layers refuse
         return None
 
 
 def take_given(
-    module: nn.Module, given: Mapping[str, Array], model: str, own: tuple[torch.Tensor, ...]
+    module: nn.Module, arrays: Mapping[str, Array], model: str, own: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The user's arrays as example inputs, in the order and in the dtypes of the module's `own`."""
-    names = name_inputs(module, len(given))
-    known = {names[0]: given[ONLY]} if set(given) == {ONLY} else given
-    if set(names) != set(known):
-        raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(given)}. Name the arrays so")
-    taken = tuple(torch.from_numpy(np.array(known[name])) for name in names)
+    names = name_inputs(module, len(arrays))
+    named = {names[0]: arrays[ONLY]} if set(arrays) == {ONLY} else arrays
+    if set(names) != set(named):
+        raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(arrays)}. Name the arrays so")
+    taken = tuple(torch.from_numpy(np.array(named[name])) for name in names)
     pairs = zip(names, taken, own or taken, strict=True)
-    if unlike := [f"{name} has {a.dtype}, not {b.dtype}" for name, a, b in pairs if a.dtype != b.dtype]:
-        raise FeedError(f"--inputs does not fit {model}: {'; '.join(unlike)}. Convert the arrays with astype")
+    if mismatches := [f"{name} has {a.dtype}, not {b.dtype}" for name, a, b in pairs if a.dtype != b.dtype]:
+        raise FeedError(f"--inputs does not fit {model}: {'; '.join(mismatches)}. Convert the arrays with astype")
     return taken
 
 
@@ -465,12 +476,12 @@ def _open_lengths(
     fixed = [replace(spec, shape=tuple(example.shape)) for spec, example in zip(inputs, examples, strict=True)]
     for seed in OTHER_SEEDS:
         feeds = random_feeds(fixed, 1, seed)
-        answers = _run(module, [torch.from_numpy(feeds[spec.name]) for spec in inputs])  # None: it refuses made-up ones
-        if answers is None or [tensor.ndim for tensor in answers] != [len(spec.shape) for spec in outputs]:
+        actual = _run(module, [torch.from_numpy(feeds[spec.name]) for spec in inputs])  # None: it refuses made-up ones
+        if actual is None or [tensor.ndim for tensor in actual] != [len(spec.shape) for spec in outputs]:
             return outputs
         named = [
             tuple(axis if axis == tensor.shape[i] else f"{spec.name}_{i}" for i, axis in enumerate(spec.shape))
-            for spec, tensor in zip(outputs, answers, strict=True)
+            for spec, tensor in zip(outputs, actual, strict=True)
         ]
         outputs = tuple(replace(spec, shape=shape) for spec, shape in zip(outputs, named, strict=True))
     return outputs

@@ -179,11 +179,11 @@ class Undrawn(TorchFunctionMode):  # type: ignore[misc]  # PyTorch does not type
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        filled = args[0] if args else given.get("tensor")
+        named = kwargs or {}
+        filled = args[0] if args else named.get("tensor")
         if isinstance(filled, nn.Parameter) and getattr(func, "__name__", "") in FILLING:
             return filled
-        return func(*args, **given)
+        return func(*args, **named)
 
 
 def reset_parameters(module: nn.Module, seed: int) -> None:
