@@ -1,6 +1,6 @@
-"""The open loop: requests are scheduled beforehand and released on time, whatever the engine is at.
+"""The open loop: requests are scheduled beforehand and released on time, even if the engine is busy.
 
-Generator and engine are two processes. What they share is a `SharedBoard`, a file in memory that holds the four times
+Generator and engine are two processes. They share a `SharedBoard`, a file in memory that holds the four times
 of every request, so that nothing measured is lost with either of them, and a `Ring` of the bytes. A pipe wakes the
 engine; it carries no data.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Times = NDArray[np.int64]
 
-# How a request went, as it stands on the board.
+# Status of a request on the board.
 PENDING, DONE, FAILED, DROPPED = range(4)
 # Words at the head of the board.
 START, RELEASED, FINISHED, RELEASING = range(4)  # RELEASING: nanoseconds that the generator was at work
@@ -51,7 +51,7 @@ WRITTEN_POLL_S = 0.0001
 
 
 def schedule_poisson(rate_per_s: float, count: int, seed: int) -> Times:
-    """Offsets in nanoseconds of `count` arrivals whose distances are exponential; the same for the same seed."""
+    """Offsets in nanoseconds of `count` arrivals with exponential gaps; the same for the same seed."""
     gaps = np.random.default_rng(seed).exponential(1e9 / rate_per_s, count)
     return np.cumsum(gaps).astype(np.int64)
 
@@ -81,9 +81,9 @@ def read_arrivals(path: Path) -> Times:
 
 
 class MemoryBoard:
-    """The times of every request. Columns are arrays of `words`, which may be memory that several processes see.
+    """The times of every request. Columns are arrays in `words`, which may be memory shared by several processes.
 
-    `offset` is relative to the start, the other times are host nanoseconds; 0: it has not happened.
+    `offset` is relative to the start, the other times are host nanoseconds; 0 before the event.
     """
 
     def __init__(self, offsets: Sequence[int] | Times, words: Times | None = None) -> None:
@@ -124,7 +124,7 @@ def release_all(
     spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
     feeding: Feeders | None = None,  # who writes the bytes; None: nobody has to
 ) -> int:
-    """Releases every request when it is due and its bytes are there, and wakes the engine; returns how many.
+    """Release every request when it is due and its bytes are there, and wake the engine; return their number.
 
     A request that finds no free slot counts as released when it is due: it waits for the engine, not for the generator.
     """
@@ -167,7 +167,7 @@ def set_start(board: SharedBoard) -> None:
 
 
 def open_wakeup(descriptor: int) -> Callable[[], bool]:
-    """What wakes the engine through a pipe; it never waits, and is False once nobody listens."""
+    """Make a function that wakes the engine through a pipe without waiting; False once no process reads the pipe."""
     os.set_blocking(descriptor, False)
 
     def ring() -> bool:
@@ -183,7 +183,7 @@ def open_wakeup(descriptor: int) -> Callable[[], bool]:
 
 
 class BoardSource:
-    """Requests as the generator releases them on the board, and wakes this process through the pipe `bell`.
+    """The requests that the generator releases on the board; it wakes this process through the pipe `wakeup`.
 
     Only requests whose samples are of one kind are computed together. `share` is (i, n): of n servers this is the one
     numbered i, which takes every n-th request.
@@ -198,7 +198,7 @@ class BoardSource:
         self._taken = 0
 
     def begin(self) -> int:
-        """Says that the engine is ready, and returns the start that the generator sets; the parent watches both."""
+        """Report that the engine is ready, and return the start that the generator sets; the parent watches both."""
         self._board.head[READY + self._share[0]] = 1
         while not self._board.head[START]:
             time.sleep(READY_POLL_S)
@@ -228,9 +228,9 @@ class BoardSource:
 
 
 class ClosedLoop:
-    """A source that releases `query` requests whenever all before have ended, until the time is over.
+    """A source that releases `query` requests whenever all earlier ones have ended, until the time is over.
 
-    Its requests are due when they are released: there is nobody who could be late.
+    Its requests are due when they are released, so none is ever late.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class ClosedLoop:
         return [Waiting(i, now, self._kinds[int(board.sample[i])]) for i in range(first, self._taken)]
 
     def wait(self, until_ns: int | None) -> None:
-        """Nothing comes before something has ended, which whoever serves sees by itself."""
+        """Return at once: new requests come only after others have ended, which the server notices by itself."""
 
     @property
     def exhausted(self) -> bool:
@@ -290,7 +290,7 @@ def count_arrivals(rate_per_s: float, duration_s: float) -> int:
 
 
 def count_fullest(offsets: Times, window_s: float) -> int:
-    """The most arrivals of a schedule that come within any stretch of that many seconds."""
+    """The largest number of arrivals of a schedule within any window of `window_s` seconds."""
     ends = np.searchsorted(offsets, offsets + round(1e9 * window_s), side="right")
     return int((ends - np.arange(len(offsets))).max())
 

@@ -60,7 +60,7 @@ WARMUP_RUNS = 3
 
 
 def serve_board(job: ServeJob, note: NoteCall) -> ServeResponse:
-    """Opens the engine, says that it is ready, and serves until all requests have ended or the time is over."""
+    """Open the engine, report that it is ready, and serve until all requests have ended or the time is over."""
     if job.cpus:
         pin_to(job.cpus)
     board, samples = SharedBoard(job.board), read_request_samples(job)
@@ -91,7 +91,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeResponse:
             if come_by_ring:
                 run = partial(run, find_sample=find_requests(Ring(job.ring), samples, calls))
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
-        seen = gpu.end() if gpu else None  # before the energy is asked for
+        gpu_reading = gpu.end() if gpu else None  # before the energy is asked for
         energy = gpu.energy_per_image(1) if gpu else None
         return ServeResponse(
             busy_ns=work.busy_ns,
@@ -99,13 +99,13 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeResponse:
             depth=streams.depth,
             reasons=sink.reasons,
             energy_mj=energy[0] if energy else None,
-            gpu=seen,
+            gpu=gpu_reading,
             warnings=list_telemetry_warnings(job.engine, gpu),
         )
 
 
 def read_request_samples(job: ServeJob) -> list[Feeds]:
-    """What requests ask: entries of the user's own inputs, else what every verb feeds this model.
+    """Read the samples of requests: entries of the user's own inputs, else the usual inputs of the model.
 
     They lie in the memory of the engine's process; those of requests that come at a rate are written into a ring.
     """
@@ -115,7 +115,7 @@ def read_request_samples(job: ServeJob) -> list[Feeds]:
 
 
 def find_kind_of(sample: Feeds) -> Hashable:
-    """Equal for samples that can be joined: all axes but the first."""
+    """A key that is equal for samples that can be joined: all axes but the first."""
     return tuple((name, array.shape[1:]) for name, array in sorted(sample.items()))
 
 
@@ -126,9 +126,9 @@ def rest_collector() -> None:
 
 
 def open_streams(backend: Backend, job: ServeJob) -> Streams:
-    """The engine as streams: by its own asynchronous interface, else an engine for each stream and batch.
+    """Open the engine as streams: by its own asynchronous interface, else an engine for each stream and batch.
 
-    All of those are loaded by this thread; a single stream needs no other.
+    This thread loads all of them; a single stream needs no other thread.
     """
     wanted = StreamsSpec(streams=job.streams, max_batch=job.max_batch)
     if isinstance(backend, Streaming):
@@ -147,11 +147,14 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
         for engine in engines:
             engine.close()
 
-    rows = [engines[i : i + len(buckets)] for i in range(0, len(engines), len(buckets))]
+    engines_by_stream = [engines[i : i + len(buckets)] for i in range(0, len(engines), len(buckets))]
     if all(isinstance(engine, Overlapping) and engine.overlaps for engine in engines):
-        overlapping = [{size: cast("Overlapping", one) for size, one in zip(buckets, row, strict=True)} for row in rows]
+        overlapping = [
+            {size: cast("Overlapping", one) for size, one in zip(buckets, own, strict=True)}
+            for own in engines_by_stream
+        ]
         return OverlappedStreams(overlapping, close, CLOCK)
-    lanes = [make_lane(dict(zip(buckets, row, strict=True)), any_batch, CLOCK) for row in rows]
+    lanes = [make_lane(dict(zip(buckets, own, strict=True)), any_batch, CLOCK) for own in engines_by_stream]
     return InlineStream(lanes[0], close, CLOCK) if job.streams == 1 else ThreadStreams(lanes, close, CLOCK)
 
 
@@ -159,13 +162,13 @@ def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:
     for sample in {find_kind_of(sample): sample for sample in samples}.values():
         for size in choose_buckets(max_batch):
             for _ in range(WARMUP_RUNS):
-                left = streams.depth
-                for ticket in range(left):
+                pending = streams.depth
+                for ticket in range(pending):
                     streams.submit(ticket, [sample] * size)
-                while left:
+                while pending:
                     ended = streams.collect(wait=True)
-                    left -= len(ended)
-                    if failed := next((one.error for one in ended if one.error), None):
+                    pending -= len(ended)
+                    if failed := next((response.error for response in ended if response.error), None):
                         raise MeasurementError(f"the engine cannot compute {size} requests together: {failed}")
 
 
@@ -189,7 +192,7 @@ def release_board(job: ArriveJob) -> ArriveResponse:
 
 
 def take_precedence() -> bool:
-    """Puts this process before all others of its cores, where the system grants it: it has to be on time, not fair.
+    """Give this process the highest priority on its cores, if the system allows: it has to be on time.
 
     In real time nothing has to be waited for busily, and must not be: the kernel halts who takes a core in real time
     for 50 ms of each second (sched(7)).
@@ -202,7 +205,7 @@ def take_precedence() -> bool:
 
 
 def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> Lane:
-    """One stream: what computes a batch on the engine that fits it, padded unless one takes `any_batch`."""
+    """Make one stream: it computes a batch on the smallest engine that fits, padded unless `any_batch`."""
     sizes = sorted(engines)
 
     def compute(samples: Sequence[Feeds]) -> Answer:
@@ -219,7 +222,7 @@ def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> L
 
 
 def serve_samples(lane: Lane, ticket: int, samples: Sequence[Feeds], clock: Clock) -> Ended:
-    """What came of one submission: what goes wrong with it is its answer."""
+    """Compute one submission; an error becomes its result."""
     started_ns = clock()
     try:
         computed_ns, outputs = lane(samples)
@@ -274,15 +277,15 @@ class OverlappedStreams:
         while True:
             ended, self._failed = self._failed, []
             for flight in tuple(self._flying):
-                if (one := self._look(flight)) is not None:
+                if (response := self._look(flight)) is not None:
                     self._flying.remove(flight)
                     self._free.append(flight.lane)
-                    ended.append(one)
+                    ended.append(response)
             if ended or not wait:
                 return ended
 
     def _look(self, flight: Flight) -> Ended | None:
-        """What came of a submission, if it has ended."""
+        """The result of a submission; None while it runs."""
         ticket, started_ns, entries, size, lane = flight
         try:
             if not lane[size].is_done():
@@ -321,11 +324,11 @@ class ThreadStreams:
         self._work.put((ticket, samples))
 
     def collect(self, wait: bool) -> list[Ended]:
-        found = collect_ended(self._ended, wait)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        return [one for one in found if isinstance(one, Ended)]
+        responses = collect_ended(self._ended, wait)
+        for response in responses:
+            if isinstance(response, BaseException):
+                raise response
+        return [response for response in responses if isinstance(response, Ended)]
 
     def close(self) -> None:
         for _ in self._threads:

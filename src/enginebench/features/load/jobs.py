@@ -1,4 +1,4 @@
-"""What `load` asks of a child process: to serve the requests of a board, and to release them."""
+"""The jobs of `load` for child processes: serve the requests of a board, and release them."""
 
 from msgspec import Struct, field
 
@@ -7,7 +7,7 @@ from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
 class ServeResponse(Struct, frozen=True, kw_only=True):
-    """What the board does not hold."""
+    """The figures of a server that are not on the board."""
 
     busy_ns: int  # summed over all streams
     stages: dict[str, int]  # nanoseconds by part of the server

@@ -1,4 +1,4 @@
-"""One probe of `load`: an engine and a generator in fresh processes, and what their board says afterwards."""
+"""One probe of `load`: an engine and a generator in fresh processes, and the point from their board."""
 
 from __future__ import annotations
 
@@ -81,30 +81,30 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
                 serving.append(engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin()))
             arriving = generator.start(arrive, timeout_s=timeout_s)
             wait_until_sure(serving, helpers=[arriving, *serving])
-            if arriving.lost and not any(one.lost for one in serving) and board.head[RELEASED] < board.count:
+            if arriving.lost and not any(work.lost for work in serving) and board.head[RELEASED] < board.count:
                 with _name_child("generator of requests"):
                     arriving.finish()  # raises what ended it
             with _name_child("engine"):
-                return join_outputs([one.finish() for one in sorted(serving, key=lambda one: not one.lost)])
+                return join_outputs([work.finish() for work in sorted(serving, key=lambda work: not work.lost)])
 
         return _measure(plan, board, warnings, watch, serve)
 
 
-def join_outputs(answers: Sequence[ServeResponse]) -> ServeResponse:
-    """What several servers say together: each was at work for the mean of their times."""
-    first, count = answers[0], len(answers)
+def join_outputs(responses: Sequence[ServeResponse]) -> ServeResponse:
+    """Join the responses of several servers: times by stage are means over the servers."""
+    first, count = responses[0], len(responses)
     reasons: Counter[str] = Counter()
-    for one in answers:
-        reasons.update(one.reasons)
-    energy = [one.energy_mj for one in answers if one.energy_mj is not None]
+    for response in responses:
+        reasons.update(response.reasons)
+    energy = [response.energy_mj for response in responses if response.energy_mj is not None]
     return replace(
         first,
-        busy_ns=sum(one.busy_ns for one in answers),
-        stages={name: sum(one.stages.get(name, 0) for one in answers) // count for name in first.stages},
-        depth=sum(one.depth for one in answers),
+        busy_ns=sum(response.busy_ns for response in responses),
+        stages={name: sum(response.stages.get(name, 0) for response in responses) // count for name in first.stages},
+        depth=sum(response.depth for response in responses),
         reasons=dict(reasons),
         energy_mj=sum(energy) if len(energy) == count else None,
-        warnings=tuple(warning for one in answers for warning in one.warnings),
+        warnings=tuple(warning for response in responses for warning in response.warnings),
     )
 
 
@@ -117,7 +117,7 @@ def _name_child(name: str) -> Iterator[None]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody stopped a probe; `point` is what it had measured."""
+    """The user interrupted a probe; `point` is what it had measured."""
 
     def __init__(self, point: LoadPoint) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is probed at which rate: points, and the search for the highest rate at which a limit holds."""
+"""Probe points at given rates, and search for the highest rate within a limit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CLOSED_RATE = 100_000
 
 
 class BudgetSpent(MeasurementError):
-    """What would be measured next does not fit into what is left of the time of all searches."""
+    """The next probe does not fit into the remaining time budget of all searches."""
 
 
 class LoadCandidate(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class LoadCandidate(Struct, frozen=True, kw_only=True):
 
 
 def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: float) -> LoadRow:
-    """The row of a configuration: engine with its options, precision, streams, threads of each, batch."""
+    """Describe a configuration: engine with its options, precision, streams, threads of each, batch."""
     name = slug(format_engine(engine)) if engine.options else engine.backend
     precision = escape_precision(format_precision(engine.precision, engine.recipe)).replace("@", ".")
     entry = find_entry(engine.backend)
@@ -112,37 +112,37 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
     )
 
 
-def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> LoadCandidate:
-    """The row, ready to be probed on the artifact, where an open batch may be any; `out_dir` has the user's inputs."""
-    if row.max_batch > 1 and not has_open_batch(artifact):
+def make_bench(configuration: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> LoadCandidate:
+    """Make a candidate that probes the configuration on the artifact; the user's inputs are in `out_dir`."""
+    if configuration.max_batch > 1 and not has_open_batch(artifact):
         raise UsageError(
-            f"{row.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave --max-batch out, "
-            "or export the model with `enginebench export MODEL --dynamic-batch`"
+            f"{configuration.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave "
+            "--max-batch out, or export the model with `enginebench export MODEL --dynamic-batch`"
         )
-    given = find_samples(out_dir)
+    inputs_folder = find_samples(out_dir)
     job = ServeJob(
         model=model,
         artifact=artifact,
-        engine=row.engine,
+        engine=configuration.engine,
         out_dir=str(out_dir.absolute()),
-        streams=row.streams,
-        max_batch=row.max_batch,
-        max_wait_ms=row.max_wait_ms,
-        compiled_for=row.compiled_for,
-        samples=len(list_samples(given)) if given else POOL,
-        inputs=given,
+        streams=configuration.streams,
+        max_batch=configuration.max_batch,
+        max_wait_ms=configuration.max_wait_ms,
+        compiled_for=configuration.compiled_for,
+        samples=len(list_samples(inputs_folder)) if inputs_folder else POOL,
+        inputs=inputs_folder,
         seed=seed,
     )
-    return LoadCandidate(row=row, job=job)
+    return LoadCandidate(row=configuration, job=job)
 
 
 def widen_profile(engine: EngineSpec, source: Artifact, max_batch: int) -> EngineSpec:
-    """The spec that builds a plan for every batch that may come, tuned for the largest; others need no such thing.
+    """Widen the spec so that its plan takes every batch up to the largest, tuned for that; others stay unchanged.
 
     Shapes that the user named stay as they are.
     """
-    known = find_entry(engine.backend).options
-    if max_batch == 1 or "max_shapes" not in known or source.kind == "plan" or not has_open_batch(source):
+    options = find_entry(engine.backend).options
+    if max_batch == 1 or "max_shapes" not in options or source.kind == "plan" or not has_open_batch(source):
         return engine
     shapes = {b: format_shapes({s.name: concrete_shape(s, b) for s in source.inputs}) for b in (1, max_batch)}
     profile = {"min_shapes": shapes[1], "opt_shapes": shapes[max_batch], "max_shapes": shapes[max_batch]}
@@ -157,10 +157,10 @@ def has_open_batch(artifact: Artifact) -> bool:
 
 
 class Prober:
-    """Probes in progress: `rows`, `points` and `pilots` hold what was found so far.
+    """Probes in progress, with their `rows`, `points` and `pilots` so far.
 
-    What comes next follows from the points alone, their seconds included. So a load that was interrupted is gone
-    through again, without measuring anything twice; `keep` is called after each point that was measured.
+    The next probe depends on the points alone, their seconds included. So an interrupted load is repeated from its
+    stored points, and nothing is measured twice; `keep` is called after each measured point.
     """
 
     def __init__(
@@ -179,9 +179,9 @@ class Prober:
         self._probe_open = probe
         self._reporter, self._clock, self._keep = reporter, clock, keep
         self._artifacts = {row.id: row.artifact for row in earlier.rows} if earlier else {}
-        known = (earlier.points, earlier.pilots) if earlier else ((), ())
-        # (points, pilots) that were not come to again
-        self.earlier = tuple([point for point in points if not was_interrupted(point)] for points in known)
+        stored = (earlier.points, earlier.pilots) if earlier else ((), ())
+        # (points, pilots) of the interrupted load that were not used again yet
+        self.earlier = tuple([point for point in points if not was_interrupted(point)] for points in stored)
         self._scheduled: Counter[str] = Counter()  # row -> its probes
         self._spent_s = 0.0
         self.preparation_s = (earlier.preparation_s or 0.0) if earlier else 0.0  # before anything was probed
@@ -191,11 +191,11 @@ class Prober:
         self.points: list[LoadPoint] = []
         self.pilots: list[LoadPoint] = []
         self.verdicts: tuple[CapacityVerdict, ...] = ()
-        self.failures: dict[str, EngineBenchError] = {}  # what ended a row
+        self.failures: dict[str, EngineBenchError] = {}  # id of a configuration -> the error that ended it
 
     @contextmanager
     def time_preparing(self) -> Iterator[None]:
-        """Counts the block as time before the first probe, which is no part of the searches' budget."""
+        """Count the block as preparation, which is not part of the searches' time budget."""
         start_s = self._clock()
         try:
             yield
@@ -209,44 +209,44 @@ class Prober:
             samples = self._draw(bench, math.ceil(CLOSED_RATE * self._seconds))
             job = replace(bench.job, query=query, duration_s=self._seconds)
             plan = Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit)
-            told = f"{query} at a time for {self._seconds:g} s"
-            return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
+            progress = f"{query} at a time for {self._seconds:g} s"
+            return self._take(self.points, plan, progress, None, partial(probe_closed, plan, samples))
         if settings.scenario == "offline":
             pilot = self.measure_offline(bench)
             count = max(self._count_offline(bench), math.ceil(self._seconds * (pilot.achieved_per_s or 0.0)))
-            return self._probe_offline(bench, count, found=self.points)
+            return self._probe_offline(bench, count, series=self.points)
         return self._probe_rate(bench, self._schedule(bench, settings.qps), settings.qps)
 
     def _take(
-        self, found: list[LoadPoint], plan: Plan, told: str, planned: int | None, probe: Callable[[], LoadPoint]
+        self, series: list[LoadPoint], plan: Plan, progress: str, planned: int | None, probe: Callable[[], LoadPoint]
     ) -> LoadPoint:
-        """The point that the interrupted load found, if it asked the same; else the probe's. It is added to `found`."""
+        """Add a point to `series`: that of the interrupted load if it had the same request, else a new probe's."""
         points, pilots = self.earlier
-        waiting = pilots if found is self.pilots else points
-        known = [point for point in waiting if point.row == plan.row]
-        same = known and self._artifacts.get(plan.row) == self.rows[plan.row].artifact and known[0].qps == plan.qps
-        # Of so many requests, as far as it got; None: of as many as came.
-        if same and (planned in (None, known[0].offered) or was_cut_short(known[0].warnings)):
-            waiting.remove(known[0])
-            self._spent_s += known[0].seconds
-            self._start_s[plan.row] = _measure_start_s(known[0])
-            found.append(known[0])
-            return known[0]
+        waiting = pilots if series is self.pilots else points
+        stored = [point for point in waiting if point.row == plan.row]
+        same = stored and self._artifacts.get(plan.row) == self.rows[plan.row].artifact and stored[0].qps == plan.qps
+        # `planned` is a number of requests; None: it is not known before.
+        if same and (planned in (None, stored[0].offered) or was_cut_short(stored[0].warnings)):
+            waiting.remove(stored[0])
+            self._spent_s += stored[0].seconds
+            self._start_s[plan.row] = _measure_start_s(stored[0])
+            series.append(stored[0])
+            return stored[0]
         waiting[:] = [point for point in waiting if point.row != plan.row]
-        self._reporter.step(f"{format_row(self.rows[plan.row])}: {told}")
+        self._reporter.step(f"{format_row(self.rows[plan.row])}: {progress}")
         start_s = self._clock()
         try:
             point = probe()
         except Interrupted as stopped:
-            found.append(stopped.point)
+            series.append(stopped.point)
             raise
         finally:
             seconds = self._clock() - start_s
             self._spent_s += seconds
-        found.append(replace(point, seconds=seconds))
-        self._start_s[plan.row] = _measure_start_s(found[-1])
+        series.append(replace(point, seconds=seconds))
+        self._start_s[plan.row] = _measure_start_s(series[-1])
         self._keep()
-        return found[-1]
+        return series[-1]
 
     def _schedule(self, bench: LoadCandidate, qps: float | None, count: int | None = None) -> Times:
         settings = self._settings
@@ -260,30 +260,30 @@ class Prober:
         return schedule_poisson(qps, n, self._seed + self._scheduled[bench.row.id])
 
     def _probe_rate(self, bench: LoadCandidate, offsets: Times, qps: float | None) -> LoadPoint:
-        """The point of these arrivals, each asking for a sample that is drawn from the pool."""
+        """Probe these arrivals, each with a sample that is drawn from the pool."""
         limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
         seconds = _last_s(offsets)
         rate = qps or (len(offsets) / seconds if seconds else None)
         most = count_fullest(offsets, max(QUEUE_S, 10 * limit_s))
         job = replace(bench.job, queue_limit=most, grace_s=self._find_grace())
-        told = f"{len(offsets)} requests at once"
+        progress = f"{len(offsets)} requests at once"
         if rate:
-            told = f"{rate:{'.0f' if rate >= 1e4 else '.4g'}} requests a second for {seconds:.3g} s"
+            progress = f"{rate:{'.0f' if rate >= 1e4 else '.4g'}} requests a second for {seconds:.3g} s"
         plan = self._plan(job, bench, rate, self._settings.limit)
         probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
-        return self._take(self.points, plan, told, len(offsets), probe)
+        return self._take(self.points, plan, progress, len(offsets), probe)
 
     def _probe_offline(
-        self, bench: LoadCandidate, count: int, grace_s: float = math.inf, found: list[LoadPoint] | None = None
+        self, bench: LoadCandidate, count: int, grace_s: float = math.inf, series: list[LoadPoint] | None = None
     ) -> LoadPoint:
-        """The point of requests that are all there at once; after `grace_s` none of them is begun."""
+        """Probe requests that all arrive at once; none is begun after `grace_s`."""
         job = replace(bench.job, queue_limit=None, grace_s=min(grace_s, self._timeout_s))
         plan = self._plan(job, bench)
         probe = partial(self._probe_open, plan, np.zeros(count, np.int64), self._draw(bench, count))
-        return self._take(self.pilots if found is None else found, plan, f"{count} requests at once", count, probe)
+        return self._take(self.pilots if series is None else series, plan, f"{count} requests at once", count, probe)
 
     def _find_grace(self) -> float:
-        """Seconds after the last arrival in which what still waits is begun."""
+        """Seconds after the last arrival in which waiting requests are still begun."""
         limit = self._settings.limit
         return max(GRACE_S, 2 * limit.ms / 1e3 if limit else 0.0)
 
@@ -294,13 +294,13 @@ class Prober:
         return np.random.default_rng(self._seed).integers(0, bench.job.samples, count)
 
     def measure_offline(self, bench: LoadCandidate) -> LoadPoint:
-        """What the engine computes at most: the point of just enough requests that are all there at once."""
+        """Measure the highest throughput, by requests that all arrive at once."""
         return self._probe_offline(bench, self._count_offline(bench))
 
     def search_capacity(self, bench: LoadCandidate, earlier: Sequence[Capacity] = ()) -> Capacity:
-        """One search, within the time that searches may take; it begins where the last of the earlier ones ended.
+        """Search once, within the time budget of searches, beginning where the last of the earlier ones ended.
 
-        Raises MeasurementError where that time is too short for a single probe.
+        Raises MeasurementError if the budget is too short for a single probe.
         """
         end_s = self._spent_s + self._settings.time_budget_s
         search = self._begin_search(bench, earlier, end_s)
@@ -309,73 +309,76 @@ class Prober:
         return search.describe(ended_early=search.next_rate() is not None)
 
     def find_capacities(self, benches: Sequence[LoadCandidate]) -> None:
-        """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
+        """Search every configuration for all rounds, interleaved, until it is settled or the time budget is spent.
 
-        Every other round takes them in the opposite order, as do neighbouring probes within a round: a machine that
-        becomes slower and slower favours none. One that cannot be probed any more keeps what it has shown until then,
-        and the others go on.
+        The order is reversed from round to round, and from probe to probe within a round, so that a machine that
+        becomes slower favours none. A configuration that fails keeps its results until then, and the others go on.
         """
         end_s = self._spent_s + self._settings.time_budget_s
-        found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
+        capacities: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
         for number in range(self._settings.rounds):
             before = len(self.points)
-            left = [bench for bench in benches if bench.row.id not in self.failures]
-            self._search_round(left[::-1] if number % 2 else left, found, end_s)
+            remaining = [bench for bench in benches if bench.row.id not in self.failures]
+            self._search_round(remaining[::-1] if number % 2 else remaining, capacities, end_s)
             if len(self.points) == before:  # no probe fits into what is left of the time
                 break
         if self._settings.rounds > 1 or len(benches) > 1:
             names = [bench.row.id for bench in benches]
             pairs = [(names[0], name) for name in names[1:]]
-            self.verdicts = tuple(compare_capacities(found[base], found[name], (base, name)) for base, name in pairs)
+            self.verdicts = tuple(
+                compare_capacities(capacities[base], capacities[name], (base, name)) for base, name in pairs
+            )
         self.raise_failure(benches)
 
-    def _search_round(self, benches: Sequence[LoadCandidate], found: dict[str, list[Capacity]], end_s: float) -> None:
+    def _search_round(
+        self, benches: Sequence[LoadCandidate], capacities: dict[str, list[Capacity]], end_s: float
+    ) -> None:
         searches: dict[str, CapacitySearch] = {}
         try:
             for bench in benches:
-                earlier = found[bench.row.id]
-                with self.catch_failure(bench), self._end_in_time(known=bool(earlier)):
+                earlier = capacities[bench.row.id]
+                with self.catch_failure(bench), self._end_in_time(has_evidence=bool(earlier)):
                     searches[bench.row.id] = self._begin_search(bench, earlier, end_s)
             going = [bench for bench in benches if bench.row.id in searches]
             while going:
-                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s, found)][::-1]
+                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s, capacities)][::-1]
         finally:
             for name, search in searches.items():
                 if search.probes:
-                    found[name].append(search.describe(ended_early=search.next_rate() is not None))
-            for name, ended in found.items():
+                    capacities[name].append(search.describe(ended_early=search.next_rate() is not None))
+            for name, ended in capacities.items():
                 capacity = join_capacities(ended)
                 self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
-    def _go_on(self, search: CapacitySearch, bench: LoadCandidate, end_s: float, known: bool = False) -> bool:
-        """Whether one more rate was probed; `known`: an earlier search has shown something of the configuration."""
-        with self._end_in_time(known=known or bool(search.probes)):
+    def _go_on(self, search: CapacitySearch, bench: LoadCandidate, end_s: float, has_evidence: bool = False) -> bool:
+        """Probe one more rate, if there is one; `has_evidence`: an earlier search has probed the configuration."""
+        with self._end_in_time(has_evidence=has_evidence or bool(search.probes)):
             if self._ask(search, bench, end_s):
                 return True
         return False
 
     def _try(
-        self, search: CapacitySearch, bench: LoadCandidate, end_s: float, found: Mapping[str, Sequence[Capacity]]
+        self, search: CapacitySearch, bench: LoadCandidate, end_s: float, capacities: Mapping[str, Sequence[Capacity]]
     ) -> bool:
         with self.catch_failure(bench):
-            if self._go_on(search, bench, end_s, known=bool(found[bench.row.id])):
+            if self._go_on(search, bench, end_s, has_evidence=bool(capacities[bench.row.id])):
                 return True
         return False
 
     @contextmanager
-    def _end_in_time(self, *, known: bool) -> Iterator[None]:
-        """Ends the block where the budget does. Where nothing is known by then, that is an error."""
+    def _end_in_time(self, *, has_evidence: bool) -> Iterator[None]:
+        """End the block when the time budget is spent; BudgetSpent is raised if there is no evidence yet."""
         try:
             yield
         except BudgetSpent as spent:
-            if not known:
+            if not has_evidence:
                 advice = "Give them more with load --time-budget, or ask for a lower --percentile"
                 raise BudgetSpent(f"{spent}. {advice}") from None
             self._reporter.say(f"{spent}; the search ends here")
 
     @contextmanager
     def catch_failure(self, bench: LoadCandidate) -> Iterator[None]:
-        """What ends the block is the reason of this configuration, and does not end the others."""
+        """Keep an error of the block as the reason of this configuration; the others go on."""
         try:
             yield
         except UsageError:
@@ -389,9 +392,9 @@ class Prober:
             raise self.failures[benches[0].row.id]
 
     def _begin_search(self, bench: LoadCandidate, earlier: Sequence[Capacity], end_s: float) -> CapacitySearch:
-        """A search that begins at half of what the engine computes when all requests are there; or where one ended.
+        """Begin a search at `FIRST_SHARE` of the highest throughput, or where the last of the earlier ones ended.
 
-        Later ones begin a little off: with the same rates each time, the ends would always be the same.
+        A later one begins at a slightly different rate: with equal rates all would end at the same ones.
         """
         limit = self._settings.limit
         assert limit is not None
@@ -416,14 +419,14 @@ class Prober:
         )
 
     def _count_offline(self, bench: LoadCandidate) -> int:
-        """Requests that keep all streams at full batches for a while."""
+        """The number of requests that keep all streams at full batches for a while."""
         return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
 
     def _ask(self, search: CapacitySearch, bench: LoadCandidate, end_s: float) -> bool:
-        """Whether there was a rate to probe; the search has the answer.
+        """Probe the next rate of the search and add the result to it; False if it has no further rate.
 
-        It is asked again with more requests where the first are too few to tell.
-        Raises BudgetSpent where there is no time for that.
+        It is probed again with more requests if the first are too few to decide. Raises BudgetSpent if there is no time
+        for that.
         """
         limit, rate = self._settings.limit, search.next_rate()
         assert limit is not None
@@ -446,15 +449,15 @@ class Prober:
         return True
 
     def _check_time(self, seconds: float, bench: LoadCandidate, rate: float, end_s: float) -> None:
-        """Raises BudgetSpent where a probe whose requests arrive within so many seconds may end after `end_s`."""
+        """Raise BudgetSpent if a probe whose requests arrive within so many seconds may end after `end_s`."""
         start_s = self._find_start_s(bench)
         needed_s = start_s + seconds + self._find_grace()
         if self._spent_s + needed_s > end_s:
-            told = f"{bench.row.id}: probing {rate:.3g} requests a second may take {needed_s:.1f} s"
-            raise BudgetSpent(f"{told}, {start_s:.1f} of them to start the engine; {self._format_left(end_s)}")
+            needs = f"{bench.row.id}: probing {rate:.3g} requests a second may take {needed_s:.1f} s"
+            raise BudgetSpent(f"{needs}, {start_s:.1f} of them to start the engine; {self._format_left(end_s)}")
 
     def _find_serving_s(self, bench: LoadCandidate, end_s: float) -> float:
-        """Seconds for requests, of those until `end_s`, if the engine starts now."""
+        """Seconds that are left for requests until `end_s`, if the engine starts now."""
         return end_s - self._spent_s - self._find_start_s(bench)
 
     def _find_start_s(self, bench: LoadCandidate) -> float:

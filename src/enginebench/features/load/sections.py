@@ -90,23 +90,23 @@ COLUMNS = (
 
 
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
-    answers = [f"{format_row(row)}: {format_capacity(row.capacity)}" for row in document.rows if row.capacity]
-    answers += format_verdicts(document)
-    for row in document.rows if not answers else ():  # of each configuration what the highest rate came to
+    lines = [f"{format_row(row)}: {format_capacity(row.capacity)}" for row in document.rows if row.capacity]
+    lines += format_verdicts(document)
+    for row in document.rows if not lines else ():  # of each configuration what the highest rate came to
         if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
-            one = max(points, key=lambda point: _take_rate(point) or 0.0)
-            rate = format_digits(_take_rate(one))
-            p99 = _show_figure(one, "p99_ms")
+            highest = max(points, key=lambda point: _take_rate(point) or 0.0)
+            rate = format_digits(_take_rate(highest))
+            p99 = _show_figure(highest, "p99_ms")
             if " " not in p99:  # else it has a unit of its own
                 p99 += " ms"
-            answers.append(f"{format_row(row)}: p99 {p99} at {rate} requests a second")
-    answers += (*_format_stages(document), *_format_seconds(document))
+            lines.append(f"{format_row(row)}: p99 {p99} at {rate} requests a second")
+    lines += (*_format_stages(document), *_format_seconds(document))
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
     facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
     warnings = make_notes(list_load_warnings(document), "list")
     return [
-        Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(answers))),
+        Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(lines))),
         *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
@@ -176,7 +176,7 @@ def _take_rate(point: LoadPoint) -> float | None:
 
 
 def format_capacity(capacity: Capacity) -> str:
-    what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
+    limit = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
     why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
         why += "; probes that it rests on were disturbed: see the warnings"
@@ -184,13 +184,13 @@ def format_capacity(capacity: Capacity) -> str:
         lowest = (
             f"; it fails at {format_digits(capacity.fails_qps, '-')} requests a second" if capacity.fails_qps else ""
         )
-        return f"no rate that was tried meets {what}{lowest}{why}."
+        return f"no rate that was tried meets {limit}{lowest}{why}."
     fails = (
         f"fails at {format_digits(capacity.fails_qps, '-')}" if capacity.fails_qps else "no rate that was tried fails"
     )
     votes = [probe.passed for probe in capacity.probes if probe.qps == capacity.passes_qps]
     often = "" if all(votes) else f" (in {sum(votes)} of {len(votes)} probes)"
-    return f"passes at {format_digits(capacity.passes_qps, '-')} requests a second{often}, {fails}: {what}{why}."
+    return f"passes at {format_digits(capacity.passes_qps, '-')} requests a second{often}, {fails}: {limit}{why}."
 
 
 def format_verdicts(document: LoadDocument) -> Iterator[str]:
@@ -201,8 +201,8 @@ def format_verdicts(document: LoadDocument) -> Iterator[str]:
         times = f": {ratio.value:.3f} times its capacity{between}" if ratio else ""
         more = f". {verdict.trials_needed} rounds would show it" if verdict.trials_needed else ""
         why = f". {'; '.join(verdict.reasons)}" if verdict.reasons else ""
-        found = format_verdict(verdict.verdict)
-        yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
+        verdict_text = format_verdict(verdict.verdict)
+        yield f"{names[verdict.candidate]} against {names[verdict.base]}: {verdict_text}{times}{why}{more}."
 
 
 def list_load_warnings(document: LoadDocument) -> Iterator[str | tuple[str, str]]:

@@ -60,9 +60,9 @@ class Batcher:
         return self._queue[0].since_ns + self._max_wait_ns if self._queue else None
 
     def clear(self) -> list[Waiting]:
-        left = list(self._queue)
+        waiting = list(self._queue)
         self._queue.clear()
-        return left
+        return waiting
 
 
 class Source(Protocol):
@@ -110,7 +110,7 @@ def serve(
     is dropped.
     """
     flying: dict[int, list[Waiting]] = {}
-    busy_ns = ticket = own_ns = given_ns = 0
+    busy_ns = ticket = own_ns = host_ns = 0
     copy_in, compute, copy_out = parts = Span(), Span(), Span()
     while True:
         begin_ns, first, waited_ns = clock(), ticket, 0
@@ -127,7 +127,7 @@ def serve(
             streams.submit(ticket, samples)
             waited_ns += clock() - submit_ns
             ticket += 1
-        given_ns += waited_ns
+        host_ns += waited_ns
         none_to_come = late or (source.exhausted and not len(batcher))
         if none_to_come and not flying:
             break
@@ -135,9 +135,9 @@ def serve(
         if not must_end:
             moments = (batcher.due_ns, deadline_ns, wait_ns if streams.polled and flying else None)
             source.wait(min((at for at in moments if at is not None), default=None))
-        found = streams.collect(must_end) if flying else []
+        completed = streams.collect(must_end) if flying else []
         waited_ns += clock() - wait_ns
-        for ended in found:
+        for ended in completed:
             busy_ns += ended.done_ns - ended.started_ns
             sink.finish(flying.pop(ended.ticket), ended)
             if ended.device_ns is not None:
@@ -145,10 +145,10 @@ def serve(
                 for part, took_ns in zip(reversed(parts), reversed(ended.device_ns), strict=True):
                     part.add(moment - took_ns, moment)
                     moment -= took_ns
-        if came or found or ticket > first:
+        if came or completed or ticket > first:
             own_ns += clock() - begin_ns - waited_ns
     stages = {"batcher": own_ns}
     if compute.total_ns:
         device = {"copy in": copy_in.total_ns, "compute": compute.total_ns, "copy out": copy_out.total_ns}
-        return TimedBatch(busy_ns, {**stages, "host": given_ns, **device})
+        return TimedBatch(busy_ns, {**stages, "host": host_ns, **device})
     return TimedBatch(busy_ns, {**stages, "compute": busy_ns // streams.depth})

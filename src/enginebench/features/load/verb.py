@@ -123,7 +123,7 @@ def command(target: str, engine: str | None, shown: Printed, **options: Unpack[L
 def measure_load(
     target: Model, engine: Texts | None, options: LoadOptions, root: Path, keep: Callable[[LoadDocument], object]
 ) -> LoadDocument:
-    """The load that the options ask for; `keep` gets its document, also where it is not finished."""
+    """Measure the load of these options; `keep` gets its document, also an unfinished one."""
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
     devices = list(dict.fromkeys(given.read_device(text) for text in options["device"].split(",")))
@@ -168,7 +168,7 @@ def measure_load(
 
 
 class Loading:
-    """One call of `load` in progress: what it has found so far, and the document of it."""
+    """One call of `load` in progress, and the document of its points so far."""
 
     def __init__(
         self, request: RunRequest, settings: LoadSettings, root: Path, reporter: Reporter, earlier: LoadDocument | None
@@ -184,7 +184,7 @@ class Loading:
 
     def describe(self, finished: bool = True) -> LoadDocument:
         points, pilots = ([], []) if finished else self._prober.earlier
-        found = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
+        capacities = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
         settings = self._settings
         return LoadDocument(
             model=self._model,
@@ -195,7 +195,7 @@ class Loading:
             seed=self._request.measure.seed,
             points=(*self._prober.points, *points),
             pilots=(*self._prober.pilots, *pilots),
-            capacity=max(found, key=lambda capacity: capacity.passes_qps or 0.0, default=None),
+            capacity=max(capacities, key=lambda capacity: capacity.passes_qps or 0.0, default=None),
             rows=tuple(self._prober.rows.values()),
             verdicts=self._prober.verdicts,
             machine=self._machine,
@@ -222,13 +222,13 @@ class Loading:
         return self.describe()
 
     def _prepare(self) -> list[LoadCandidate]:
-        """Every configuration that can run; the others keep the reason in their row."""
+        """Make every candidate that can run; the others are stored with the reason."""
         settings, benches, failures = self._settings, list[LoadCandidate](), list[EngineBenchError]()
         for row in self._plan():
             self._model = row.model
             shapes = itertools.product(settings.streams, settings.max_batches)
             named = [name_row(row.engine, streams=s, max_batch=b, max_wait_ms=settings.max_wait_ms) for s, b in shapes]
-            named = [replace(one, devices=settings.devices) for one in named]
+            named = [replace(candidate, devices=settings.devices) for candidate in named]
             try:
                 artifact = self._build(row)
             except UsageError:
@@ -237,7 +237,7 @@ class Loading:
                 self._prober.rows[named[0].id] = replace(named[0], reason=str(error))
                 failures.append(error)
                 continue
-            for described in [replace(one, artifact=artifact.sha256) for one in named]:
+            for described in [replace(candidate, artifact=artifact.sha256) for candidate in named]:
                 self._prober.rows[described.id] = described
                 place, seed = self._folder.artifacts, row.measure.seed
                 benches.append(make_bench(described, artifact, model=row.asked_as, out_dir=place, seed=seed))
@@ -253,11 +253,11 @@ class Loading:
             stored = open_as_stored(Path(request.model))
             installed = find_installed(stored.spec.backend)
             return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
-        found = gather_sources(request, self._folder.artifacts, self._reporter)
-        return plan_rows(request, found.artifacts, problems=found.problems)
+        sources = gather_sources(request, self._folder.artifacts, self._reporter)
+        return plan_rows(request, sources.artifacts, problems=sources.problems)
 
     def _build(self, row: PlannedRow) -> Artifact:
-        """What the engine loads; built and run once on the check inputs."""
+        """Build what the engine loads, and run it once on the check inputs."""
         if row.skip is not None or row.source is None:
             raise BackendUnavailable(str(row.skip))
         self._reporter.step(f"{label(row)}: build and check")
@@ -276,7 +276,7 @@ class Loading:
 
 
 def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
-    """Writes load.json, and with the extra `report` its page and pictures; notes say what is missing."""
+    """Write load.json, and with the extra `report` its page and pictures; notes list what is missing."""
     write_atomic(root / DOCUMENT, encode(document, indent=2))
     return report_load(root, document, FORMATS).notes
 
@@ -285,16 +285,16 @@ def read_load(root: Path) -> LoadDocument:
     check_inside(root, root / DOCUMENT)
     document = read_record(root / DOCUMENT, LoadDocument)
     for i, row in enumerate(document.rows):
-        ends = {None, *(end for one in row.rounds for end in (one.passes_qps, one.fails_qps))}
+        ends = {None, *(end for search in row.rounds for end in (search.passes_qps, search.fails_qps))}
         joined = row.capacity is None or {row.capacity.passes_qps, row.capacity.fails_qps} <= ends
         if not joined or not all(map(agrees_with_probes, row.rounds)):
-            found = "a capacity that its probes do not show"
-            raise ParseError(root / DOCUMENT, f"$.rows[{i}]", found, "one that they do")
+            fault = "a capacity that its probes do not show"
+            raise ParseError(root / DOCUMENT, f"$.rows[{i}]", fault, "one that they do")
     return document
 
 
 def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> Written:
-    """Writes the page (html) and the pictures (png) of a load."""
+    """Write the page (html) and the pictures (png) of a load."""
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
     try:
@@ -333,7 +333,7 @@ def load_target(
     resume: bool = False,
     on_partial: Callable[[LoadDocument], object] = lambda document: None,
 ) -> LoadDocument:
-    """What the engines carry; `on_partial` gets it also if somebody interrupts, or an error ends what has begun."""
+    """Measure the load; after an interruption or an error `on_partial` gets the document so far."""
     earlier = resume_load(request, settings, root) if resume else None
     if not resume:
         check_unloaded(root)
@@ -356,28 +356,32 @@ def load_target(
 
 
 def check_unloaded(root: Path) -> None:
-    """Checks that a load can begin in the folder: it holds none."""
+    """Check that a load can begin in the folder: it holds none."""
     if (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
 
 
 def resume_load(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
-    """The load that was interrupted; it must have been asked the same, but for its rounds and its time."""
+    """Read the interrupted load; raises UsageError if its options differ, but for --rounds and --time-budget."""
     if not (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
-    found, target = read_load(root), Path(request.model)
+    document, target = read_load(root), Path(request.model)
     model = open_as_stored(target).result.model if is_bundle(target) else request.model
-    asked = {"model": Path(model).name, "seed": request.measure.seed, **asdict(settings)}
-    asked["arrivals"] = hide_home(settings.arrivals)
-    stored = {"model": Path(found.model).name, "seed": found.seed, **(asdict(found.settings) if found.settings else {})}
+    requested = {"model": Path(model).name, "seed": request.measure.seed, **asdict(settings)}
+    requested["arrivals"] = hide_home(settings.arrivals)
+    stored = {
+        "model": Path(document.model).name,
+        "seed": document.seed,
+        **(asdict(document.settings) if document.settings else {}),
+    }
     free = ("rounds", "time_budget_s")
-    differ = [name for name in asked if name not in free and stored.get(name) != asked[name]]
-    changes = [f"{name} was {stored.get(name)}, not {asked[name]}" for name in differ]
-    if found.machine is not None:
-        changes += list_changes(found.machine, describe_machine())
+    differ = [name for name in requested if name not in free and stored.get(name) != requested[name]]
+    changes = [f"{name} was {stored.get(name)}, not {requested[name]}" for name in differ]
+    if document.machine is not None:
+        changes += list_changes(document.machine, describe_machine())
     if changes:
         raise UsageError(f"{root} cannot be continued: {'; '.join(changes)}. Ask as before, or start a new load")
-    return found
+    return document
 
 
 def check_settings(settings: LoadSettings) -> None:

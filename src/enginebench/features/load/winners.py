@@ -1,4 +1,4 @@
-"""Rows of a run under load, on the artifacts that they were timed on."""
+"""Configurations of a run under load, on the artifacts that they were timed on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ from enginebench.stats.queueing import judge_search
 
 
 def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
-    """Looks for the capacity of the rows that won, where the run asks for it, and stores it with them.
+    """Find the capacity of the winners, if the run has --load-p99-ms, and store it with their results.
 
-    One after the other is loaded with the threads that it was timed on, in one stream; requests are joined up to the
-    row's batch.
+    They are loaded one after another in one stream, with the threads that they were timed with; requests are joined up
+    to the batch of the configuration.
     """
     limit_ms = record.request.load_p99_ms
     if limit_ms is None:
@@ -33,8 +33,8 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
     settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
     prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
     for name in winners:
-        known = results[name].capacity
-        if known is not None and known.limit_ms == limit_ms:  # of the run that is continued
+        capacity = results[name].capacity
+        if capacity is not None and capacity.limit_ms == limit_ms:  # of the run that is continued
             continue
         try:
             bench = bench_row(folder, results[name])
@@ -50,18 +50,20 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
 def bench_row(
     folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None, max_wait_ms: float = 0.0
 ) -> LoadCandidate:
-    """A row that was timed, to be put under load on that artifact, in streams that have its threads each.
+    """Make the candidate of a timed configuration, on its artifact, each stream with its threads.
 
-    Raises UsageError where it was timed in batches that no requests can be joined to. `max_batch`: by default its own.
+    Raises UsageError if its batch is fixed, so that requests cannot be joined. `max_batch`: its own by default.
     """
     engine = replace(result.engine, batch=1)
-    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=max_wait_ms)
+    configuration = name_row(
+        engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=max_wait_ms
+    )
     artifact = free_batch(folder.absolute(result.artifacts[-1]))
-    return make_bench(row, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)
+    return make_bench(configuration, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """What a row carried: requests a second when all are there at once, or at which rate its limit breaks."""
+    """The result of a load: requests a second when all arrive at once, or the capacity within a limit."""
 
     per_s: float | None = None
     capacity: Capacity | None = None
@@ -82,13 +84,13 @@ def load_row(
     timeout_s: float,
     reporter: Reporter,
 ) -> Carried:
-    """What a row that was timed carries, by one search; without a limit, by requests that are all there at once."""
-    asked = LoadSettings(**settings)
-    bench = bench_row(folder, result, streams, max_batch, asked.max_wait_ms)
+    """Measure the capacity of a timed configuration by one search; without a limit, by requests that arrive at once."""
+    load_settings = LoadSettings(**settings)
+    bench = bench_row(folder, result, streams, max_batch, load_settings.max_wait_ms)
     bench = replace(bench, row=replace(bench.row, id=name))
-    prober = Prober(asked, seed=seed, timeout_s=timeout_s, reporter=reporter)
+    prober = Prober(load_settings, seed=seed, timeout_s=timeout_s, reporter=reporter)
     prober.rows[name] = bench.row
-    if asked.limit is None:
+    if load_settings.limit is None:
         per_s, capacity = prober.measure_offline(bench).achieved_per_s, None
     else:
         per_s, capacity = None, prober.search_capacity(bench, earlier)

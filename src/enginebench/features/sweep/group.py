@@ -1,4 +1,4 @@
-"""One group on this machine: what the store has of it is taken up, the rest measured, everything kept there at once."""
+"""One group on this machine: continue from its results in the store, measure the rest, store each at once."""
 
 import hashlib
 import platform
@@ -51,12 +51,12 @@ class GroupFolder(RunFolder):
         self._put("run.json")
 
     def write_result(self, result: Result) -> None:
-        """Keeps the row, and ahead of it what it was measured on, and its answers: it can go on elsewhere."""
+        """Store the result, after its artifacts and outputs, so that another machine can continue."""
         stamped = tuple(m if m.machine else replace(m, machine=self._machine) for m in result.measurements)
         if stamped:
-            found = list_artifact_files(self.root, result.artifacts)
+            files = list_artifact_files(self.root, result.artifacts)
             outputs = (self.outputs_path(result.id), self.labelled_path(result.id), self.recheck_path(result.id))
-            self._send(found | {path.absolute() for path in outputs if path.is_file()})
+            self._send(files | {path.absolute() for path in outputs if path.is_file()})
         super().write_result(replace(result, measurements=stamped))
         self._put(f"rows/{result.id}.json")
 
@@ -73,16 +73,16 @@ def list_sample_files(folder: RunFolder) -> set[Path]:
 
 
 def list_artifact_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
-    found = set()
+    files = set()
     for artifact in artifacts:
         path = Path(artifact.path)
         if artifact.path and path.is_absolute() and path.is_relative_to(root.absolute()):
-            found |= {path.parent / file.path for file in artifact.files}
-    return {path for path in found if path.is_file() and path.is_relative_to(root.absolute())}
+            files |= {path.parent / file.path for file in artifact.files}
+    return {path for path in files if path.is_file() and path.is_relative_to(root.absolute())}
 
 
 def identify_machine(salt: str) -> str:
-    """A token of this machine that tells nothing about it: equal on the same machine and in the same sweep."""
+    """A token of this machine that reveals nothing about it: equal on the same machine and in the same sweep."""
     try:
         own = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -91,7 +91,7 @@ def identify_machine(salt: str) -> str:
 
 
 def measure_missing_cells(job: GroupJob, reporter: Reporter) -> int:
-    """Measures what is missing of a group; the number of its cells. Rows lie in the store, whatever happens."""
+    """Measure what is missing of a group and return the number of its cells; each result is stored at once."""
     store = open_store(job.store)
     if read_document(store, RECORD, SweepRecord) is None:
         raise UsageError(
@@ -137,8 +137,8 @@ def _begin(
     if made is not None:
         fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
     if made is not None or verb == "run":
-        found = made or StoredSources(artifacts=())
-        folder.create(begin_record(request, machine, verb=verb, sources=found.artifacts, problems=found.problems))
+        sources = made or StoredSources(artifacts=())
+        folder.create(begin_record(request, machine, verb=verb, sources=sources.artifacts, problems=sources.problems))
 
 
 def make_group_sources(job: SourcesJob, reporter: Reporter) -> None:
@@ -148,15 +148,15 @@ def make_group_sources(job: SourcesJob, reporter: Reporter) -> None:
     with open_partial(_scratch(job.key)) as scratch:
         folder = RunFolder(scratch)
         request = replace(job.request, threads=job.request.threads or default_threads())
-        given = folder.root / GIVEN / Path(job.request.model).name
+        model_file = folder.root / GIVEN / Path(job.request.model).name
         fetch_folder(store, f"{SOURCES}/{job.key}", folder.root, (f"{GIVEN}/",))
-        if given.is_file():
-            request = replace(request, model=str(given))
-        found = gather_sources(request, folder.artifacts, reporter)
-        paths = list_artifact_files(folder.root, found.artifacts) | list_sample_files(folder)
+        if model_file.is_file():
+            request = replace(request, model=str(model_file))
+        sources = gather_sources(request, folder.artifacts, reporter)
+        paths = list_artifact_files(folder.root, sources.artifacts) | list_sample_files(folder)
         send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
-        stored = tuple(folder.relative(a) for a in found.artifacts)
-        store_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
+        stored = tuple(folder.relative(a) for a in sources.artifacts)
+        store_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=sources.problems))
 
 
 # Called so in the document of a search, too.
@@ -164,10 +164,10 @@ _SHARED = ("beaten", "finished", "verdict", "ratio", "processes", "spent_s")
 
 
 def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:
-    """Searches for each batch of a group, and stores the answer; one that is in the store already stays.
+    """Search the settings for each batch of a group, and store the result; one that is stored already stays.
 
-    A search that fails costs itself: its reason stands where its answer would. One that was lost with its machine
-    begins anew, since its rows are of one session.
+    A search that fails is stored with its reason. One that was lost with its machine begins again, since its results
+    must come from one session.
     """
     group = job.group
     assert group.tune_budget_s is not None
@@ -194,16 +194,16 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
                 raise
             except EngineBenchError as error:
                 reporter.say(f"{group.id}: tune: {error}")
-                answer = replace(blank, reason=str(error))
+                tuned = replace(blank, reason=str(error))
             else:
                 folder = f"{GROUPS}/{group.id}/tune-b{batch}"
                 for file in (TUNE_FILE, TUNE_PAGE):
                     store.write(f"{folder}/{file}", (root / file).read_bytes())
                 named = {name: getattr(document, name) for name in ("winner", "default", "challenger")}
-                answer = replace(
+                tuned = replace(
                     blank,
                     **{name: str(ref.candidate) if ref else "" for name, ref in named.items()},
                     **{name: getattr(document, name) for name in _SHARED},
                     page=f"{folder}/{TUNE_PAGE}",
                 )
-        store_document(store, name, answer)
+        store_document(store, name, tuned)

@@ -44,11 +44,11 @@ def connect(address: str) -> Any:
     """Ray, connected to the cluster at `auto` or ray://HOST:PORT."""
     with importing("Ray", INSTALL, ImportError):
         import ray
-    found = urlsplit(address)
+    parts = urlsplit(address)
     settings = {"address": address, "log_to_driver": False, "configure_logging": False, "ignore_reinit_error": True}
     try:
-        if found.scheme == "ray":  # knock: Ray itself tries for half a minute
-            socket.create_connection((found.hostname or "", found.port or 10001), timeout=KNOCK_S).close()
+        if parts.scheme == "ray":  # knock: Ray itself tries for half a minute
+            socket.create_connection((parts.hostname or "", parts.port or 10001), timeout=KNOCK_S).close()
         try:
             ray.init(**settings)
         except ConnectionAbortedError:
@@ -179,14 +179,14 @@ def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) 
     try:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        asked = []
+        tasks = []
         hidden = ("node:", "object_store", "memory")
         for node in [node for node in ray.nodes() if node.get("Alive")]:
             there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
             task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)
             own = sorted(name for name in node.get("Resources", {}) if not name.startswith(hidden))
-            asked.append((f"{str(node['NodeID'])[:8]} ({', '.join(own)})", task.remote(b"")))
+            tasks.append((f"{str(node['NodeID'])[:8]} ({', '.join(own)})", task.remote(b"")))
         deadline = time.monotonic() + timeout_s
-        return [(name, fetch_response(ray, task, max(0.1, deadline - time.monotonic()))) for name, task in asked]
+        return [(name, fetch_response(ray, task, max(0.1, deadline - time.monotonic()))) for name, task in tasks]
     finally:
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""What a store has of a sweep: each group with its run and cells, the document of them all, its rows for `history`."""
+"""Read a sweep from its store: each group with its run and cells, the document of all, its results for `history`."""
 
 import hashlib
 import re
@@ -56,13 +56,13 @@ def read_group(store: Store, group: str) -> Measured | None:
     record = read_document(store, f"{GROUPS}/{group}/run.json", RunRecord)
     if record is None:
         return None
-    rows = []
+    results = []
     for row_id in record.rows:
         place = f"{GROUPS}/{group}/rows/{row_id}.json"
-        if (row := read_document(store, place, Result)) is not None:
-            check_model(record, row, f"{store.url}/{place}")
-            rows.append(row)
-    return Measured(record=record, results=tuple(rows))
+        if (result := read_document(store, place, Result)) is not None:
+            check_model(record, result, f"{store.url}/{place}")
+            results.append(result)
+    return Measured(record=record, results=tuple(results))
 
 
 def read_finished(store: Store, group: Group) -> Finished | None:
@@ -73,14 +73,17 @@ def read_finished(store: Store, group: Group) -> Finished | None:
     except ParseError as error:
         raise ParseError(error.path, error.where, error.found, error.expected, WRITTEN_ANEW) from error
     for cell in done.cells if done else ():
-        found, expected = f"{cell.model} on {cell.machine_kind}", f"{format_model(group.model)} on {group.machine.kind}"
-        if found != expected:
-            raise ParseError(f"{store.url}/{name}", "$.cells", found, expected, WRITTEN_ANEW)
+        actual, expected = (
+            f"{cell.model} on {cell.machine_kind}",
+            f"{format_model(group.model)} on {group.machine.kind}",
+        )
+        if actual != expected:
+            raise ParseError(f"{store.url}/{name}", "$.cells", actual, expected, WRITTEN_ANEW)
     return done
 
 
 def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
-    """Whether nothing is left to do for a group. Figures that cannot be read are computed anew from its rows."""
+    """Whether a group has finished. Damaged figures are computed again from its results."""
     try:
         return read_finished(store, group) is not None
     except ParseError as error:
@@ -97,7 +100,7 @@ def covers(wanted: Wanted, result: Result) -> bool:
 
 
 def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
-    """(the group's cells with what was found of them, the machine that this comes from)."""
+    """Describe (the cells of a group with their figures, the machine that measured them)."""
     if measured is None:
         return tuple(SweepCell(**spell_cell(cell)) for cell in group.cells), ()
     machine = measured.record.machine
@@ -105,22 +108,24 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
     parts = [machine.cpu_model, *(gpu.name for gpu in machine.gpus), *(f"{k} {v}" for k, v in machine.versions.items())]
     identity = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
     document = describe_stored(measured.record, measured.results)
-    found = [
+    described = [
         (result, take_row(row, result, f"{GROUPS}/{group.id}", identity))
         for row, result in zip(document.rows, measured.results, strict=True)
     ]
-    kernels = [row.reference_ms for _, row in found if row.reference_ms]
+    kernels = [row.reference_ms for _, row in described if row.reference_ms]
     environment = Environment(
         id=identity,
         machine_kind=group.machine.kind,
         cpu_model=machine.cpu_model,
         gpus=tuple(gpu.name for gpu in machine.gpus),
         versions=machine.versions,
-        rows=sum(1 for _, row in found if row.status == "ok"),
+        rows=sum(1 for _, row in described if row.status == "ok"),
         reference_ms=median(kernels) if kernels else None,
         price_per_hour=group.machine.price_per_hour,
     )
-    chosen = [(cell, next((row for result, row in found if covers(want(cell), result)), None)) for cell in group.cells]
+    chosen = [
+        (cell, next((row for result, row in described if covers(want(cell), result)), None)) for cell in group.cells
+    ]
     met = {id(row) for _, row in chosen if row}
     others = [
         SweepCell(
@@ -132,7 +137,7 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
             scope=result.measure.scope,
             row=row,
         )
-        for result, row in found  # that nobody asked for as they came: a graph that is not in FP32 keeps its precision
+        for result, row in described  # results that match no cell: a graph that is not in FP32 keeps its precision
         if id(row) not in met and not any(covers(wanted, result) for wanted in group.request.wanted)
     ]
     return (*(SweepCell(**spell_cell(cell), row=row) for cell, row in chosen), *others), (environment,)
@@ -153,8 +158,8 @@ def read_sweep_record(store: Store) -> SweepRecord:
     if record is None:
         raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")
     if record.schema not in (SWEEP_RECORD_SCHEMA, EARLIER_SCHEMA):
-        found, expected = repr(record.schema), repr(SWEEP_RECORD_SCHEMA)
-        raise ParseError(f"{store.url}/{RECORD}", "$.schema", found, expected, "Upgrade enginebench")
+        actual, expected = repr(record.schema), repr(SWEEP_RECORD_SCHEMA)
+        raise ParseError(f"{store.url}/{RECORD}", "$.schema", actual, expected, "Upgrade enginebench")
     return record
 
 
@@ -171,17 +176,17 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
         try:
             # The figures that were stored when the group ended; of one that has not, those of its rows as they are.
             done = read_finished(store, group)
-            found, environments = (
+            group_cells, environments = (
                 (done.cells, done.machines) if done else describe_group(group, read_group(store, group.id))
             )
         except EngineBenchError as error:
             unread.append(str(error))
-            found, environments = (), ()
-        cells += found
-        failed += _list_failed(group, found, (reasons or {}).get(group.id, ""))
+            group_cells, environments = (), ()
+        cells += group_cells
+        failed += _list_failed(group, group_cells, (reasons or {}).get(group.id, ""))
         if group.tune_budget_s is not None:
             names = [name_result_file(group.id, batch) for batch in group.request.batches or (1,)]
-            tuned += [answer for name in names if (answer := read_document(store, name, Tuned)) is not None]
+            tuned += [search for name in names if (search := read_document(store, name, Tuned)) is not None]
         for new in environments:
             old = machines.setdefault((new.machine_kind, new.id), new)
             if old is not new:
@@ -208,26 +213,26 @@ def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Ite
         row = by_key.get((cell.engine, cell.precision, cell.batch, cell.scope))
         if row is not None and row.status == "ok":
             continue
-        told = row.reason or ("not finished" if row.status == "partial" else row.status) if row else "not measured yet"
-        yield FailedCell(**spell_cell(cell), reason=reason or told)
+        state = row.reason or ("not finished" if row.status == "partial" else row.status) if row else "not measured yet"
+        yield FailedCell(**spell_cell(cell), reason=reason or state)
 
 
 def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Interference]:
-    """What company cost the row of each group that was measured in company, and once more alone."""
+    """Compare the first configuration of each group, measured on a shared machine, with itself alone on the machine."""
     for group in groups:
         alone = next(_list_rows(store, f"{group.id}{ALONE}"), None)
         # The row of the same id: a group's own order has its baseline first, whatever was asked for first.
         shared = next((row for row in _list_rows(store, group.id) if alone and row.id == alone.id), None)
         if shared is None or alone is None:
             continue
-        found = compare_apart(shared.measurements, alone.measurements)
+        comparison = compare_apart(shared.measurements, alone.measurements)
         yield Interference(
             model=format_model(group.model),
             machine_kind=group.machine.kind,
             row=shared.id,
-            ratio=found.ratio,
-            verdict=found.verdict,
-            reasons=found.reasons,
+            ratio=comparison.ratio,
+            verdict=comparison.verdict,
+            reasons=comparison.reasons,
         )
 
 
@@ -244,14 +249,14 @@ def fetch_rows_folder(url: str) -> Path:
     if isinstance(store, FolderStore):
         return store.root
     folder = find_cache() / "stores" / hashlib.sha256(store.url.encode()).hexdigest()[:16]
-    index, known = folder / "index.json", dict[str, str]()
+    index, fetched = folder / "index.json", dict[str, str]()
     with suppress(OSError, *DECODE_ERRORS):
-        known = msgspec.json.decode(index.read_bytes(), type=dict[str, str])
+        fetched = msgspec.json.decode(index.read_bytes(), type=dict[str, str])
     now = {name: state for name, state in store.names(GROUPS) if _ROWS.fullmatch(name)}
     for name, state in now.items():
-        if known.get(name) != state or not (folder / name).is_file():
+        if fetched.get(name) != state or not (folder / name).is_file():
             store.fetch(name, folder / name)
-    for name in known.keys() - now.keys():
+    for name in fetched.keys() - now.keys():
         if _ROWS.fullmatch(name) and ".." not in name:
             (folder / name).unlink(missing_ok=True)
     write_atomic(index, msgspec.json.encode(now))

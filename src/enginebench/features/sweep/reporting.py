@@ -71,7 +71,7 @@ def _assemble(
     columns: Sequence[Column],
     cells: Sequence[SweepCell],
     links: Sequence[str],
-    rest: Sequence[Section],
+    sections: Sequence[Section],
     up: str = "",
     details: dict[str, Any] | None = None,
 ) -> str:
@@ -87,7 +87,7 @@ def _assemble(
     empty = Table(columns=table.columns, rows=(), file="matrix")
     matrix = Section(title=count_of(len(cells), "lines"), name="matrix", parts=(empty,))
     data = {"lines": lines, "numbers": numbers, "keys": [*KEYS], "details": details or {}}
-    return format_page(title, [head, matrix, *rest], data=data, script=SCRIPT.read_text(encoding="utf-8"), up=up)
+    return format_page(title, [head, matrix, *sections], data=data, script=SCRIPT.read_text(encoding="utf-8"), up=up)
 
 
 def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
@@ -133,11 +133,11 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read_prices(path: Path) -> Prices:
     expected = "a table [per_hour] with a price for each machine kind"
     with explain_access(f"--prices {path}", kind=UsageError), parsing(path, expected):
-        found = msgspec.toml.decode(check_regular(path).read_bytes(), type=Prices)
-    for kind, amount in found.per_hour.items():
+        prices = msgspec.toml.decode(check_regular(path).read_bytes(), type=Prices)
+    for kind, amount in prices.per_hour.items():
         if not 0 <= amount < float("inf"):
             raise UsageError(f"--prices {path}: an hour of {kind} cannot cost {amount:g}")
-    return found
+    return prices
 
 
 def report_sweep(
@@ -150,15 +150,16 @@ def report_sweep(
         raise UsageError(f"--out DIR is missing: the report on {url} needs a folder of this machine")
     document = read_sweep(store)
     if prices is not None:
-        given = read_prices(prices)
+        file_prices = read_prices(prices)
         kinds = dict.fromkeys(cell.machine_kind for cell in document.cells)
-        if unknown := [kind for kind in given.per_hour if kind not in kinds]:
+        if unknown := [kind for kind in file_prices.per_hour if kind not in kinds]:
             raise UsageError(f"--prices {prices}: no machine kind {unknown[0]}; there are: {', '.join(kinds)}")
-        document = price(document, given.per_hour, given.currency)
+        document = price(document, file_prices.per_hour, file_prices.currency)
     paths = list(_write(document, folder, formats))
-    left = [name for name in formats if name in ("md", "png")]
-    note = f"a sweep has no report in {' and '.join(left)}: it is a table with pages; html, csv and json are written"
-    return document, Written(paths=tuple(paths), notes=(note,) if left and len(formats) < 3 else ())
+    unsupported = [name for name in formats if name in ("md", "png")]
+    missing = " and ".join(unsupported)
+    note = f"a sweep has no report in {missing}: it is a table with pages; html, csv and json are written"
+    return document, Written(paths=tuple(paths), notes=(note,) if unsupported and len(formats) < 3 else ())
 
 
 def report_any(

@@ -1,4 +1,4 @@
-"""Who measures what when: graphs first, then groups; what is lost with a machine is started again from the store."""
+"""The schedule of a sweep: graphs first, then groups; a job that is lost with its machine starts again."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from enginebench.features.sweep.store import Store, read_document, send_files
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.progress import Reporter, Silent
 
-# A job that is lost so often without a trial more in the store takes its machines down itself.
+# A job that is lost so often without a further trial in the store is given up: it may itself bring machines down.
 MOST_LOSSES = 3
 
 
-# How a job ended, or why nobody answered it: its worker was killed, or its machine is gone.
+# How a job ended, or why there is no response: its worker was killed, or its machine is gone.
 Outcome: TypeAlias = JobEnd | str
 
 
 class Fleet(Protocol):
     def refuse(self, group: Group) -> str:
-        """Why nobody here can measure this group; empty if somebody can."""
+        """Why no machine here can measure this group; empty if one can."""
 
     def start(self, job: Job) -> None:
-        """Gives a job to a machine that is free, now or later."""
+        """Give a job to a machine, now or once one is free."""
 
     def wait(self) -> list[tuple[Job, Outcome]]:
         """The jobs that have ended since; waits for the first one."""
@@ -56,7 +56,7 @@ class LocalFleet:
 
 
 def perform(job: Job, reporter: Reporter) -> JobEnd:
-    """How a job ended; what goes wrong with it is told, and costs no other."""
+    """Perform a job; an error is reported and ends this job only."""
     try:
         if isinstance(job, GroupJob):
             return JobEnd(ok=True, rows=measure_missing_cells(job, reporter))
@@ -68,10 +68,10 @@ def perform(job: Job, reporter: Reporter) -> JobEnd:
 
 
 def run_job(data: bytes) -> bytes:
-    """What runs on a machine of a cluster: JSON of a job in, of how it ended out. Ray would pickle what is raised."""
+    """Perform the job in `data` (JSON) on a machine of a cluster; return its end, also of an error, as JSON."""
     try:
         ended = perform(msgspec.json.decode(data, type=Job), Silent())
-    except Exception as error:  # the driver is told in words, whatever it is
+    except Exception as error:  # sent to the driver as text, whatever its class
         ended = JobEnd(ok=False, reason=f"{type(error).__name__}: {error}")
     return msgspec.json.encode(ended)
 
@@ -91,21 +91,26 @@ class Schedule:
         self.refused: dict[str, str] = {}  # id of a group -> why nobody measures it
 
     def run(self, groups: Sequence[Group]) -> None:
-        """Returns once every group has ended, one way or another; what came of it lies in the store."""
-        left = [group for group in groups if not has_finished(self._store, group, self._reporter)]
-        self._total = len(left)
+        """Run all jobs; return once every group has ended. The results are in the store."""
+        unfinished = [group for group in groups if not has_finished(self._store, group, self._reporter)]
+        self._total = len(unfinished)
         self._reporter.begin(self._total)
-        self.refused = {group.id: reason for group in left if (reason := self._fleet.refuse(group))}
+        self.refused = {group.id: reason for group in unfinished if (reason := self._fleet.refuse(group))}
         for name, reason in self.refused.items():
             self._reporter.say(f"{name}: {reason}")
-        left = [group for group in left if group.id not in self.refused]
-        for key in dict.fromkeys(slug(group.model) for group in left):  # of the graphs that groups start from
-            members = [group for group in left if slug(group.model) == key]
+        unfinished = [group for group in unfinished if group.id not in self.refused]
+        for key in dict.fromkeys(slug(group.model) for group in unfinished):  # of the graphs that groups start from
+            members = [group for group in unfinished if slug(group.model) == key]
             jobs = [
                 GroupJob(
-                    store=self._store.url, group=one, salt=self._salt, sources=key, shared=self._shared, wait=self._wait
+                    store=self._store.url,
+                    group=group_of_model,
+                    salt=self._salt,
+                    sources=key,
+                    shared=self._shared,
+                    wait=self._wait,
                 )
-                for one in members
+                for group_of_model in members
             ]
             if read_document(self._store, f"{SOURCES}/{key}.json", StoredSources) is not None:
                 for ready in jobs:
@@ -128,8 +133,8 @@ class Schedule:
             wanted=(),
         )
         path = Path(request.model)
-        given = [path, *path.parent.glob(f"{path.name}?data"), *path.parent.glob(f"{path.stem}?data")]
-        files = [p.absolute() for p in given if path.is_file() and p.is_file()]
+        paths = [path, *path.parent.glob(f"{path.name}?data"), *path.parent.glob(f"{path.stem}?data")]
+        files = [p.absolute() for p in paths if path.is_file() and p.is_file()]
         send_files(self._store, f"{SOURCES}/{key}/{GIVEN}", path.parent, files)
         return SourcesJob(store=self._store.url, key=key, request=request)
 

@@ -23,15 +23,15 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
     """`~` where the times were disturbed, `?` where samples or trials cannot carry the figure."""
 
     def take(cell: SweepCell) -> Estimate | None:
-        found: Estimate | None = getattr(cell.row, name, None)
-        return found
+        estimate: Estimate | None = getattr(cell.row, name, None)
+        return estimate
 
     def text(cell: SweepCell) -> str:
-        found = take(cell)
-        if cell.row is None or found is None:
+        estimate = take(cell)
+        if cell.row is None or estimate is None:
             return "" if name != "p50_ms" else cell.row.status if cell.row else "not measured"
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
-        return mark + "{}" + ("" if found.supported else "?")
+        return mark + "{}" + ("" if estimate.supported else "?")
 
     return Column(
         title, text, lambda cell: e.value if (e := take(cell)) else None, align="decimal", spare=spare, is_time=True

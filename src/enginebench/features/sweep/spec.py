@@ -1,4 +1,4 @@
-"""What a sweep asks for: a TOML file, and the cells (one row each) and groups (measured together) that it comes to."""
+"""The specification of a sweep: a TOML file, its cells (one configuration each) and groups (measured together)."""
 
 import math
 import os
@@ -112,7 +112,7 @@ class Selection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SweepSpec(Options, frozen=True, kw_only=True):
-    """What is asked for; an option of the machine goes before that of the model, and this before that for all."""
+    """The specification; an option of the machine overrides that of the model, which overrides that for all."""
 
     engines: Annotated[tuple[str, ...], Some]
     model: Annotated[tuple[ModelEntry, ...], Some]
@@ -136,7 +136,7 @@ class Cell(Struct, frozen=True, kw_only=True, order=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """One model on one kind of machine: its rows take turns on one machine. Threads of 0 are those of the machine."""
+    """One model on one kind of machine; its configurations are interleaved there. Threads 0: the machine's own."""
 
     id: str
     model: str
@@ -152,10 +152,10 @@ def read_spec(path: Path) -> SweepSpec:
             raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: that is not a sweep specification")
         data = path.read_bytes()
     try:
-        found = tomllib.loads(data.decode())
-        spec = msgspec.convert(found, SweepSpec)
+        table = tomllib.loads(data.decode())
+        spec = msgspec.convert(table, SweepSpec)
     except msgspec.ValidationError as error:
-        raise _explain(path, found, *str(error).split(" - at `$")) from error
+        raise _explain(path, table, *str(error).split(" - at `$")) from error
     except (ValueError, *DECODE_ERRORS) as error:
         raise ParseError(path, "", str(error), "TOML") from error
     with _name(path):
@@ -164,7 +164,7 @@ def read_spec(path: Path) -> SweepSpec:
 
 @contextmanager
 def _name(where: object) -> Iterator[None]:
-    """Names the file, or the key in it, in what is said of a wrong value."""
+    """Name the file, or the key in it, in the message about a wrong value."""
     try:
         yield
     except UsageError as error:
@@ -172,18 +172,18 @@ def _name(where: object) -> Iterator[None]:
 
 
 def _explain(path: Path, value: Any, text: str, where: str = "") -> ParseError:
-    """The error at a place such as `.batches[0]`, where msgspec does not always say what it found."""
+    """The error at a place such as `.batches[0]`, with the wrong value, which msgspec does not always report."""
     where = where and f"${where.rstrip('`')}"
-    if told := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", text):
-        for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", "" if told[2] else where):
+    if match := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", text):
+        for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", "" if match[2] else where):
             value = value[int(index)] if index else value[key]
-        return ParseError(path, where, told[2] or repr(value)[:80], told[1], "See docs/fleet.md")
-    found = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
-    return ParseError(path, where, found, "a specification of a sweep", "See docs/fleet.md")
+        return ParseError(path, where, match[2] or repr(value)[:80], match[1], "See docs/fleet.md")
+    fault = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
+    return ParseError(path, where, fault, "a specification of a sweep", "See docs/fleet.md")
 
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
-    """The specification with names spelt in the one way that rows have."""
+    """Check the specification, and spell the names in it as in results."""
     with _name("engines"):
         engines = tuple(spell_engine(text) for text in spec.engines)
     for name, own in map(read_engine, (*engines, *(text for one in spec.include for text in _list(one.engine or ())))):
@@ -224,19 +224,19 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
 
 
 def list_given_options(entry: Options) -> dict[str, Any]:
-    """The options that an entry gives, by their names."""
-    found = {EARLIER.get(name, name): value for name, value in _given(entry).items()}
-    return {name: value for name, value in found.items() if name in OPTIONS}
+    """The options that an entry sets, by name."""
+    values = {EARLIER.get(name, name): value for name, value in _given(entry).items()}
+    return {name: value for name, value in values.items() if name in OPTIONS}
 
 
 def merge_run_options(*entries: Options) -> RunOptions:
     """All options of `run`; the last entry that gives one decides."""
-    given: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for own in map(list_given_options, entries):
         if DROPS & own.keys():
-            given = {name: value for name, value in given.items() if name not in DROPS}
-        given |= own
-    return cast(RunOptions, fill(RunOptions, given))
+            merged = {name: value for name, value in merged.items() if name not in DROPS}
+        merged |= own
+    return cast(RunOptions, fill(RunOptions, merged))
 
 
 def spell_engine(text: str) -> str:
@@ -254,9 +254,9 @@ def spell_cell(cell: Cell) -> dict[str, Any]:
     return {"machine_kind": own.pop("machine"), **own, "model": format_model(cell.model)}
 
 
-def _check_once(what: str, names: list[str]) -> None:
+def _check_once(kind: str, names: list[str]) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{what} {twice[0]} is there twice in the sweep; leave one out")
+        raise UsageError(f"{kind} {twice[0]} is there twice in the sweep; leave one out")
 
 
 def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
@@ -265,8 +265,8 @@ def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
     def anchor(value: Any, words: tuple[str, ...] = ()) -> Any:
         if isinstance(value, tuple):
             return tuple(map(anchor, value))
-        found = value and value not in words and (folder / value).exists()
-        return str((folder / value).absolute()) if found else value
+        exists = value and value not in words and (folder / value).exists()
+        return str((folder / value).absolute()) if exists else value
 
     def change(entry: Any, *more: str) -> Any:
         files = (n for n, o in OPTIONS.items() if "PathLike" in str(o.kind))
@@ -338,9 +338,9 @@ def _tell(selection: Selection) -> str:
 
 
 def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
-    found: dict[tuple[str, str], list[Cell]] = {}
+    cells_by_group: dict[tuple[str, str], list[Cell]] = {}
     for cell in list_cells(spec):
-        found.setdefault((cell.model, cell.machine), []).append(cell)
+        cells_by_group.setdefault((cell.model, cell.machine), []).append(cell)
     entries = {(model.name, machine.kind): (model, machine) for model, machine in product(spec.model, spec.machine)}
     return tuple(
         Group(
@@ -351,7 +351,7 @@ def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
             cells=tuple(cells),
             tune_budget_s=spec.tune_budget_s if "tune" in spec.steps else None,
         )
-        for key, cells in found.items()
+        for key, cells in cells_by_group.items()
     )
 
 

@@ -1,4 +1,7 @@
-"""A store: the files of a sweep in a folder, or in an object store through fsspec. What lies there is a stranger's."""
+"""A store: the files of a sweep in a folder, or in an object store through fsspec.
+
+Its contents are treated as untrusted input.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ def check_key(name: str) -> str:
 
 def open_store(url: str) -> Store:
     """The store at `url`: a folder, file://FOLDER, or an object store such as s3://BUCKET/PREFIX."""
-    protocol, found, rest = url.partition("://")
-    if not found:
+    protocol, separator, folder = url.partition("://")
+    if not separator:
         return FolderStore(Path(url))
     if protocol == "file":
-        return FolderStore(Path(rest))
+        return FolderStore(Path(folder))
     if protocol not in OBJECT_STORES:
         raise UsageError(f"{url}: a store is a folder, or an object store: {', '.join(OBJECT_STORES[:-1])}")
     return ObjectStore(url)
@@ -74,14 +77,14 @@ class FolderStore:
         write_atomic(self._find(name), data)
 
     def names(self, folder: str) -> list[tuple[str, str]]:
-        found = []
+        listed = []
         for place, _, files in os.walk(self.root / check_key(folder)):
             for path in (Path(place, file) for file in files):
                 name = path.relative_to(self.root).as_posix()
                 if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
                     state = path.stat()
-                    found.append((name, f"{state.st_size}-{state.st_mtime_ns}"))
-        return sorted(found)
+                    listed.append((name, f"{state.st_size}-{state.st_mtime_ns}"))
+        return sorted(listed)
 
     def fetch(self, name: str, path: Path) -> bool:
         source = self._find(name)
@@ -125,11 +128,11 @@ class ObjectStore:
     def names(self, folder: str) -> list[tuple[str, str]]:
         with _explain(self.url, "list"):
             try:
-                found = self._files.find(self._path(folder), detail=True)
+                files = self._files.find(self._path(folder), detail=True)
             except FileNotFoundError:
                 return []
         listed = []
-        for path, info in found.items():
+        for path, info in files.items():
             name = str(path).removeprefix(f"{self._root}/").removeprefix(f"{self._root.lstrip('/')}/")
             state = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("created")
             if _NAME.fullmatch(name):
@@ -162,15 +165,15 @@ def _too_large(path: str) -> ArtifactError:
 
 @contextmanager
 def _explain(url: str, doing: str) -> Iterator[None]:
-    """Raises ArtifactError for whatever the library of an object store raises: each has errors of its own."""
+    """Raise ArtifactError for any error of the library of an object store: each has its own classes."""
     try:
         yield
     except (ArtifactError, MissingDependency, KeyboardInterrupt):
         raise
     except Exception as error:
-        told = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         raise ArtifactError(
-            f"cannot {doing} the store {url}: {type(error).__name__}: {told[0] if told else ''}. "
+            f"cannot {doing} the store {url}: {type(error).__name__}: {lines[0] if lines else ''}. "
             "Check its address, and the credentials that fsspec finds for it"
         ) from error
 
@@ -182,8 +185,8 @@ def read_document(store: Store, name: str, kind: type[R]) -> R | None:
     try:
         return msgspec.json.decode(data, type=kind)
     except DECODE_ERRORS as error:
-        found = str(error)
-        raise ParseError(f"{store.url}/{name}", "", found[0].lower() + found[1:], kind.__name__) from error
+        fault = str(error)
+        raise ParseError(f"{store.url}/{name}", "", fault[0].lower() + fault[1:], kind.__name__) from error
 
 
 def store_document(store: Store, name: str, record: msgspec.Struct) -> None:

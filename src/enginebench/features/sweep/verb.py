@@ -70,10 +70,10 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
         UsageError: the file asks for what cannot be, or the store holds another sweep.
         DependencyError: Ray, or what the store needs, is missing; or no cluster answers.
     """
-    asked = read_spec(Path(spec))
+    requested = read_spec(Path(spec))
     with open_progress(options["progress"]) as reporter:
         return run_sweep(
-            asked,
+            requested,
             str(out),
             on=options["on"],
             kind=options["kind"],
@@ -88,10 +88,10 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
 @door.command(sweep, "SPEC.toml", shown=SweepPrinted)
 def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[SweepOptions]) -> None:
     if shown["dry_run"]:
-        asked = read_spec(Path(spec))
+        requested = read_spec(Path(spec))
         if options["kind"] is not None or options["on"] != "local":
-            choose_kind(asked, options["on"], options["kind"])
-        door.show(plan_sweep(asked), shown, door.tables(list_plan))
+            choose_kind(requested, options["on"], options["kind"])
+        door.show(plan_sweep(requested), shown, door.tables(list_plan))
         return
     if out is None:
         raise UsageError("--out STORE is missing: the folder, or the address, that keeps what is measured")
@@ -191,17 +191,17 @@ def resume_sweep(
         record = SweepRecord(spec=spec, salt=salt, started_utc=now, command=command, shared=shared)
         store_document(store, RECORD, record)
         return record
-    known = read_sweep_record(store)
+    stored = read_sweep_record(store)
     if not resume:
         raise UsageError(f"{store.url} holds a sweep already; continue it with --resume or choose another --out")
-    if known.schema == EARLIER_SCHEMA:
+    if stored.schema == EARLIER_SCHEMA:
         raise UsageError(
             f"{store.url} was begun by an earlier version, whose files lie otherwise; `report` and `history` read it. "
             "Choose another --out"
         )
-    if list_groups(spec) != list_groups(known.spec):
-        changed = [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(known.spec, f)]
+    if list_groups(spec) != list_groups(stored.spec):
+        changed = [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(stored.spec, f)]
         raise UsageError(f"{store.url} holds a sweep with other options ({', '.join(changed)}); choose another --out")
-    if known.shared != shared:
-        raise UsageError(f"{store.url} was begun {'with' if known.shared else 'without'} --share-machine; continue so")
-    return known
+    if stored.shared != shared:
+        raise UsageError(f"{store.url} was begun {'with' if stored.shared else 'without'} --share-machine; continue so")
+    return stored
