@@ -14,7 +14,7 @@ from enginebench.report.run.sections import list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
 from enginebench.stats.compare import NOUNS, Comparison
 from enginebench.stats.diff import DiffRow, diff_results
-from enginebench.stats.standing import weigh
+from enginebench.stats.standing import assess_result
 
 # Failures that the verdict itself says.
 _SAID = ("slower", "not comparable")
@@ -38,9 +38,9 @@ def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> Benc
     comparison = against = None
     if base:
         compared = cand.drift is not None and cand.drift.reference == base.id
-        against = describe_row(weigh(_drop_own_drift(base), base, margin=margin, is_reference=compared))
+        against = describe_row(assess_result(_drop_own_drift(base), base, margin=margin, is_reference=compared))
         (comparison,) = diff_results([base], [cand], margin, neighbours=True, same_inputs=True).rows
-    row = describe_row(weigh(_drop_own_drift(cand), base or cand, margin=margin))
+    row = describe_row(assess_result(_drop_own_drift(cand), base or cand, margin=margin))
     return BenchDocument(
         model=cand.model,
         row=replace(row, outputs_agree=comparison.outputs_agree) if comparison else row,

@@ -11,7 +11,7 @@ from enginebench.core.shapes import format_shapes
 from enginebench.stats.compare import MIN_TRIALS, Comparison, Times, choose_clock
 from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
 from enginebench.stats.quantiles import median
-from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
+from enginebench.stats.standing import Assessment, compare_rows, find_today, is_plain_fp32
 from enginebench.stats.validity import WIDE_RATIO, find_worst
 
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
@@ -59,7 +59,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     measured: int
 
 
-def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
+def order_by_speed(rows: Sequence[Assessment]) -> list[Assessment]:
     """Configurations of one setting that an answer may name, fastest first.
 
     One that was interrupted counts by the trials that it has: an answer that leaves it out would name a slower one.
@@ -71,7 +71,7 @@ def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
     return sorted(whole, key=lambda row: times[row.result.id])
 
 
-def _measure_together(rows: Sequence[Standing]) -> dict[str, float]:
+def _measure_together(rows: Sequence[Assessment]) -> dict[str, float]:
     """Times to sort by: over the trials that all have, since whoever was measured less often saw other disturbances.
 
     By a clock of all (trtexec's own leaves out the launch), else by the ratio to the baseline; without one, last.
@@ -99,15 +99,15 @@ def _find_median(measurement: Measurement, times: Times | None) -> float:
     return median((times and times(measurement)) or measurement.latency_ns)
 
 
-def choose_agreeing(ranked: Sequence[Standing]) -> list[Standing]:
+def choose_agreeing(ranked: Sequence[Assessment]) -> list[Assessment]:
     """The configurations whose outputs are not known to be changed; what was never compared only where all else is."""
     compared = [row for row in ranked if row.outputs != "changed" and not row.uncompared]
     return compared or [row for row in ranked if row.outputs != "changed"]
 
 
 def make_headline(
-    group: Sequence[Standing],
-    chosen: Sequence[Standing],
+    group: Sequence[Assessment],
+    chosen: Sequence[Assessment],
     reasons: dict[str, str],
     engine: str,
     margin: float,
@@ -178,7 +178,7 @@ def make_headline(
     )
 
 
-def _choose_among_equals(equal: Sequence[Standing], kept: Result | None, *, equivalent: bool) -> Standing:
+def _choose_among_equals(equal: Sequence[Assessment], kept: Result | None, *, equivalent: bool) -> Assessment:
     """Among equals what the user has, else the surest outputs; then the lowest median.
 
     None than which another is faster in every trial, unless they are equivalent.
@@ -215,7 +215,7 @@ def _find_cure(result: Result) -> str:
     return find_kept(drift)
 
 
-def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tuple[Outputs, str]:
+def _judge_outputs(row: Assessment, group: Sequence[Assessment], scored: str) -> tuple[Outputs, str]:
     """As of the row; a metric that it keeps outweighs its outputs, and a reference of nothing shows nothing."""
     if scored and row.outputs != "same":
         return "within_limits", f"{scored} is within its limit"
@@ -226,7 +226,7 @@ def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tup
     return row.outputs, row.outputs_reason
 
 
-def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool, str]:
+def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
     """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
@@ -235,7 +235,7 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
 
 
-def _is_ahead(row: Standing, other: Standing, comparison: Comparison) -> bool:
+def _is_ahead(row: Assessment, other: Assessment, comparison: Comparison) -> bool:
     """Whether it is the faster one though no verdict says so.
 
     Of unlike ones (devices, clocks) nobody knows by how much, but who is faster in every trial is. Of a few trials an
@@ -247,7 +247,7 @@ def _is_ahead(row: Standing, other: Standing, comparison: Comparison) -> bool:
     return few and _always_beats(row, other, WIDE_RATIO)
 
 
-def _always_beats(row: Standing, other: Standing, step: float = 1.0) -> bool:
+def _always_beats(row: Assessment, other: Assessment, step: float = 1.0) -> bool:
     """Whether its slowest trial is faster than the fastest one of the other, by more than `step`.
 
     Of one trial each, which neighbours alone may set apart, by at least a factor of two.
@@ -257,7 +257,7 @@ def _always_beats(row: Standing, other: Standing, step: float = 1.0) -> bool:
     return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else step) < min(sides[1])
 
 
-def _format_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
+def _format_choice(row: Assessment, tied: Sequence[Assessment], is_today: bool) -> tuple[str, ...]:
     if not tied:
         return ()
     if is_today:
@@ -286,7 +286,7 @@ def find_start_s(result: Result) -> float | None:
     return median(known) if known else None
 
 
-def _compare_with(today: Result | None, row: Standing, margin: float) -> Comparison | None:
+def _compare_with(today: Result | None, row: Assessment, margin: float) -> Comparison | None:
     if today is None or today.id == row.result.id:
         return None
     return row.comparison if today.id == row.baseline else compare_rows(today, row.result, margin)
@@ -299,7 +299,7 @@ def _explain_ratio(found: Comparison | None) -> str:
     return found.ratio_reason if found.ratio_validity else "; ".join(found.reasons)
 
 
-def format_change(row: Standing) -> str:
+def format_change(row: Assessment) -> str:
     """`changes 12 of 1000 predictions` where these are too many, else by what the outputs differ."""
     if drift := row.result.drift:
         flips = max((output.flips for output in drift.outputs if output.flips), default=0)

@@ -16,13 +16,13 @@ from enginebench.stats.headline import Headline, choose_agreeing, format_change,
 from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.standing import (
-    Standing,
+    Assessment,
+    assess_result,
     compare_rows,
     find_baseline,
     find_setting,
     find_today,
     is_plain_fp32,
-    weigh,
 )
 from enginebench.stats.validity import UNUSABLE
 
@@ -48,7 +48,7 @@ class Ref(Struct, frozen=True, kw_only=True):
 class Ranking(Struct, frozen=True, kw_only=True):
     """The rows of a run, in the order given, and the answers; the two references are those of the first setting."""
 
-    standings: tuple[Standing, ...]
+    standings: tuple[Assessment, ...]
     fastest: Ref | None
     recommended: Ref | None
     recommended_by: RecommendedBy
@@ -88,11 +88,11 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     baselines = [named[find_setting(result)] for result in kept]
     references = find_references(kept, baselines)
     weighed = [
-        weigh(result, base, margin=rules.margin, is_reference=result.id in references, requested=requested)
+        assess_result(result, base, margin=rules.margin, is_reference=result.id in references, requested=requested)
         for result, base in zip(kept, baselines, strict=True)
     ]
     rows = mark_pareto(weighed, rules.metric)
-    groups: dict[tuple[object, ...], list[Standing]] = {}
+    groups: dict[tuple[object, ...], list[Assessment]] = {}
     for row in rows:
         groups.setdefault(row.setting, []).append(row)
     found = [_rank_group(group, rules) for group in groups.values()]
@@ -142,13 +142,13 @@ def list_asked(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set
 class _Answer(Struct, frozen=True):
     """On one setting."""
 
-    fastest: Standing
-    recommended: Standing | None
+    fastest: Assessment
+    recommended: Assessment | None
     by_metric: bool
     headline: Headline
 
 
-def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
+def _rank_group(group: Sequence[Assessment], rules: Rules) -> _Answer | None:
     ranked = order_by_speed(group)
     agreeing = choose_agreeing(ranked)
     metric, limit_ms = rules.metric, rules.p99_limit_ms
@@ -175,7 +175,7 @@ def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
     )
 
 
-def _format_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, metric: str | None) -> str:
+def _format_rejection(row: Assessment, chosen: Sequence[Assessment], agrees: bool, metric: str | None) -> str:
     if agrees:
         p99_ms = row.summary.p99.value if row.summary else 0.0
         return (
@@ -190,12 +190,12 @@ def _format_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, m
     return format_change(row) if row.outputs == "changed" else row.outputs_reason
 
 
-def _is_another_network(row: Standing) -> bool:
+def _is_another_network(row: Assessment) -> bool:
     """Whether its outputs are beyond what rounding explains in FP32 or TF32, whatever it scores."""
     return row.outputs == "changed" and not is_reduced(row.result)
 
 
-def _refer(row: Standing, equal: Collection[str]) -> Ref:
+def _refer(row: Assessment, equal: Collection[str]) -> Ref:
     """The row as an answer names it; with the others of its speed, if it is one of `equal`."""
     engine = row.result.engine
     return Ref(
@@ -210,8 +210,8 @@ def _refer(row: Standing, equal: Collection[str]) -> Ref:
 
 
 def _within_limit(
-    ranked: Sequence[Standing], rows: Sequence[Standing], metric: str | None, max_drop: float | None
-) -> list[Standing] | None:
+    ranked: Sequence[Assessment], rows: Sequence[Assessment], metric: str | None, max_drop: float | None
+) -> list[Assessment] | None:
     """The ranked rows that lose little enough of the metric against FP32, on as many samples.
 
     None without labels, and with random weights: what these score is chance. A score does not excuse FP32 or TF32
@@ -230,11 +230,11 @@ def _within_limit(
     return [row for row, score in alike if not loses_too_much(base, score, max_drop)]
 
 
-def _find_score(row: Standing, metric: str | None) -> Score | None:
+def _find_score(row: Assessment, metric: str | None) -> Score | None:
     return find_score(row.result.scores, metric) if metric else None
 
 
-def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Standing]:
+def mark_pareto(rows: Sequence[Assessment], metric: str | None = None) -> list[Assessment]:
     """The rows with `pareto` set where no other row is as fast and as good, and better in one of the two.
 
     Good is the metric where it was measured for any row, else the centred cosine to the reference, to
@@ -260,7 +260,7 @@ def find_front(points: Iterable[Point], place: Callable[[Point], tuple[float, fl
 Place = tuple[tuple[object, ...], float, float]
 
 
-def _place(row: Standing, metric: str | None) -> Place | None:
+def _place(row: Assessment, metric: str | None) -> Place | None:
     """(setting and clock, p50 in ms, quality) of a row that can be on the front."""
     agreement = row.agreement
     is_truth = row.is_reference and agreement.outputs_agree is None

@@ -1,4 +1,4 @@
-"""What one row of a run says: its samples, its outputs, and its times beside those of its baseline."""
+"""The assessment of one configuration: its samples, its outputs, and its times against those of its baseline."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ from enginebench.stats.validity import (
     CORRELATED,
     SPEED_RATIO,
     WIDE_RATIO,
-    Trust,
+    RatioAssessment,
     hides_work,
     is_implausible,
     judge,
@@ -54,7 +54,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     outputs_agree: bool | None = None
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class Assessment(Struct, frozen=True, kw_only=True):
     """A result with all that is derived from it and its baseline."""
 
     result: Result
@@ -176,22 +176,22 @@ def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbou
     names, level = (name_result(base), name_result(cand)), find_level(base, cand)
     if not neighbours:
         found = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
-        return trust_ratio(found, _list_measured(base), _list_measured(cand), names)
+        return assess_ratio(found, _list_measured(base), _list_measured(cand), names)
     trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
     found = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
     shared = {m.trial for m in base.measurements} & {m.trial for m in cand.measurements}
     left, right = ([m for m in _list_measured(row) if m.trial in shared] for row in (base, cand))
-    return trust_ratio(found, left, right, names)
+    return assess_ratio(found, left, right, names)
 
 
-def trust_ratio(
+def assess_ratio(
     found: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
 ) -> Comparison:
     """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
     if found.ratio is None:
         return found
-    trust = judge_ratio(base, cand, found.ratio, names, found.autocorrelation)
-    ratio, why = widen_ratio(found.ratio, trust), trust.reason
+    assessment = judge_ratio(base, cand, found.ratio, names, found.autocorrelation)
+    ratio, why = widen_ratio(found.ratio, assessment), assessment.reason
     # A verdict has to hold also without what slowed one side more than the other.
     low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + found.margin
     if found.verdict == "equivalent":
@@ -200,15 +200,15 @@ def trust_ratio(
         holds = low > margin or high < 1 / margin
     step = SPEED_RATIO if all(m.device_ns for m in (*base, *cand)) else WIDE_RATIO
     # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
-    good, agreed = trust.validity == "good", trust.alike and trust.least > 1
+    good, agreed = assessment.validity == "good", assessment.alike and assessment.least > 1
     clear = found.verdict == "faster" and ((good and holds) or agreed)
     independent = not is_correlated(found.autocorrelation, ratio.n, CORRELATED)
-    found = replace(found, clear=clear or (not good and _leads(ratio, trust, found.margin, step, independent)))
-    found = replace(found, ratio_validity=trust.validity, ratio_reason=why)
-    if trust.validity == "not_given":
+    found = replace(found, clear=clear or (not good and _leads(ratio, assessment, found.margin, step, independent)))
+    found = replace(found, ratio_validity=assessment.validity, ratio_reason=why)
+    if assessment.validity == "not_given":
         reasons = (why, *found.reasons)
         return replace(found, verdict="not_comparable", ratio=None, trials_needed=None, reasons=reasons)
-    warnings = [] if good else [f"the validity of the ratio is {trust.validity}: {why}"]
+    warnings = [] if good else [f"the validity of the ratio is {assessment.validity}: {why}"]
     if not holds and found.verdict != "not_shown":
         warnings.append(
             f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin"
@@ -218,7 +218,7 @@ def trust_ratio(
     return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *warnings), trials_needed=needed)
 
 
-def _leads(ratio: Estimate, trust: Trust, margin: float, step: float, independent: bool) -> bool:
+def _leads(ratio: Estimate, assessment: RatioAssessment, margin: float, step: float, independent: bool) -> bool:
     """Whether the candidate is the faster one though its ratio is doubtful, or its trials too few for a verdict.
 
     By an interval twice as wide, or by each of so many independent pairs that chance does that once in a hundred: where
@@ -226,21 +226,21 @@ def _leads(ratio: Estimate, trust: Trust, margin: float, step: float, independen
     row on CPUs 30 % were more than 1.2 apart and 2 % more than 2, of 281 on GPUs 5 % more than 1.2. Where nobody knows
     a slowdown, only what it cannot be counts.
     """
-    if not trust.bias:
-        return trust.least > trust.warning
-    least = trust.least / trust.warning
+    if not assessment.bias:
+        return assessment.least > assessment.uncertainty
+    least = assessment.least / assessment.uncertainty
     low = ratio.low**2 / ratio.value if ratio.low is not None else min(ratio.value, least) / step
     return max(low, least if ratio.n >= MIN_SIGNS and independent else 0.0) > 1 + margin
 
 
-def weigh(
+def assess_result(
     result: Result,
     baseline: Result | None,
     *,
     margin: float = MARGIN,
     is_reference: bool = False,
     requested: Iterable[Precision | None] = (),
-) -> Standing:
+) -> Assessment:
     """Assess what the samples and the outputs of a configuration show, also of one that failed or was skipped.
 
     Args:
@@ -256,7 +256,7 @@ def weigh(
     found = compare_rows(base, result, margin) if base and base.id != result.id else None
     one = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method="the baseline itself")
     outputs, outputs_reason = judge_outputs(result, is_reference=is_reference, requested=requested)
-    return Standing(
+    return Assessment(
         result=result,
         summary=result.summary,
         validity=validity,

@@ -109,15 +109,15 @@ def explain_implausible(measurements: Sequence[Measurement]) -> str:
     return next(c.message for m in measurements for c in m.warnings if c.code == "implausible_time")
 
 
-class Trust(Struct, frozen=True):
-    """What the ratio of two sides is worth, whatever the validity of the times themselves."""
+class RatioAssessment(Struct, frozen=True):
+    """The validity of the ratio of two sides, apart from the validity of the times themselves."""
 
     validity: RatioValidity
     reason: str  # why it is not `good`
-    bias: float | None = None  # by how much more others slowed the base than the candidate; None: nobody knows
-    warning: float = 1.0  # the factor by which that may be wrong, either way
+    bias: float | None = None  # by how much more others slowed the base than the candidate; None: not known
+    uncertainty: float = 1.0  # the factor by which that may be wrong, either way
     least: float = 0.0  # the smallest ratio of a pair, without what others cost where that is known
-    alike: bool = False  # both sides were disturbed alike, so that the interval holds all that there is to doubt
+    alike: bool = False  # both sides were disturbed alike, so that the interval covers all uncertainty
 
 
 def judge_ratio(
@@ -126,18 +126,18 @@ def judge_ratio(
     ratio: Estimate,
     names: tuple[str, str],
     autocorrelation: float | None = None,
-) -> Trust:
-    """What a ratio is worth. A disturbance of both sides alike is in its interval.
+) -> RatioAssessment:
+    """Assess the validity of a ratio. A disturbance of both sides alike is in its interval already.
 
-    `not_given`: others slowed one side far more than the other, or by nobody knows how much, or ran beside one side all
-    the time and there is no interval to hold what that cost, or a side left a part of its work to what is not timed;
-    then no interval holds the ratio that the user would see.
+    The validity is `not_given` where no interval would cover the ratio that the user would see: a side's times are
+    implausible or leave out a part of its work; other programs slowed one side far more than the other, or by an
+    unknown amount; or they ran beside one side all the time, and one trial each has no interval to cover that cost.
     """
     for side, name in zip((base, cand), names, strict=True):
         if is_implausible(side):
-            return Trust("not_given", f"the times of {name} are implausible")
+            return RatioAssessment("not_given", f"the times of {name} are implausible")
         if hides_work(side):
-            return Trust("not_given", f"the times of {name} are those of a part of its work")
+            return RatioAssessment("not_given", f"the times of {name} are those of a part of its work")
     trials = [measure_trials(side) for side in (base, cand)]
     slowed, known = [estimate_slowdown(side) for side in trials], all(t.alone_ns for side in trials for t in side)
     times = [{t.trial: t.alone_ns if known and t.alone_ns else t.median_ns for t in side} for side in trials]
@@ -145,24 +145,26 @@ def judge_ratio(
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
         why = f"other programs slowed {busy} by an unknown amount"
-        least, warning = _bound_ratio(base, cand, trials[0] if slowed[0] else (), names[0])
-        return Trust("not_given", why, warning=warning, least=least)
+        least, uncertainty = _bound_ratio(base, cand, trials[0] if slowed[0] else (), names[0])
+        return RatioAssessment("not_given", why, uncertainty=uncertainty, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
-    trust = Trust("good", "", bias, STARVED_RATIO if any(t.unsure for side in trials for t in side) else 1.0, least)
+    assessment = RatioAssessment(
+        "good", "", bias, STARVED_RATIO if any(t.unsure for side in trials for t in side) else 1.0, least
+    )
     if apart > STARVED_RATIO:
         first, second = names if bias > 1 else names[::-1]
         why = f"{first} was slowed by other programs far more than {second}"
-        return replace(trust, validity="not_given", reason=why)
+        return replace(assessment, validity="not_given", reason=why)
     marked = [share_marked(side) for side in (base, cand)]
-    if ratio.low is None and trust.warning > 1 and max(marked) - min(marked) > SUSPECT_SHARE:
+    if ratio.low is None and assessment.uncertainty > 1 and max(marked) - min(marked) > SUSPECT_SHARE:
         busy = names[marked.index(max(marked))]
-        return replace(trust, validity="not_given", reason=f"other programs ran beside {busy} alone, in 1 trial")
+        return replace(assessment, validity="not_given", reason=f"other programs ran beside {busy} alone, in 1 trial")
     unsettled = max(_share_unsettled(side) for side in (base, cand))
-    widened = widen_ratio(ratio, trust)
+    widened = widen_ratio(ratio, assessment)
     validity, why = grade_ratio(widened, marked, autocorrelation, apart=apart, unsettled=unsettled)
-    alike = trust.warning == 1 and disturbed_alike(marked, apart)
-    return replace(trust, validity=validity, reason=why, alike=alike)
+    alike = assessment.uncertainty == 1 and disturbed_alike(marked, apart)
+    return replace(assessment, validity=validity, reason=why, alike=alike)
 
 
 def disturbed_alike(marked: Sequence[float], apart: float = 1.0) -> bool:
@@ -195,12 +197,12 @@ def grade_ratio(
     return next(((validity, why) for holds, validity, why in warnings if holds), ("good", ""))
 
 
-def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
+def widen_ratio(ratio: Estimate, assessment: RatioAssessment) -> Estimate:
     """The ratio with an interval that holds it also as it would be without what slowed one side more than the other."""
-    if ratio.low is None or ratio.high is None or trust.bias is None:
+    if ratio.low is None or ratio.high is None or assessment.bias is None:
         return ratio
-    low, high = min(ratio.low, ratio.low / trust.bias), max(ratio.high, ratio.high / trust.bias)
-    return replace(ratio, low=low / trust.warning, high=high * trust.warning)
+    low, high = min(ratio.low, ratio.low / assessment.bias), max(ratio.high, ratio.high / assessment.bias)
+    return replace(ratio, low=low / assessment.uncertainty, high=high * assessment.uncertainty)
 
 
 class TrialMedian(NamedTuple):

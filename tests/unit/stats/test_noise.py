@@ -18,7 +18,7 @@ from enginebench.stats.intervals import (
     measure_spread,
     widen_error,
 )
-from enginebench.stats.standing import trust_ratio
+from enginebench.stats.standing import assess_ratio
 from scripts import load_script
 
 RUNS = 300
@@ -115,14 +115,14 @@ def test_a_drift_between_the_sides_gets_no_verdict_and_says_why() -> None:
     assert drifting.ratio.value == pytest.approx(steady.ratio.value)
     assert drifting.ratio.low is not None and steady.ratio.low is not None
     assert drifting.ratio.low < steady.ratio.low and (drifting.autocorrelation or 0) > 0.6
-    trusted = trust_ratio(drifting, base, make_side(DRIFTING), NAMES)
+    trusted = assess_ratio(drifting, base, make_side(DRIFTING), NAMES)
     assert (trusted.ratio_validity, trusted.clear) == ("low", False)
     assert "neighbouring trials resemble each other, autocorrelation 0.7" in trusted.ratio_reason
 
 
 def test_a_large_difference_is_shown_all_the_same() -> None:
     base, cand = make_side([0.0] * 10), make_side([log - 1 for log in DRIFTING])
-    found = trust_ratio(compare(base, cand), base, cand, NAMES)
+    found = assess_ratio(compare(base, cand), base, cand, NAMES)
     assert (found.verdict, found.ratio_validity, found.clear) == ("faster", "low", True)
 
 

@@ -14,7 +14,7 @@ from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
 from enginebench.stats.ranking import USUAL, Rules, list_asked
-from enginebench.stats.standing import compare_rows, weigh
+from enginebench.stats.standing import assess_result, compare_rows
 from samples import make_result, make_scores
 from scripts import load_script
 
@@ -136,7 +136,7 @@ def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:
     assert mixed.ratio == found and mixed.reasons == (), (
         "the trials beyond the look have no partner, and that is no doubt"
     )
-    assert weigh(early[0], None).summary.p50.level == LEVELS[6]  # type: ignore[union-attr]
+    assert assess_result(early[0], None).summary.p50.level == LEVELS[6]  # type: ignore[union-attr]
     sides = [([rows[0]], [replace(rows[1], id="a")]) for rows in (early, plain)]
     diffs = [diff_results(*side, neighbours=True).rows[0].ratio for side in sides]
     assert diffs == [found, narrow]

@@ -148,11 +148,11 @@ def make_side(
     return found
 
 
-def weigh(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
+def assess_result(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
     ratio = compare(base, cand).ratio
     assert ratio is not None
-    trust = judge_ratio(base, cand, ratio, NAMES)
-    return trust.validity, trust.reason
+    assessment = judge_ratio(base, cand, ratio, NAMES)
+    return assessment.validity, assessment.reason
 
 
 def slowdown(side: list[Measurement]) -> float | None:
@@ -162,7 +162,7 @@ def slowdown(side: list[Measurement]) -> float | None:
 def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
     base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
     assert slowdown(base) is None
-    validity, why = weigh(base, cand)
+    validity, why = assess_result(base, cand)
     assert validity == "not_given" and "by an unknown amount" in why
 
 
@@ -180,16 +180,16 @@ def test_a_single_trial_beside_others_that_ran_beside_one_side_alone_gives_no_ra
         make_side(ms, slowed=[1.0], marked=m, seed=i)
         for i, (ms, m) in enumerate(((0.3, 1.0), (0.01, 0.0), (0.01, 1.0)))
     )
-    assert weigh(busy, quiet) == ("not_given", "other programs ran beside pytorch fp32 alone, in 1 trial")
-    assert weigh(quiet, busy)[1] == "other programs ran beside ort fp32 alone, in 1 trial"
-    assert weigh(busy, also) == ("low", "1 trial each, no interval")
+    assert assess_result(busy, quiet) == ("not_given", "other programs ran beside pytorch fp32 alone, in 1 trial")
+    assert assess_result(quiet, busy)[1] == "other programs ran beside ort fp32 alone, in 1 trial"
+    assert assess_result(busy, also) == ("low", "1 trial each, no interval")
 
 
 def test_one_side_throttled_lowers_the_ratio() -> None:
     """The fastest engine draws the most power: that its clock falls is its own doing."""
     hot = make_side(20, marked=0.9, mark="throttled")
-    assert weigh(hot, make_side(5, seed=1)) == ("low", "other programs slowed one side more than the other")
-    assert weigh(hot, make_side(5, marked=0.9, mark="throttled", seed=1))[0] == "medium"
+    assert assess_result(hot, make_side(5, seed=1)) == ("low", "other programs slowed one side more than the other")
+    assert assess_result(hot, make_side(5, marked=0.9, mark="throttled", seed=1))[0] == "medium"
 
 
 def test_work_of_a_gpu_is_not_slowed_by_others_on_the_cpu() -> None:
@@ -210,8 +210,8 @@ def test_trials_and_width_set_the_level(trials: int, sd: float, expected: str) -
         replace(m, latency_ns=[round(ns * f) for ns in m.latency_ns])
         for m, f in zip(make_side(5, seed=1), np.exp(rng.normal(0, sd, TRIALS)), strict=True)
     ][:trials]
-    assert weigh(base, cand)[0] == expected
-    assert trials < 10 or weigh(base, cand[:3])[0] != "good"  # pairs count
+    assert assess_result(base, cand)[0] == expected
+    assert trials < 10 or assess_result(base, cand[:3])[0] != "good"  # pairs count
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_simulated_neighbours_give_no_false_ratio() -> None:
             make_side(ms, slowed=[factor] * TRIALS, marked=1.0, burst=0.2, seed=10 * seed + i)
             for i, (ms, factor) in enumerate(zip((1.0, 0.25), factors, strict=True))
         )
-        validity, _ = weigh(base, cand)
+        validity, _ = assess_result(base, cand)
         apart = max(factors[0] / factors[1], factors[1] / factors[0])
         assert (validity == "not_given") == (apart > STARVED_RATIO) or abs(apart - STARVED_RATIO) < 0.1
         given += validity != "not_given"

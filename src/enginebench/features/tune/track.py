@@ -26,7 +26,7 @@ from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.quantiles import median
-from enginebench.stats.standing import trust_ratio
+from enginebench.stats.standing import assess_ratio
 from enginebench.stats.validity import explain_implausible, judge
 
 
@@ -264,7 +264,7 @@ class TimedTrack:
         a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
         if a is None or b is None:
             return found
-        return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
+        return assess_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
 
     def is_changed(self, setting: Setting) -> bool:
         """Whether a setting was built, and gives other outputs than the reference."""

@@ -46,7 +46,7 @@ from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.profile import list_bound_warnings, list_kernel_warnings, share_of_limit
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
-from enginebench.stats.standing import Standing, compare_rows
+from enginebench.stats.standing import Assessment, compare_rows
 from enginebench.stats.summary import Summary, mean_of_known
 
 RUN_SCHEMA = "enginebench.run/1"
@@ -195,7 +195,7 @@ _OF_STANDING = (
 )
 
 
-def describe_row(standing: Standing) -> Row:
+def describe_row(standing: Assessment) -> Row:
     result, found, summary = standing.result, standing.comparison, standing.summary
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.

@@ -10,7 +10,7 @@ from enginebench.core.records import Block, Build, LayerTime, Result, ResultWarn
 from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
 from enginebench.report.run.sections import find_largest, format_builds, format_largest, list_batches, make_builds
 from enginebench.stats.ranking import Rules
-from enginebench.stats.standing import find_baseline, weigh
+from enginebench.stats.standing import assess_result, find_baseline
 from reports import write_markdown, write_page
 from samples import make_drift, make_estimate, make_result, make_run
 
@@ -41,8 +41,8 @@ def test_baseline_is_pytorch_fp32_of_the_same_kind() -> None:
 
 
 def test_a_check_of_a_part_of_the_samples_is_warned_about() -> None:
-    whole = describe_row(weigh(make_result(drift=replace(AGREE, n=32, asked=32)), None))
-    part = describe_row(weigh(make_result(drift=replace(AGREE, n=4, asked=32)), None))
+    whole = describe_row(assess_result(make_result(drift=replace(AGREE, n=32, asked=32)), None))
+    part = describe_row(assess_result(make_result(drift=replace(AGREE, n=4, asked=32)), None))
     assert "partly_compared" not in {c.code for c in whole.warnings}
     (warning,) = (c for c in part.warnings if c.code == "partly_compared")
     assert "4 of 32 samples" in warning.message
@@ -52,7 +52,7 @@ def test_warning_of_some_processes_stands_once_with_their_number() -> None:
     warning = ResultWarning(code="foreign_cpu", message="0.4 cores", advice="stop it")
     result = make_result(warnings=(ResultWarning(code="random_weights", message="random"),) * 2)
     noisy = tuple(replace(m, warnings=(warning,) if m.trial < 3 else ()) for m in result.measurements)
-    found = describe_row(weigh(replace(result, measurements=noisy), None)).warnings
+    found = describe_row(assess_result(replace(result, measurements=noisy), None)).warnings
     assert [c.message for c in found] == ["random", "0.4 cores (3 of 10 trials)"]
 
 
