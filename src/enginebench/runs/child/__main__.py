@@ -1,4 +1,4 @@
-"""The child process: reads one job from standard input, does it, answers on the result pipe, ends."""
+"""The child process: reads one job from standard input, performs it, writes the response to the result pipe, ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MODULES = (
 
 
 def main() -> NoReturn:
-    """Ends with 0 once an answer was given, also if the answer is an error that was raised on purpose."""
+    """Perform the job and exit with 0 once a response was sent, also an error that was raised on purpose."""
     # Importing a large runtime makes hundreds of thousands of objects that stay: collecting among them again and again
     # took a third of the import of torch.compile. The timed loop switches the collector off altogether.
     gc.set_threshold(GC_THRESHOLD, 50, 50)
@@ -68,14 +68,14 @@ def main() -> NoReturn:
 
 
 def wait_for_job(fd: int) -> Job[Any]:
-    """The job, once everything is imported that the parent wanted imported before it."""
+    """Read the job; a preload job before it is performed first."""
     job = read_job(sys.stdin.buffer.readline())
     if not isinstance(job, PreloadJob):
         return job
     preload(job)
     send(fd, Ready())
     line = sys.stdin.buffer.readline()
-    if not line:  # the parent is gone, or the row is measured no more
+    if not line:  # the parent is gone, or needs no further trial
         leave()
     job = read_job(line)
     assert isinstance(job, Job)
@@ -83,10 +83,10 @@ def wait_for_job(fd: int) -> Job[Any]:
 
 
 def preload(job: PreloadJob) -> None:
-    """Imports what the job will need. What fails here fails again when the job is done, and is told then.
+    """Import what the job will need. An import that fails here fails again in the job, which reports it.
 
-    Importing PyTorch takes seconds, several times what a row is timed for. A child that has imported waits for its job
-    without using a CPU, a GPU or more than its own memory, so whoever is timed meanwhile is as alone as before.
+    Importing PyTorch takes seconds, several times as long as a configuration is timed. A child that has imported waits
+    for its job without using a CPU, a GPU or more than its own memory, so it does not disturb what is timed meanwhile.
     """
     from enginebench.engines.abilities import ImportsLate
     from enginebench.measure.pin import pin_process
@@ -104,13 +104,13 @@ def preload(job: PreloadJob) -> None:
 
 
 def keep(fd: int, sure: Any) -> None:
-    """Hands over what is sure, and returns when the record of it may be made."""
+    """Send the results so far, and return once the record may be made."""
     send(fd, Kept(response=sure))
     os.read(int(os.environ[TURN_FD]), 1)
 
 
 def leave() -> NoReturn:
-    """Ends the process now: all was said, and taking a large runtime apart costs seconds in a run of many processes."""
+    """End the process at once: tearing down a large runtime costs seconds in each of many processes."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -123,12 +123,12 @@ def send(fd: int, message: Message[Any]) -> None:
 
 
 def follow_parent(stdin_fd: int) -> None:
-    """Ends this process and all that it starts with the parent. For once the job is read: new data would kill, too."""
+    """End this process and all that it starts when the parent ends; for once the job is read: data kills, too."""
     if os.getpgrp() != os.getpid():
         return  # started by hand, not by `run_child`: there is no group of our own to end
     if sys.platform == "linux":
         kill_without_writer(stdin_fd, os.getpgrp())
-        if select.select([stdin_fd], [], [], 0)[0]:  # the parent died before the kernel was told
+        if select.select([stdin_fd], [], [], 0)[0]:  # the parent died before this was set up
             os.killpg(0, signal.SIGKILL)
     else:
 

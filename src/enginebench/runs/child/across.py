@@ -1,4 +1,4 @@
-"""What passes between a process and its child, apart from what starts one: pipes, and errors with their attributes."""
+"""Pipes between a process and its child, and errors with their attributes as data."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from enginebench.core.errors import EngineBenchError
 from enginebench.runs.child.jobs import ErrorResponse
 
 RESULT_FD = "ENGINEBENCH_RESULT_FD"
-# On it a child that is sure of its answer is told when it may make the record: others may still be at work.
+# On it the parent tells a child that has its results that it may make the record: others may still be measuring.
 TURN_FD = "ENGINEBENCH_TURN_FD"
 # Linux's number; Python's fcntl module names it only on some builds (fcntl.h, F_SETSIG).
 F_SETSIG = 10
@@ -30,11 +30,11 @@ def kill_without_writer(fd: int, group: int) -> None:
 
 
 class CauseInChild(Exception):
-    """What an error of a child was raised from, in words: the object itself stayed there."""
+    """The cause of a child's error, as text: the object itself stayed in the child."""
 
 
 def describe_error(error: EngineBenchError) -> ErrorResponse:
-    """The error as data. An attribute that is no data goes as its text."""
+    """Describe an error as data; an attribute that JSON cannot hold becomes its text."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     return ErrorResponse(
         kind=kind.__name__,
@@ -58,7 +58,7 @@ def _to_text(value: object) -> str:
 
 
 def _list_causes(error: BaseException) -> Iterator[BaseException]:
-    """What an error was raised from, and what that was, as a traceback would show it."""
+    """List the chain of causes of an error, as a traceback shows it."""
     seen = {id(error)}
     while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         if id(cause) in seen:  # a chain may be tied to itself by hand
@@ -69,7 +69,7 @@ def _list_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def rebuild_error(response: ErrorResponse, stderr_tail: str) -> EngineBenchError:
-    """The error that `describe_error` was given, with the child's last words if it brings none."""
+    """Rebuild the error of `describe_error`, with the end of the child's stderr if it has none."""
     kind: type[EngineBenchError] = getattr(errors, response.kind)
     error = kind.__new__(kind)
     error.args = (response.message,)

@@ -1,4 +1,4 @@
-"""Arrays of a run in files, for what passes between its processes."""
+"""Files of arrays that pass between the processes of a run."""
 
 import io
 import math
@@ -14,19 +14,18 @@ from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
 
 ARRAYS = "an .npz file of plain arrays"
-# What a file of outputs for labelled samples holds, each under its prefix: counts by metric, outputs by name, why a
-# metric failed.
+# Prefixes in a file of outputs for labelled samples: counts by metric, outputs by name, the reason of a failed metric.
 COUNTS, OUTPUTS, FAILURE = "counts/", "outputs/", "failure/"
-# Which of the labelled samples answered, in ascending order; without it all did.
+# Indices of the labelled samples that have outputs, ascending; without it all have.
 PLACES = "places"
-# How many calls the answers in a file are of; no output is called so.
+# Number of calls whose outputs a file holds; no output has this name.
 CALLS = "__calls__"
-# Of one row's outputs for the check inputs: 64 MB in FP32. A segmenter answers with five million values to one picture,
-# and 32 of those are 0.7 GB in each row; of smaller answers all are compared.
+# Limit on the values of one configuration's outputs for the check inputs: 64 MB in FP32. A segmenter gives five million
+# values for one picture, 32 of which are 0.7 GB; smaller outputs are all compared.
 CHECKED_VALUES = 1 << 24
-# What stays of a row's answers once they are compared: for the check of a bundle.
+# Limit on the values that are kept after the comparison, for the check of a bundle.
 KEPT_VALUES = 1 << 20
-# Of one answer alone there is no centred cosine.
+# One call alone has no centred cosine.
 FEWEST_CALLS = 2
 
 
@@ -57,12 +56,12 @@ def load_sets(path: Path) -> dict[str, dict[str, Array]]:
 
 
 def limit_calls(calls: int, values: int, most: int = CHECKED_VALUES) -> int:
-    """How many of the calls to compare, or to keep, where each answers with so many values."""
+    """The number of calls to compare, or to keep, where each has so many output values."""
     return min(calls, max(FEWEST_CALLS, most // max(1, values)))
 
 
 def limit_time(calls: int, call_s: float, budget_s: float) -> int:
-    """How many of the calls to make where each takes so long, so that all fit into the budget."""
+    """The number of calls of `call_s` seconds each that fit into the budget."""
     return min(calls, max(FEWEST_CALLS, int(budget_s / call_s) if math.isfinite(budget_s) and call_s else calls))
 
 
@@ -71,19 +70,19 @@ def count_values(arrays: Mapping[str, Array]) -> int:
 
 
 def save_outputs(path: Path, outputs: Mapping[str, Array], calls: int) -> None:
-    """Stores the answers of so many calls, joined along the first axis."""
+    """Store the outputs of so many calls, joined along the first axis."""
     save_arrays(path, {**outputs, CALLS: np.array(calls)})
 
 
 def load_outputs(path: Path) -> tuple[dict[str, Array], int | None]:
-    """The answers of a row, and of how many calls they are; None where an older version stored them."""
+    """Load (outputs of a configuration, number of their calls); None if an older version stored them."""
     arrays = load_arrays(path)
     calls = arrays.pop(CALLS, None)
     return arrays, None if calls is None else int(calls)
 
 
 def reduce_outputs(path: Path) -> None:
-    """Keeps the answers of the first few calls, if there are many values."""
+    """Keep only the outputs of the first few calls, if there are many values."""
     outputs, calls = load_outputs(path)
     if not calls or any(len(array) % calls for array in outputs.values()):
         return
@@ -105,7 +104,7 @@ def holds_arrays(path: Path) -> bool:
 def find_common(
     own: Mapping[str, Array], other: Mapping[str, Array]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Where the samples that both files have stand in each; None where both have all of them."""
+    """Find (indices in `own`, indices in `other`) of the samples that both files have; None if both have all."""
     here, there = own.get(PLACES), other.get(PLACES)
     if here is None and there is None:
         return None

@@ -1,4 +1,4 @@
-"""Answers as they come: what the metrics need of them is kept, and nothing else."""
+"""Collect from outputs, call by call, what the metrics need, and nothing else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
     higher_is_better: bool = True
 
     def call(self, outputs: Outputs, targets: Targets) -> float | Floats:
-        """What the function says of these samples: one number, or one for each."""
+        """Call the function for these samples: one number, or one for each."""
         arrays = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
         n = count_samples(outputs)
         try:
@@ -112,11 +112,11 @@ def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
 
 
 class Collector:
-    """Takes the outputs for labelled samples, and keeps what each metric needs of them.
+    """Take the outputs for labelled samples, and keep what each metric needs of them.
 
-    A metric that counts sample by sample leaves its counts; only for one that looks at all samples together are answers
-    kept, as small as the task makes them. Which of the two a user's function is shows in what it returns for the first
-    samples; one that cannot say anything of a few is asked about all.
+    A metric that counts sample by sample keeps its counts; outputs are kept, as small as the task makes them, only for
+    a metric over all samples together. Which of the two a user's function is shows in what it returns for the first
+    samples; one that fails for a few is called with all.
     """
 
     def __init__(self, names: Sequence[str], targets: Targets, n: int, task: Task | None) -> None:
@@ -177,7 +177,7 @@ class Collector:
 
 
 def _pack(name: str, outputs: list[Any]) -> dict[str, Array]:
-    """The samples' answers: one array, or one each where their shapes differ."""
+    """The outputs of the samples: one array, or one each if their shapes differ."""
     if isinstance(outputs[0], str):
         return {name: np.array(outputs)}
     arrays = [np.asarray(output) for output in outputs]
@@ -187,7 +187,7 @@ def _pack(name: str, outputs: list[Any]) -> dict[str, Array]:
 
 
 def unpack_outputs(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs of a file of collected answers, as `_pack` was given them."""
+    """The outputs in a file that `collect` made, as they were before `_pack`."""
     outputs: dict[str, Any] = {}  # an array, or a list of them where their shapes differ
     for key in sorted(arrays):
         if key.startswith(OUTPUTS):
@@ -200,14 +200,14 @@ def unpack_outputs(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_metrics(job: MetricsJob) -> tuple[Facts, ...]:
-    """What is known of the metrics of a job, whose targets can be read."""
+    """Read the facts of a job's metrics; raises an error if its targets cannot be read."""
     if job.targets is not None:
         read_targets(Path(job.targets))
     return tuple(map(describe_metric, job.metrics))
 
 
 def describe_metric(name: str) -> Facts:
-    """What is known of a metric before any answer, so that a wrong name shows before anything is built."""
+    """The facts of a metric, known without outputs: a wrong name is refused before anything is built."""
     if name not in BUILTIN:
         return load_metric(name).as_whole().facts
     needed = {"map": "pycocotools", "wer": "jiwer", "cer": "jiwer"}.get(name)
@@ -217,7 +217,7 @@ def describe_metric(name: str) -> Facts:
 
 
 def score_outputs(job: ScoreJob) -> Score:
-    """The score by a metric that looks at all samples together, and its difference to the reference."""
+    """Score by a metric over all samples together, with the difference from the reference."""
     arrays = load_arrays(Path(job.labelled_path))
     targets, outputs = _unpack_targets(arrays), unpack_outputs(arrays)
     metric = open_metric(job.metric, targets)

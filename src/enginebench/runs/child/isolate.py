@@ -1,7 +1,7 @@
 """One child process for one job: started clean, watched, ended with everything it started.
 
 The job goes in through the child's standard input, which then stays open: its end-of-file tells the child that the
-parent is gone. Answers come back through a pipe of their own, so that whatever a library prints can corrupt nothing.
+parent is gone. Responses come back through a pipe of their own, so that the output of a library cannot corrupt them.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def run_child(
     on_note: Callable[[str], None] = lambda text: None,
     place: Place | None = None,
 ) -> Response:
-    """The answer of a fresh child process to `job`.
+    """Perform `job` in a fresh child process and return its response.
 
     Args:
         timeout_s: after this long the child and all that it started are killed.
         environment: variables added to the child's environment; None: those for the threads that the job names.
         on_note: called with each line of progress.
-        place: where the child runs; None: where the job's engine says, else here.
+        place: the environment of the child; None: that of the job's engine, else this one.
 
     Raises:
-        ChildFailed: it died, hung or answered nonsense; carries the tail of its stderr.
+        ChildFailed: it died, hung or returned an invalid response; carries the tail of its stderr.
         EngineBenchError: the error that the child raised on purpose, with its own class and attributes.
     """
     own = find_variables(job) if environment is None else environment
@@ -82,7 +82,7 @@ def find_variables(job: Job[Any]) -> dict[str, str]:
 
 
 def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """What a command printed, and how it ended; it is killed, with all that it started, if this process ends first."""
+    """Run a command to its end; it is killed, with all that it started, if this process ends first."""
     read_fd, write_fd = os.pipe()
     with (
         os.fdopen(read_fd) as stdin,
@@ -200,12 +200,12 @@ class Child:
 
     @property
     def settled(self) -> bool:
-        """Whether the child has its answer but for the record, or has failed."""
+        """Whether the child has its response, except the record, or has failed."""
         return self.lost or self._response is not None or self.kept is not None
 
     @property
     def lost(self) -> bool:
-        """Whether the child has failed: with an error, or without any answer."""
+        """Whether the child has failed: with an error, or without any response."""
         if self._failure is not None:
             return True
         gone = isinstance(self._response, ErrorResponse) or (self._response is None and not self._selector.get_map())
@@ -220,7 +220,7 @@ class Child:
         self._send(job)
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Returns once the child has imported, or at the deadline (monotonic); `perform` tells what went wrong."""
+        """Wait until the child has imported, or for the deadline (monotonic); `perform` raises what failed."""
         try:
             self._listen(deadline, lambda: self._ready)
         except ChildFailed as error:
@@ -234,7 +234,7 @@ class Child:
     def start(
         self, job: Job[Response], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
     ) -> Work[Response]:
-        """Sends the job, and returns at once."""
+        """Send the job, and return at once."""
         work: Work[Response] = Work(self, timeout_s)
         if self._failure is None:
             self._on_note, self._expected = on_note, find_response_type(type(job))
@@ -242,7 +242,7 @@ class Child:
         return work
 
     def take_in(self, deadline: float, timeout_s: float) -> None:
-        """Takes in what the child has said; one that has no time left is killed."""
+        """Read what the child has sent; a child without time left is killed."""
         try:
             if time.monotonic() > deadline:
                 raise self._give_up(timeout_s)
@@ -252,7 +252,7 @@ class Child:
             end_group(self._child)
 
     def hold(self, deadline: float, timeout_s: float) -> Any:
-        """The answer, with the record: the child is told that it may make it."""
+        """Let the child make its record, and return its response."""
         if self._failure is not None:
             raise self._failure
         with suppress(BrokenPipeError):
@@ -360,9 +360,9 @@ class Work(Generic[Response]):
         self._left_s = self._deadline - time.monotonic()
 
     def finish(self) -> Response:
-        """The answer, with the record if the job asks for one; time that others took in between does not count.
+        """Return the response, with the record if the job has one; the time of other children does not count.
 
-        A child that is lost while it makes its record has answered all the same: with what it was sure of before.
+        If a child is lost while it makes its record, the response that it sent before is returned, with the reason.
         """
         try:
             response: Response = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
@@ -375,7 +375,7 @@ class Work(Generic[Response]):
 
 
 def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = (), *, left: int = 0) -> None:
-    """Returns once every child but `left` has its answer but for the record, or has failed: `finish` tells which.
+    """Wait until every child but `left` has its response, except the record, or has failed; `finish` raises that.
 
     A lost helper ends the wait, too: without it the others would wait in vain. One may be a work itself.
     """

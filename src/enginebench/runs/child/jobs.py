@@ -1,7 +1,7 @@
-"""What the parent asks of a child process, and what the child answers: plain records, one JSON document each way.
+"""Jobs for child processes, and their responses: plain records, one JSON document each way.
 
-A job names the type of its answer, and the function that works it out, imported when the child calls it. So a new job
-is its record and its work: no list of jobs is kept anywhere.
+A job names the type of its response, and imports the function that performs it in the child. So a new job is a record
+and a function: there is no list of jobs.
 """
 
 from collections.abc import Callable
@@ -34,19 +34,19 @@ from enginebench.core.records import (
 )
 
 Response = TypeVar("Response")
-# How a child tells, while it works, what it is at.
+# Reports the progress of a child.
 NoteCall: TypeAlias = Callable[[str], None]
-# How it hands over what is sure before it goes on.
+# Sends the results so far before the child goes on.
 KeepCall: TypeAlias = Callable[[Response], None]
 
 
 class Job(Struct, Generic[Response], frozen=True, kw_only=True):
-    """What a child is asked for. One class a job: `class EchoJob(Job[EchoAnswer], tag="echo")`."""
+    """A job for a child; one class each: `class EchoJob(Job[EchoResponse], tag="echo")`."""
 
-    timed: ClassVar[bool] = False  # whether the answer has times that somebody compares
+    timed: ClassVar[bool] = False  # whether the response has times that are compared
 
     def perform(self, note: NoteCall, keep: KeepCall[Response]) -> Response:
-        """The answer, worked out by what the child alone imports; `keep` gets what is sure before a record is made."""
+        """Perform the job with what the child alone imports; `keep` gets the results before a record is made."""
         raise NotImplementedError(f"{type(self).__name__} does not name its result")
 
 
@@ -60,7 +60,7 @@ class Proof(Struct, frozen=True, kw_only=True):
 
 
 class Provable(Struct, frozen=True, kw_only=True):
-    """An answer that holds whatever comes of the record that is made after it."""
+    """A response that is valid even if the record that is made after it fails."""
 
     proof: Proof | None = None
 
@@ -117,7 +117,7 @@ class QuantizeJob(Job[Artifact], frozen=True, kw_only=True, tag="quantize"):
 
 
 class Labelled(Struct, frozen=True, kw_only=True):
-    """Samples that every row answers, and what its answers are judged by; without labels they are compared alone."""
+    """Samples for every configuration, and the metrics of its outputs; without labels outputs are only compared."""
 
     data: str | None  # `digits`, a folder of pictures, or prepared arrays; None: the user's inputs
     n: int
@@ -190,7 +190,7 @@ class LabelledResponse(Struct, frozen=True, kw_only=True):
 
 
 class LabelledJob(Job[LabelledResponse], frozen=True, kw_only=True, tag="answer"):
-    """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
+    """Run one engine on labelled data, read as it is needed; save what the metrics need of its outputs."""
 
     model: str  # whose preprocessing the data go through
     artifact: Artifact
@@ -271,7 +271,7 @@ class BuildJob(Job[BuildResponse], frozen=True, kw_only=True, tag="build"):
 
 
 class ProbeJob(Job[Availability], frozen=True, kw_only=True, tag="probe"):
-    """Say whether an engine works here: importing a broken runtime may kill the process."""
+    """Check whether an engine works here: importing a broken runtime may kill the process."""
 
     engine: str
     to_build: tuple[Artifact, EngineSpec] | None = None  # refuse what its version is known not to build
@@ -283,7 +283,7 @@ class ProbeJob(Job[Availability], frozen=True, kw_only=True, tag="probe"):
 
 
 class MetricsJob(Job[tuple[Facts, ...]], frozen=True, kw_only=True, tag="metrics"):
-    """Say what is known of the metrics and whether the targets can be read, before anything is built."""
+    """Read the facts of the metrics and check that the targets can be read, before anything is built."""
 
     metrics: tuple[str, ...]
     targets: str | None = None
@@ -321,7 +321,7 @@ class FinalResponse(Struct, Generic[Response], frozen=True, kw_only=True, tag="a
 
 
 class Kept(Struct, Generic[Response], frozen=True, kw_only=True, tag="kept"):
-    """What is sure already: times, an engine, before a profiler starts that may take the process with it."""
+    """The results before a profiler starts that may end the process: times, an engine."""
 
     response: Response = field(name="answer")
 
