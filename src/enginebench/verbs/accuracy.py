@@ -1,4 +1,4 @@
-"""`accuracy`: how good a side's outputs for labelled samples are, and the paired difference to a reference."""
+"""`accuracy`: the scores of a side's outputs for labelled samples, and the paired difference to a reference."""
 
 from pathlib import Path
 from typing import Annotated, Unpack
@@ -110,7 +110,7 @@ def measure_side_accuracy(
     max_metric_drop: float | None,
     reporter: Reporter,
 ) -> AccuracyDocument:
-    """The scores of a side with intervals, and the differences to a reference on the same samples.
+    """Measure the scores of a side, with intervals, and the differences to a reference on the same samples.
 
     Args:
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
@@ -133,27 +133,27 @@ def measure_side_accuracy(
     )
     check_labels_ahead(labelled.data, targets, labelled.metrics, labelled.n, request.source.seed)
     devices = [sides.find_side_device(text, request.device) for text in (side, reference) if text]
-    with open_scratch() as place, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
+    with open_scratch() as scratch, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         opened = open_metrics(labelled)
         made: sides.MadeSources = {}
-        own, other, asked = sides.open_side(side, request, place / "side", reporter, made), None, None
+        own, other, reference_response = sides.open_side(side, request, scratch / "side", reporter, made), None, None
         if reference is not None:
-            other = sides.open_side(reference, request, place / "reference", reporter, made)
+            other = sides.open_side(reference, request, scratch / "reference", reporter, made)
         model = model or _find_model(own, other, labelled)
-        answer = _answer(own, labelled, model, request, place / "side", reporter)
+        response = _answer(own, labelled, model, request, scratch / "side", reporter)
         if other is not None:
-            asked = _answer(other, labelled, model, request, place / "reference", reporter)
-        before = place / "reference" / ANSWERS if other is not None else None
-        scores = score_file(opened, place / "side" / ANSWERS, before)
+            reference_response = _answer(other, labelled, model, request, scratch / "reference", reporter)
+        before = scratch / "reference" / ANSWERS if other is not None else None
+        scores = score_file(opened, scratch / "side" / ANSWERS, before)
         reference_scores = score_file(opened, before, None) if before is not None else ()
     lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
     failures = [format_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
-    if answer.nonfinite:
-        failures.append(format_nonfinite(side, answer.nonfinite, answer.n))
+    if response.nonfinite:
+        failures.append(format_nonfinite(side, response.nonfinite, response.n))
     top1 = find_score(scores, "top1")
-    few = make_warning("partly_compared.data", data=data or str(request.source.inputs), n=answer.n, asked=n or 0)
+    few = make_warning("partly_compared.data", data=data or str(request.source.inputs), n=response.n, asked=n or 0)
     return AccuracyDocument(
-        n=answer.n,
+        n=response.n,
         top1=find_value(scores, "top1"),
         top5=find_value(scores, "top5"),
         delta=top1.delta if top1 else None,
@@ -164,33 +164,37 @@ def measure_side_accuracy(
         engine=own.engine,
         data=data or str(request.source.inputs),
         seed=request.source.seed,
-        preprocess_sha256=answer.preprocess_sha256,
+        preprocess_sha256=response.preprocess_sha256,
         targets=targets,
         task=task,
         reference=reference,
         reference_engine=other.engine if other is not None else None,
         reference_scores=reference_scores,
         max_metric_drop=max_metric_drop,
-        nonfinite=answer.nonfinite,
-        reference_nonfinite=asked.nonfinite if asked is not None else 0,
+        nonfinite=response.nonfinite,
+        reference_nonfinite=reference_response.nonfinite if reference_response is not None else 0,
         failures=tuple(failures),
         warnings=(
             *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.warnings),
-            *answer.warnings,
-            *([few] if n is not None and answer.n < n else []),
+            *response.warnings,
+            *([few] if n is not None and response.n < n else []),
         ),
     )
 
 
 def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:
-    """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite."""
+    """Return the document.
+
+    Raises:
+        GateFailed: with a limit of the user's own, if more was lost than that or outputs are not finite.
+    """
     if document.max_metric_drop is not None and document.failures:
         raise GateFailed(f"the gate failed. {'; '.join(document.failures)}")
     return document
 
 
 def check_labelled(data: str | None, targets: str | None) -> None:
-    """Checks that there can be right answers, before a model is built."""
+    """Check that there are labels, before a model is built."""
     if data is not None and data != "digits" and not Path(data).exists():
         found = "is made up" if data == "fake" else "is not a folder"
         raise UsageError(f"--data {data!r} {found}; expected digits, a folder of images, or prepared arrays (.npz)")
@@ -204,7 +208,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
 
 
 def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Labelled) -> str:
-    """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side."""
+    """Return the model whose preprocessing is known: pictures for a file are prepared as for the other side's model."""
     for model in (side.model for side in (own, other) if side is not None):
         if model in BUILTIN or model.startswith(TIMM_PREFIX):
             return model

@@ -44,8 +44,8 @@ def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]
         UsageError: the name is not plain, or it is taken.
         ArtifactError: the run has no measured configuration, only implausible times, or cannot be read.
     """
-    place = run.folder if isinstance(run, Run) else Path(run)
-    return baselines.store_baseline(name, place, to_path(options["store"]), force=options["force"])
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    return baselines.store_baseline(name, folder, to_path(options["store"]), force=options["force"])
 
 
 class NoOptions(TypedDict):
@@ -104,15 +104,15 @@ def _remove(name: str, shown: Printed, **options: Unpack[StoreOptions]) -> None:
         click.echo(f"removed {path}")
 
 
-def print_baselines(found: BaselineList, console: Console) -> None:
+def print_baselines(document: BaselineList, console: Console) -> None:
     from enginebench.report.table import Section, list_texts, make_table
     from enginebench.report.terminal import print_sections
 
-    if not found.baselines:
-        click.echo(f"no baselines in {found.store}; save one with: enginebench baseline save NAME DIR", err=True)
+    if not document.baselines:
+        click.echo(f"no baselines in {document.store}; save one with: enginebench baseline save NAME DIR", err=True)
         return
     lines = [
-        (b.name, b.model, str(b.rows), format_time(b.started_utc), b.reason or b.cpu_model) for b in found.baselines
+        (b.name, b.model, str(b.rows), format_time(b.started_utc), b.reason or b.cpu_model) for b in document.baselines
     ]
     table = make_table(list_texts(("name", "model", "rows", "measured", "CPU")), lines)
     print_sections([Section(parts=(table,))], console)

@@ -178,7 +178,7 @@ def command(
 def open_bench_request(
     target: opts.Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
-    """The request that the options are, the other side, and progress; children can have a module while it runs."""
+    """Yield the request that the options make, the other side, and the reporter; children can open a module."""
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
     if against is None and options["gate"]:
         raise UsageError(TWO_SIDES)
@@ -226,7 +226,7 @@ TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --ag
 
 
 def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
-    """The percentiles of `50,99,99.9`, or of a list."""
+    """Return the percentiles of `50,99,99.9`, or of a list."""
     try:
         values = tuple(float(piece) for piece in (given.split(",") if isinstance(given, str) else given))
     except ValueError:
@@ -237,7 +237,7 @@ def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
 
 
 def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted) -> None:
-    """Prints the command that would time the plan `target`; a graph would be built first."""
+    """Print the command that would time the plan `target`; a graph would be built first."""
     from enginebench.models.onnx.source import read_onnx_head
 
     if not target.suffix:
@@ -260,9 +260,9 @@ SWITCHES = {"graph": ("CUDA graph", "1"), "spin": ("spin-wait", "1"), "profile_i
 
 
 def explain_difference(results: Sequence[Result]) -> Iterator[ResultWarning]:
-    """Why two rows of one plan differ; nothing unless both TensorRT engines ran the same plan.
+    """Yield the reasons why two configurations of one plan differ; none unless both TensorRT engines ran the same plan.
 
-    The first items are switches that the user can match, the last are differences of the clocks that remain.
+    First come switches that the user can set alike, last the differences of the clocks, which remain.
     """
     by_engine = {r.engine.backend: r for r in results}
     tool, ours = by_engine.get("trtexec"), by_engine.get("tensorrt")
@@ -304,8 +304,8 @@ def bench_sides(
             if theirs not in (None, mine):
                 raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
         other = replace(request, model=against.target, engines=(against.engine,), precisions=(against.precision,))
-    asked = [request, *filter(None, (other,))]
-    for spec in (spec for one in asked for spec in given.list_specs(one)):
+    requests_of_sides = [request, *filter(None, (other,))]
+    for spec in (spec for side_request in requests_of_sides for spec in given.list_specs(side_request)):
         # What can be checked before anything is built: options, and the command of a tool that times itself.
         check_options(enter(spec))
         given.check_command(spec, request.measure)
@@ -315,8 +315,8 @@ def bench_sides(
     folder = RunFolder(root)
     folder.check_free()
     record = begin_record(request, describe_machine(), verb="bench", command=command)
-    check_ahead(asked if against is None or against.stored is None else [request])
-    devices = [device for one in asked for device in list_devices(one)]
+    check_ahead(requests_of_sides if against is None or against.stored is None else [request])
+    devices = [device for side_request in requests_of_sides for device in list_devices(side_request)]
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         judged = choose_judged(request) if request.metrics or request.targets else None
         folder.create(record)
@@ -357,7 +357,7 @@ def bench_sides(
 
 
 def find_logs(root: Path, result: Result) -> list[Path]:
-    """What the row's tool printed, builds and processes in their order; empty if nothing ran, or there is no tool."""
+    """Return the logs of a configuration's tool, builds and trials in order; empty if nothing ran or it has no tool."""
     if find_entry(result.engine.backend).find_program is None:
         return []
     place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
@@ -371,9 +371,9 @@ def find_logs(root: Path, result: Result) -> list[Path]:
 def _plan_side(
     folder: RunFolder, request: RunRequest, stored: Stored | None, place: str, reporter: Reporter
 ) -> PlannedRow:
-    """The one row of a request, its sources made in a folder of their own; of a bundle the row that it holds.
+    """Return the one configuration of a request, its sources made in a folder of their own; that of a bundle.
 
-    That of a stored one has its artifact brought into the folder, so that the folder of a comparison is complete.
+    The artifact of a stored configuration is copied into the folder, so that the folder of a comparison is complete.
     """
     if stored is None and is_bundle(Path(request.model)):
         stored = open_as_stored(Path(request.model))
@@ -382,8 +382,8 @@ def _plan_side(
         bring_files(made.files, Path(made.path).parent, home)
         chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
         return plan_stored(stored.result.model, stored.spec, chain, request.measure, find_available(stored.spec))
-    found = gather_sources(request, folder.root / place, reporter)
-    (row,) = plan_rows(request, found.artifacts, problems=found.problems)
+    sources = gather_sources(request, folder.root / place, reporter)
+    (row,) = plan_rows(request, sources.artifacts, problems=sources.problems)
     return row
 
 
@@ -392,26 +392,26 @@ class _PlanRecord(Struct):
 
 
 class _StoredPlan(Struct):
-    """What the file beside a stored plan says of the graph, and of the plan itself."""
+    """The hashes of the graph and of the plan in the file beside a stored plan."""
 
     record: _PlanRecord
     sha256: str
 
 
 def find_graph(plan: Path) -> Path | None:
-    """The graph that `build` made a plan of, where it is still beside it in OUT.build, unchanged."""
+    """Return the graph of a plan that `build` made, if it is still beside it in OUT.build, unchanged; else None."""
     from enginebench.models.onnx.source import read_onnx
 
     folder = plan.with_name(f"{plan.name}.build")
     if not folder.is_dir() or find_spec("onnxruntime") is None:
         return None
-    known, sha256 = set(), hash_file(plan)
+    graph_hashes, sha256 = set(), hash_file(plan)
     for path in folder.glob("plans/*.json"):
         with suppress(ParseError):
             stored = read_record(path, _StoredPlan)
-            known |= {stored.record.onnx_sha256} if stored.sha256 == sha256 else set()
+            graph_hashes |= {stored.record.onnx_sha256} if stored.sha256 == sha256 else set()
     for path in folder.glob("*/*.onnx"):
         with suppress(ArtifactError):
-            if read_onnx(path).sha256 in known:
+            if read_onnx(path).sha256 in graph_hashes:
                 return path
     return None

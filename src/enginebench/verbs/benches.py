@@ -1,4 +1,4 @@
-"""What `bench` returns: one measured row, or two with a verdict."""
+"""The result of `bench`: one measured configuration, or two with a verdict."""
 
 from __future__ import annotations
 

@@ -277,52 +277,56 @@ def is_made(model: str, asked: BuildOptions) -> bool:
 
 
 def name_folder(out: Path) -> Path:
-    """The folder of the log, the layers and a graph that is made."""
+    """Return the folder of the log, the layers and a generated graph."""
     return out.with_name(f"{out.name}.build").absolute()
 
 
 def make_build_graph(
-    model: str, folder: Path, asked: BuildOptions, reporter: Reporter, *, dry: bool = False
+    model: str, folder: Path, options: BuildOptions, reporter: Reporter, *, dry: bool = False
 ) -> Artifact:
-    """The graph that is built from: the user's as it is, else one that is made, or with `dry` would be, in `folder`."""
+    """Return the graph to build from: the user's own, else one made in `folder` (with `dry` only described)."""
     from enginebench.models.onnx.source import read_onnx_head
 
-    if not is_made(model, asked):
+    if not is_made(model, options):
         return read_onnx_head(Path(model))
     with open_scratch() as scratch:
-        made = make_build_source(model, scratch, asked, reporter, onnx=True)
+        made = make_build_source(model, scratch, options, reporter, onnx=True)
         if not dry:
             with open_folder(folder):
                 bring_files(made.files, Path(made.path).parent, folder)
     return replace(made, path=str(folder / Path(made.path).name))
 
 
-def make_build_source(model: str, scratch: Path, asked: BuildOptions, reporter: Reporter, *, onnx: bool) -> Artifact:
-    """The model as `run` makes it, with `onnx` as a graph."""
+def make_build_source(model: str, scratch: Path, options: BuildOptions, reporter: Reporter, *, onnx: bool) -> Artifact:
+    """Make the model like `run`, with `onnx` as a graph."""
     require_packages(model)
     allow_model(model)
-    wish = read_normalize(asked["input_dtype"], asked["normalize"])
+    normalize = read_normalize(options["input_dtype"], options["normalize"])
     job = SourceJob(
-        source=ModelSource(model=model, normalize=wish),
+        source=ModelSource(model=model, normalize=normalize),
         out_dir=str(scratch),
-        batch=asked["batch"] or 1,
+        batch=options["batch"] or 1,
         onnx=onnx,
         needs_onnx=onnx,
     )
-    return make_sources(job, threads=default_threads(), timeout_s=asked["timeout"], reporter=reporter)[-1]
+    return make_sources(job, threads=default_threads(), timeout_s=options["timeout"], reporter=reporter)[-1]
 
 
-def plan_engine(onnx: str, asked: BuildOptions) -> EngineSpec:
-    """The engine that is asked for; without a precision in that of the graph."""
+def plan_engine(onnx: str, build_options: BuildOptions) -> EngineSpec:
+    """Return the requested engine; without a requested precision in that of the graph."""
     from enginebench.models.onnx.source import read_onnx_head
 
-    (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
-    if (device := read_device(asked["device"] or "cuda:0")) == "cpu":
+    (name, own), precision, batch = (
+        read_engine(build_options["engine"]),
+        build_options["precision"],
+        build_options["batch"],
+    )
+    if (device := read_device(build_options["device"] or "cuda:0")) == "cpu":
         raise UsageError("--device cpu: plans are built on a GPU; give cuda:N, for example cuda:0")
     head = read_onnx_head(Path(onnx)) if precision is None and resolve_model(onnx).kind == "onnx" else None
     wanted, recipe = (head.precision, None) if head else parse_precision(precision or "fp32")
-    use_trtexec(asked["trtexec"], (name,))
-    options = list_engine_options(asked)
+    use_trtexec(build_options["trtexec"], (name,))
+    options = list_engine_options(build_options)
     if name != "trtexec" and "extra" in options:
         raise UsageError(f"--extra and arguments after -- are for the engine trtexec, not for {name}")
     if name == "trtexec" and "calib_data" in options:
@@ -343,12 +347,12 @@ def plan_engine(onnx: str, asked: BuildOptions) -> EngineSpec:
     return spec
 
 
-def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter) -> BuildDocument:
-    """Builds a package of a PyTorch model, which is made as `run` makes it; in a folder that is then removed."""
-    (name, own), (precision, recipe) = read_engine(asked["engine"]), parse_precision(asked["precision"] or "fp32")
+def build_package(model: str, out: Path, options: BuildOptions, reporter: Reporter) -> BuildDocument:
+    """Build a package of a PyTorch model, which is made like that of `run`, in a temporary folder."""
+    (name, own), (precision, recipe) = read_engine(options["engine"]), parse_precision(options["precision"] or "fp32")
     if "aoti" not in accepts(name):
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
-    if given := [*list_engine_options(asked), *filter(asked.get, ("calib", "calib_cache"))]:
+    if given := [*list_engine_options(options), *filter(options.get, ("calib", "calib_cache"))]:
         raise UsageError(
             f"engine {name} takes no {', '.join(given)}; it has --precision, --batch, --device and --input-dtype"
         )
@@ -361,21 +365,21 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
             f"build makes packages in floats, not in {precision}; `enginebench run MODEL --precisions {precision}` "
             "keeps one"
         )
-    device, batch = read_device(asked["device"] or "cpu"), asked["batch"] or 1
+    device, batch = read_device(options["device"] or "cpu"), options["batch"] or 1
     threads = default_threads()
     spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
     check_options(spec)
     require_available(spec)
-    read_normalize(asked["input_dtype"], asked["normalize"])  # before anything is waited for
+    read_normalize(options["input_dtype"], options["normalize"])  # before anything is waited for
     check_source_ahead(ModelSource(model=model))
-    with open_scratch() as scratch, lock_devices((device,), wait=asked["wait"], on_wait=reporter.say):
-        artifact = make_build_source(model, scratch, asked, reporter, onnx=False)
+    with open_scratch() as scratch, lock_devices((device,), wait=options["wait"], on_wait=reporter.say):
+        artifact = make_build_source(model, scratch, options, reporter, onnx=False)
         if artifact.kind != "torch":
             raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
         job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
-        answer = run_child(job, timeout_s=asked["timeout"], on_note=report_steps(reporter, model))
-        return place_build(answer, out, precision, device)
+        response = run_child(job, timeout_s=options["timeout"], on_note=report_steps(reporter, model))
+        return place_build(response, out, precision, device)
 
 
 def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
@@ -394,12 +398,12 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     artifact = make_build_graph(model, name_folder(out), options, reporter)
     onnx = Path(artifact.path)
     check_batch_axis(artifact, spec)
-    if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
+    if find_entry(spec.backend).find_program is not None:  # a wrong option is refused before a graph is quantized
         open_composing(spec).compose_build(artifact, str(out), spec, None)
     warnings = artifact.warnings if made else ()
     warnings += list_range_warnings(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
-        # It is asked, where it runs, for what its version is known not to build.
+        # Probe the engine, where it runs, for what its version is known not to build.
         ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
         run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
         given, onnx = onnx, quantized_path(onnx, spec)
@@ -416,18 +420,18 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     with open_folder(name_folder(out)) as folder, lock_devices(busy, wait=options["wait"], on_wait=reporter.say):
         spec = store_calibration(spec, artifact, folder)
         job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))
-        answer = run_child(job, timeout_s=options["timeout"], on_note=report_steps(reporter, onnx.name))
-    built = replace(answer.artifact, normalize=artifact.normalize, preprocess_sha256=artifact.preprocess_sha256)
+        response = run_child(job, timeout_s=options["timeout"], on_note=report_steps(reporter, onnx.name))
+    built = replace(response.artifact, normalize=artifact.normalize, preprocess_sha256=artifact.preprocess_sha256)
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         built = replace(built, made_with=built.made_with | {"calibration": ranges.name})
-    answer = replace(answer, artifact=built)
-    document = place_build(answer, out, known(spec.precision), spec.device, warnings)
-    write_note(out, answer.artifact, spec.precision)
+    response = replace(response, artifact=built)
+    document = place_build(response, out, known(spec.precision), spec.device, warnings)
+    write_note(out, response.artifact, spec.precision)
     return document
 
 
 def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
-    """Checks that the graph has the requested batch, or a dynamic axis for it."""
+    """Check that the graph has the requested batch, or a dynamic axis for it."""
     first = graph.inputs[0].shape[:1] if graph.inputs else ()
     if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
         raise UsageError(
@@ -437,23 +441,23 @@ def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
 
 
 def needs_graph(spec: EngineSpec, precision: str | None) -> bool:
-    """Whether another graph must be made first: the requested precision is neither the graph's nor a setting."""
+    """Return whether the graph must be quantized first: the precision is neither the graph's nor a mere setting."""
     if spec.options.get("weak_typing") == "1":
         return False
     return precision not in (spec.precision, find_graph_precision(spec.backend, spec.precision))
 
 
 def quantized_path(onnx: Path, spec: EngineSpec) -> Path:
-    """The file of the graph in another precision: beside the one that it is made from."""
+    """Return the file of the graph in another precision, beside the original."""
     recipe = f"-{spec.recipe}" if spec.recipe else ""
     return onnx.with_suffix(f".{spec.precision}{recipe}.onnx")
 
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[Path]:
-    """The folder, created if it does not exist; if so, and the user interrupts the build, it goes with it.
+    """Yield the folder, created if it does not exist; a created one is removed if the user interrupts the build.
 
-    What a build that was killed has left unfinished goes in any case: its process cannot remove it.
+    Partial files of a build that was killed are removed in any case, since its process cannot do that.
     """
     is_new = not folder.exists()
     with explain_writing(folder):
@@ -470,7 +474,7 @@ def open_folder(folder: Path) -> Iterator[Path]:
 
 
 def list_range_warnings(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[ResultWarning, ...]:
-    """The warnings on the ranges that TensorRT's own calibrator takes under weak typing."""
+    """Return the warnings on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
     from enginebench.runs.child.perform.answers import check_prepared_alike
 
@@ -500,21 +504,21 @@ def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Eng
 
 
 def place_build(
-    answer: BuildResponse, out: Path, requested: Precision, device: str, warnings: tuple[ResultWarning, ...] = ()
+    response: BuildResponse, out: Path, requested: Precision, device: str, warnings: tuple[ResultWarning, ...] = ()
 ) -> BuildDocument:
-    """Puts the built file at `out` and describes it, with the precision that ran if that contradicts `requested`."""
-    assert answer.proof is not None
-    ran, list_proof_warnings = _judge(requested, answer.proof, device, answer.artifact.ahead_of_time)
-    plan = Path(answer.artifact.path)
+    """Copy the built file to `out` and describe it, with the precision that ran if that contradicts `requested`."""
+    assert response.proof is not None
+    ran, list_proof_warnings = _judge(requested, response.proof, device, response.artifact.ahead_of_time)
+    plan = Path(response.artifact.path)
     copy_file(plan, out)
     return BuildDocument(
-        artifact=replace(answer.artifact, path=str(out), precision=ran),
-        lowered=answer.lowered,
-        build_s=answer.build_s,
+        artifact=replace(response.artifact, path=str(out), precision=ran),
+        lowered=response.lowered,
+        build_s=response.build_s,
         command=read_command(plan.with_suffix(".build.log")),
-        tensorrt_version=answer.engine_version,
-        effective_precision=answer.proof.effective_precision,
-        warnings=(*answer.artifact.warnings, *warnings, *list_proof_warnings),
+        tensorrt_version=response.engine_version,
+        effective_precision=response.proof.effective_precision,
+        warnings=(*response.artifact.warnings, *warnings, *list_proof_warnings),
     )
 
 
@@ -533,14 +537,14 @@ def _judge(
 def list_products(ahead: AheadOfTime, requested: Precision) -> str:
     """The products of a plan by precision, as a sentence has them: "20 of 21 products in int8, 1 in fp32"."""
     total = sum(ahead.products.values())
-    # Types alone do not tell them apart, and the builder was told that it may shorten the one to the other.
+    # Types alone do not distinguish the two, and the builder may have shortened fp32 to tf32.
     names = {"fp32": "fp32 or tf32"} if requested == "tf32" else {}
     parts = [f"{count} in {names.get(precision, precision)}" for precision, count in ahead.products.items()]
     return ", ".join(parts).replace(" in ", f" of {total} products in ", 1) or "no layer is a product"
 
 
 def read_command(log: Path) -> tuple[str, ...] | None:
-    """The command line at the top of a log; None if no program was run."""
+    """Return the command line at the top of a log; None if no program was run."""
     with suppress(OSError, ValueError), log.open(encoding="utf-8", errors="replace") as file:
         if (first := file.readline()).startswith("$ "):
             return tuple(shlex.split(first.removeprefix("$ ")))

@@ -133,8 +133,8 @@ def command(model: str, data: str | None, out: str, shown: Printed, **options: U
 
 
 def print_calibration(document: CalibrateDocument, _: object) -> None:
-    how = f"{document.method} {document.percentile:g}" if document.percentile else document.method
-    click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
+    method = f"{document.method} {document.percentile:g}" if document.percentile else document.method
+    click.echo(f"{document.path}: {method}, ranges of {document.tensors} tensors over {document.n} entries")
     if document.batches:
         click.echo(f"{document.batches}: the entries themselves")
     for warning in document.warnings:

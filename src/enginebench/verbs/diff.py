@@ -129,19 +129,19 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
         ArtifactError: a side is none of these, or damaged.
         GateFailed: under `gate`.
     """
-    given = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
-    sides = [os.fspath(side.folder if isinstance(side, Run) else side) for side in (*given, cand) if side is not None]
+    bases = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
+    sides = [os.fspath(side.folder if isinstance(side, Run) else side) for side in (*bases, cand) if side is not None]
     store, between = to_path(options["store"]), options["between"]
-    asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
+    scores_again = any((options["targets"], options["data"], options["inputs"], options["task"]))
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
     if between is None and len(sides) != 2:
         raise UsageError(f"expected BASE and CAND, found {len(sides)}; several runs need --between")
-    if asked and between is not None:
+    if scores_again and between is not None:
         raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
     compare: Callable[..., DiffDocument]
     if between is not None:
         compare = partial(find("offers", "diff_between"), [Path(side) for side in sides], between)
-    elif asked:
+    elif scores_again:
         compare = partial(diff_results, *score_again(find_side(sides[0], store), find_side(sides[1], store), options))
     else:
         neighbours = are_neighbours(sides[0], sides[1], store)
@@ -169,7 +169,7 @@ def require_gate(document: DiffDocument) -> DiffDocument:
 
 
 def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> None:
-    """Writes JUnit XML and appends the markdown to the summary, as CI servers expect."""
+    """Write JUnit XML and append the markdown to the summary, as CI servers expect."""
     if shown["junit"] is not None:
         write_atomic(Path(shown["junit"]), format_junit(document).encode())
     if shown["summary"] is not None:
@@ -185,17 +185,18 @@ def _name_metric(options: DiffOptions) -> tuple[str, ...]:
 
 
 def score_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[Result], Sequence[Result]]:
-    """The rows of both (a run's folder, or the file of a row), scored by the outputs that their engines give now.
+    """Return the configurations of both sides, scored by the outputs that their engines give now.
 
-    Without inputs and data on those that the candidate was measured on. Only scores change: times and drift are as
-    they were stored. A row without a partner, or that did not run, has no score.
+    A side is a run's folder, or the file of a stored result. Without inputs and data those are used that the candidate
+    was measured on. Only scores change: times and drift stay as stored. A configuration that did not run, or that the
+    other side lacks, has no score.
     """
     data, targets = to_text(options["data"]), to_text(options["targets"])
     inputs = options["inputs"] if data is not None or options["inputs"] is not None else _find_inputs(cand)
     check_labelled(data, targets)
-    found = read_rows(base), read_rows(cand)
-    scored = [{result.id: replace(result, scores=()) for result in side} for side in found]
-    for before, now in pair_results(*found):
+    stored = read_rows(base), read_rows(cand)
+    scored = [{result.id: replace(result, scores=()) for result in side} for side in stored]
+    for before, now in pair_results(*stored):
         if before is None or now is None or before.status != "ok" or now.status != "ok":
             continue
         document = accuracy(
@@ -220,9 +221,9 @@ def _find_file(side: Path, result: Result) -> Path:
 
 def _find_inputs(side: Path) -> str:
     folder = RunFolder(side if side.is_dir() else side.parent.parent)
-    if (given := find_samples(folder.artifacts)) is None:
+    if (samples := find_samples(folder.artifacts)) is None:
         raise UsageError(
             f"{side} was measured on inputs that were made up; name labelled samples with --inputs and --targets, or "
             "with --data"
         )
-    return given
+    return samples

@@ -1,4 +1,4 @@
-"""`doctor`: what can run here: every engine, ours or a plug-in's, each asked in a process of its own. Never fails."""
+"""`doctor`: list the engines that can run here, plug-ins included, each probed in its own process. Never fails."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, Unpack
@@ -31,7 +31,7 @@ from enginebench.runs.child.places import (
 from enginebench.verbs.given import open_progress
 
 MB = 1 << 20
-# Every engine of a node is asked in a process of its own, one after the other, on all nodes at once.
+# Each engine of a node is probed in a process of its own, one after the other, on all nodes at once.
 FLEET_TIMEOUT_S = 600.0
 
 
@@ -42,7 +42,7 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
 
 
 class NodeResponse(Struct, frozen=True, kw_only=True):
-    """One node of a cluster: its own document, or why there is none."""
+    """One node of a cluster: its own document, or the reason why there is none."""
 
     node: str
     document: DoctorDocument | None
@@ -74,8 +74,8 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
     if options["on"] is not None:
         if environment is not None:
             raise UsageError("--env asks an environment of this machine, --on the nodes of a cluster; give one")
-        told = find("offers", "ask_nodes")(options["on"], examine_here, timeout_s=FLEET_TIMEOUT_S)
-        return FleetDoctorDocument(nodes=tuple(read_response(name, answer) for name, answer in told))
+        responses = find("offers", "ask_nodes")(options["on"], examine_here, timeout_s=FLEET_TIMEOUT_S)
+        return FleetDoctorDocument(nodes=tuple(read_response(name, response) for name, response in responses))
     if environment is not None and "=" in environment:
         name_environments((environment,))
         environment = environment.partition("=")[0]
@@ -89,36 +89,38 @@ def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
 
 
 def examine(on_engine: Callable[[str], None] = lambda name: None, environment: str | None = None) -> DoctorDocument:
-    """The machine and every engine, here or in an environment; `on_engine` gets the name of each before it is asked."""
-    place = describe_place(environment) if environment else None
-    answers = []
+    """Return the machine and every engine, here or in an environment; `on_engine` gets each name before its probe."""
+    described_environment = describe_place(environment) if environment else None
+    availabilities = []
     for name in list_names():
         on_engine(name)
         elsewhere = EngineSpec(backend=name, options={OPTION: environment}) if environment else None
-        answers.append(probe_elsewhere(elsewhere) if elsewhere else probe_apart(name))
+        availabilities.append(probe_elsewhere(elsewhere) if elsewhere else probe_apart(name))
     machine = describe_machine()
-    if place is not None:
-        return DoctorDocument(machine=replace(machine, versions=list_versions(place)), engines=tuple(answers))
-    return DoctorDocument(machine=machine, engines=(*answers, *list_refused()))
+    if described_environment is not None:
+        return DoctorDocument(
+            machine=replace(machine, versions=list_versions(described_environment)), engines=tuple(availabilities)
+        )
+    return DoctorDocument(machine=machine, engines=(*availabilities, *list_refused()))
 
 
 def examine_here(_: bytes) -> bytes:
-    """The JSON of this machine's document, for who asks from elsewhere."""
+    """Return the JSON of this machine's document, for a request from another machine."""
     return encode(examine())
 
 
-def read_response(name: str, told: bytes | str) -> NodeResponse:
-    """What a node says of itself; the reason in words where that is no document."""
-    if isinstance(told, str):
-        return NodeResponse(node=name, document=None, reason=told)
+def read_response(name: str, response: bytes | str) -> NodeResponse:
+    """Return a node's document; if its response is none, the reason."""
+    if isinstance(response, str):
+        return NodeResponse(node=name, document=None, reason=response)
     try:
-        return NodeResponse(node=name, document=msgspec.json.decode(told, type=DoctorDocument))
+        return NodeResponse(node=name, document=msgspec.json.decode(response, type=DoctorDocument))
     except msgspec.DecodeError as error:
         return NodeResponse(node=name, document=None, reason=f"its response cannot be read: {error}")
 
 
 def probe_apart(name: str) -> Availability:
-    """Whether an engine works here, asked in a process of its own: a broken runtime may kill its process."""
+    """Probe an engine in a process of its own, since a broken runtime may kill its process."""
     try:
         return run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S)
     except EngineBenchError as error:
@@ -127,15 +129,15 @@ def probe_apart(name: str) -> Availability:
 
 
 def list_doctor(document: DoctorDocument | FleetDoctorDocument) -> list[Section]:
-    """Facts of the machine, then every engine; of each node of a cluster below its name."""
+    """Return the sections of the machine and of every engine; in a cluster those of each node below its name."""
     if isinstance(document, DoctorDocument):
         return list_machine(document)
-    found: list[Section] = []
+    sections: list[Section] = []
     for node in document.nodes:
         reason = Notes(lines=(("no response", node.reason),), kind="facts")
         inner = list_machine(node.document) if node.document else [Section(parts=(reason,))]
-        found += [replace(inner[0], title=f"node {node.node}"), *inner[1:]]
-    return found
+        sections += [replace(inner[0], title=f"node {node.node}"), *inner[1:]]
+    return sections
 
 
 def list_machine(document: DoctorDocument) -> list[Section]:
@@ -143,7 +145,7 @@ def list_machine(document: DoctorDocument) -> list[Section]:
     for engine in document.engines:
         facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
         lines.append((engine.engine, format_state(engine)))
-        lines += [("", f"{name}: {told}") for name, told in facts.items() if told]
+        lines += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
     parts = tuple(list_machine_facts(document.machine)), tuple(lines)
     return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts]
 
@@ -162,8 +164,8 @@ def list_machine_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "memory", f"{machine.memory_bytes // MB} MiB"
     yield "system", ", ".join(filter(None, (machine.os, machine.arch, machine.virtual)))
     for gpu in machine.gpus:
-        told = f"{gpu.memory_bytes // MB} MiB, driver {gpu.driver}" if gpu.driver else "by CUDA; NVML shows none"
-        yield f"GPU {gpu.index}", f"{gpu.name}, {told}"
+        details = f"{gpu.memory_bytes // MB} MiB, driver {gpu.driver}" if gpu.driver else "by CUDA; NVML shows none"
+        yield f"GPU {gpu.index}", f"{gpu.name}, {details}"
     if not machine.gpus:
         yield "GPU", "none visible to NVML"
     for key, value in (machine.jetson or {}).items():

@@ -133,54 +133,62 @@ def _measure(
     options: DriftOptions,
 ) -> DriftDocument:
     n, task, out = options["n"], options["task"], to_path(options["out"])
-    asked = parse_precision(options["precision"])[0] if options["precision"] else None
+    requested_precision = parse_precision(options["precision"])[0] if options["precision"] else None
     check_sides_ahead((reference, candidate), request)
     devices = [sides.find_side_device(text, request.device) for text in (reference, candidate)]
-    with open_scratch() as place, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
+    with open_scratch() as scratch_root, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         made: sides.MadeSources = {}
-        ref = sides.open_side(reference, request, place / "reference", reporter, made)
-        cand = sides.open_side(candidate, request, place / "candidate", reporter, made)
+        ref = sides.open_side(reference, request, scratch_root / "reference", reporter, made)
+        cand = sides.open_side(candidate, request, scratch_root / "candidate", reporter, made)
         _check_profile_index(request, (ref, cand))
         sides.check_sides(ref, cand)
         step = sides.choose_step((ref, cand), request)
-        given = choose_inputs(ref, request.source.inputs, n, request.source.seed, place / "reference")
-        entries = len(given.entries)
-        check_prepared(given, (ref, cand))
-        samples = place / "samples" if out is None or options["skip_output_save"] else out / "samples"
-        entered = save_inputs(given.entries, ref.artifact.inputs, samples / "inputs")
-        further = {name: place / name for name in given.further}
+        chosen_inputs = choose_inputs(ref, request.source.inputs, n, request.source.seed, scratch_root / "reference")
+        entries = len(chosen_inputs.entries)
+        check_prepared(chosen_inputs, (ref, cand))
+        samples = scratch_root / "samples" if out is None or options["skip_output_save"] else out / "samples"
+        entered = save_inputs(chosen_inputs.entries, ref.artifact.inputs, samples / "inputs")
+        further = {name: scratch_root / name for name in chosen_inputs.further}
         for name, folder in further.items():
-            write_samples(given.further[name], ref.artifact.inputs, folder)
+            write_samples(chosen_inputs.further[name], ref.artifact.inputs, folder)
         random: list[ResultWarning] = []
         refused: dict[str, dict[str, str]] = {}
         for name, side in (("reference", ref), ("candidate", cand)):
-            file, scratch = samples / f"{name}.npz", place / name
-            answer = sides.run_side(
+            file, scratch = samples / f"{name}.npz", scratch_root / name
+            response = sides.run_side(
                 side, entered, file, further=further, n=entries, step=step, scratch=scratch, reporter=reporter
             )
-            refused[name] = answer.refused
-            # What the reference does not take is no input of the model: a candidate may break down on it.
-            further = {kind: folder for kind, folder in further.items() if kind not in answer.refused}
-            if answer.varies is not None and answer.varies > VARIATION:
-                random.append(make_warning("outputs_vary", row=side.text, share=answer.varies))
-        answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
-        reached = [load_sets(place / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")]
-    usual = judging.limits_between(asked or ref.engine.precision, asked or cand.engine.precision)
+            refused[name] = response.refused
+            # Inputs that the reference refuses are none of the model: a candidate may fail on them.
+            further = {kind: folder for kind, folder in further.items() if kind not in response.refused}
+            if response.varies is not None and response.varies > VARIATION:
+                random.append(make_warning("outputs_vary", row=side.text, share=response.varies))
+        outputs = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
+        further_outputs = [
+            load_sets(scratch_root / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")
+        ]
+    usual = judging.limits_between(
+        requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
+    )
     chosen = usual if limits is None else limits
-    drift = judging.measure_drift(*answers, chosen, reference_id=reference, asked=n or entries, task=task)
+    drift = judging.measure_drift(*outputs, chosen, reference_id=reference, asked=n or entries, task=task)
     if not random:
-        pair = asked or ref.engine.precision, asked or cand.engine.precision
-        drift = add_further(drift, measure_further(reached[0], reached[1], pair, limits=limits, task=task))
+        pair = requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
+        drift = add_further(
+            drift, measure_further(further_outputs[0], further_outputs[1], pair, limits=limits, task=task)
+        )
     warnings = list_refusal_warnings(refused["reference"], refused["candidate"], cand.text)
     for name in limits or {}:  # one that applies to no output would pass everything
         if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
             raise UsageError(
                 f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
             )
-    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None, [*random, *warnings])
+    document = _describe(
+        drift, (ref, cand), chosen_inputs, request.source.seed, limits is not None, [*random, *warnings]
+    )
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
-        per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*answers, task))
+        per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*outputs, task))
         write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
     return document
 
@@ -202,7 +210,7 @@ class Inputs(Struct, frozen=True, kw_only=True, eq=False):
 def _describe(
     drift: Drift,
     opened: Sequence[sides.OpenSide],
-    given: Inputs,
+    inputs: Inputs,
     seed: int,
     gate: bool,
     random: Sequence[ResultWarning],  # of each side whose outputs vary by themselves, or that refused inputs
@@ -217,7 +225,7 @@ def _describe(
     )
     warnings = (
         *random,
-        *given.warnings,
+        *inputs.warnings,
         *judging.list_sample_warnings(drift),
         *(c for side in opened for c in side.artifact.warnings),
     )
@@ -230,8 +238,8 @@ def _describe(
         gate=gate,
         reference=reference,
         candidate=candidate,
-        inputs=given.source,
-        preprocess_sha256=given.preprocess_sha256,
+        inputs=inputs.source,
+        preprocess_sha256=inputs.preprocess_sha256,
         seed=seed,
         exceeded=(
             *([RANDOM] if any(warning.code == "outputs_vary" for warning in random) else []),
@@ -246,9 +254,9 @@ def _describe(
 def choose_inputs(
     side: sides.OpenSide, text: str | None, n: int | None, seed: int, made_in: Path | None = None
 ) -> Inputs:
-    """The user's entries (`text` is --inputs), else held-out digits for the digits models, else what is made up.
+    """Return the user's entries (`text` is --inputs), else real inputs of a built-in model, else made-up ones.
 
-    `n` of None: 64, or all that the user gave. The example inputs of the user's module lie in `made_in`.
+    `n` of None: 64, or all of the user's. `made_in` has the example inputs of the user's module.
     """
     from enginebench.models.precision.calibration_data import read_origin
     from enginebench.models.task import find_own_data, hash_preprocess, load_digits, sample_feeds
@@ -280,7 +288,7 @@ def choose_inputs(
 
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:
-    """Keeps the entries in one file `place`.npz, joined; in a folder of files, if their shapes differ. Says where."""
+    """Write the entries, joined, to `place`.npz, or to a folder of files if their shapes differ; return the path."""
     if len(group_samples(entries, len(entries), specs)) > 1:
         write_samples(entries, specs, place)
         return place
@@ -290,7 +298,7 @@ def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec
 
 
 def _check_profile_index(request: sides.SideRequest, opened: tuple[sides.OpenSide, ...]) -> None:
-    """Checks that at least one side uses the profile of --profile-index."""
+    """Check that at least one side uses the profile of --profile-index."""
     if request.profile_index is None:
         return
     chosen = [s.engine.options.get("profile_index") for s in opened if "plan" in accepts(s.engine.backend)]
@@ -303,13 +311,13 @@ def _check_profile_index(request: sides.SideRequest, opened: tuple[sides.OpenSid
         )
 
 
-def check_prepared(given: Inputs, opened: tuple[sides.OpenSide, ...]) -> None:
+def check_prepared(inputs: Inputs, opened: tuple[sides.OpenSide, ...]) -> None:
     for side in opened:
-        known = side.artifact.preprocess_sha256
-        if differ(given.preprocess_sha256, known):
+        side_preprocess = side.artifact.preprocess_sha256
+        if differ(inputs.preprocess_sha256, side_preprocess):
             raise ArtifactError(
-                f"{given.source} is prepared by preprocess {shorten(given.preprocess_sha256)}, the inputs of "
-                f"{side.text} by {shorten(known)}. Keep entries of this model: "
+                f"{inputs.source} is prepared by preprocess {shorten(inputs.preprocess_sha256)}, the inputs of "
+                f"{side.text} by {shorten(side_preprocess)}. Keep entries of this model: "
                 + format_command(
                     "calibrate", side.model, options=[("--keep-batches", "F.npz"), ("--out", "calib.json")]
                 )

@@ -1,4 +1,4 @@
-"""What verbs are given, taken to what works: models and sides as texts, lists, paths, progress."""
+"""Convert the arguments of verbs: models and sides to texts, options to lists, paths and numbers, progress."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def share(options: Shared) -> request.SharedSettings:
-    """What the verbs that run engines have in common."""
+    """Return the settings that the verbs which run engines have in common."""
     shapes = options["input_shape"] or ()
     return request.SharedSettings(
         device=read_device(options["device"]),
@@ -51,7 +51,7 @@ def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
 
 
 class TakenModel(Struct, frozen=True, kw_only=True):
-    """A model as the verbs take it: a text. `batch` is that of a module's example inputs."""
+    """A model as text, as the verbs take it. `batch` is that of a module's example inputs."""
 
     text: str
     name: str
@@ -60,7 +60,7 @@ class TakenModel(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenModel]:
-    """The model as text; a module can be had by children of this process while the block runs."""
+    """Yield the model as text; children of this process can open a module while the block runs."""
     if isinstance(model, str | os.PathLike):
         if example_inputs is not None:
             raise UsageError(
@@ -76,14 +76,14 @@ def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenMod
 
 @contextmanager
 def begin(model: Model, options: Any) -> Iterator[tuple[TakenModel, Reporter]]:
-    """The model as text, and where progress goes, as the options of a verb say."""
+    """Yield the model as text, and the reporter of progress that the options of a verb choose."""
     with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         yield taken, reporter
 
 
 @contextmanager
 def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
-    """The side as text: ENGINE@TARGET, or the file of a stored row."""
+    """Yield the side as text: ENGINE@TARGET, or the file of a stored result."""
     if not isinstance(side, tuple):
         yield os.fspath(side)
         return
@@ -92,27 +92,27 @@ def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
         yield f"{engine}@{taken.text}"
 
 
-def split_texts(given: str | Iterable[str]) -> list[str]:
-    """`a,b` or ["a", "b"] as a list."""
-    return [text.strip() for text in (given.split(",") if isinstance(given, str) else given)]
+def split_texts(texts: str | Iterable[str]) -> list[str]:
+    """Return `a,b` or ["a", "b"] as a list."""
+    return [text.strip() for text in (texts.split(",") if isinstance(texts, str) else texts)]
 
 
 def to_path(path: PathLike | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """{input: axes} of such a mapping, or of texts as on the command line."""
-    if not isinstance(given, Mapping):
-        return request.parse_axes((given,) if isinstance(given, str) else given)
-    for name, axes in given.items():
+def read_axes(axes_by_input: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Return {input: axes} from such a mapping, or from texts as on the command line."""
+    if not isinstance(axes_by_input, Mapping):
+        return request.parse_axes((axes_by_input,) if isinstance(axes_by_input, str) else axes_by_input)
+    for name, axes in axes_by_input.items():
         if not all(isinstance(axis, int) and axis >= 0 for axis in axes):
             raise UsageError(f"dynamic_axes {name}: {axes!r}; expected whole numbers, axes counted from 0")
-    return {name: tuple(axes) for name, axes in given.items()}
+    return {name: tuple(axes) for name, axes in axes_by_input.items()}
 
 
-def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-    return tuple(os.fspath(path) for path in ([given] if isinstance(given, str | os.PathLike) else given))
+def list_libraries(paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+    return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 def read_device(text: str) -> str:
@@ -134,26 +134,34 @@ def to_text(path: PathLike | None) -> str | None:
 def parse_batches(
     batch: int | str | Iterable[int] | None, options: Shared, taken: TakenModel
 ) -> tuple[int, ...] | None:
-    """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one."""
+    """Return the requested batches (numbers, or `1,8`), else that of the example inputs; None without either."""
     if batch is None:
         return None if taken.batch is None or options["input_shape"] else (taken.batch,)
     return read_numbers("batch", batch)
 
 
-def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]:
-    """Different positive numbers, one or several, or as `1,8`."""
-    pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+def read_numbers(name: str, requested: int | str | Iterable[int]) -> tuple[int, ...]:
+    """Return distinct positive numbers from one, several, or a text such as `1,8`."""
+    pieces = (
+        requested.split(",")
+        if isinstance(requested, str)
+        else list(requested)
+        if isinstance(requested, Iterable)
+        else [requested]
+    )
     numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
     if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise UsageError(f"--{name} {given!r}: expected distinct positive numbers, separated by commas")
+        raise UsageError(f"--{name} {requested!r}: expected distinct positive numbers, separated by commas")
     return tuple(numbers)
 
 
-def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] | None:
-    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
+def read_limits(requested: Mapping[str, float] | Texts | None) -> dict[str, float] | None:
+    """Return the limits from {"cosine": 0.99} or `cosine=0.99,top1=0.98`; None if there are none."""
     from enginebench.stats.drift import LIMITS  # reads NumPy, which --help can do without
 
-    texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
+    texts = (
+        [f"{name}={value}" for name, value in requested.items()] if isinstance(requested, Mapping) else requested or ()
+    )
     limits: dict[str, float] = {}
     for piece in split_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
         name, sep, text = piece.partition("=")
@@ -175,9 +183,9 @@ def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] |
     return limits or None
 
 
-def read_share(given: float | str) -> float:
-    """A fraction between 0 and 1, also as `5%`."""
-    text = str(given)
+def read_share(fraction: float | str) -> float:
+    """Return a fraction between 0 and 1, also from `5%`."""
+    text = str(fraction)
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -187,11 +195,11 @@ def read_share(given: float | str) -> float:
     return share
 
 
-def add_judging(asked: RunRequest, options: Any) -> RunRequest:
-    """The request with the options by which outputs are judged, their data, and the time of one process."""
+def add_judging(request_without: RunRequest, options: Any) -> RunRequest:
+    """Return the request with the data and limits of the check of outputs, and the time limit of one process."""
     metrics = read_metrics(options["metric"])
     return replace(
-        asked,
+        request_without,
         timeout_s=options["timeout"],
         data=to_text(options["data"]),
         metrics=metrics,
@@ -208,7 +216,7 @@ _KEPT_AS |= {"input_shape": "input_shapes", "ort_extension": "operator_libraries
 
 
 def refuse_changes(record: type, options: Any, asked: Sequence[Struct], stored: Sequence[Struct]) -> None:
-    """Checks that what goes on is asked for as it was begun: whatever else were given would change nothing."""
+    """Check that no option differs from those of the stored run: the change would have no effect on --resume."""
     now, then = ({n: v for one in records for n, v in to_fields(one).items()} for records in (asked, stored))
     named = {n: _KEPT_AS.get(n, n) for n, option in list_all_options(record).items() if options[n] != option.default}
     if changed := [f"--{n.replace('_', '-')}" for n, kept in named.items() if kept in now and now[kept] != then[kept]]:
@@ -216,35 +224,39 @@ def refuse_changes(record: type, options: Any, asked: Sequence[Struct], stored: 
         raise UsageError(f"{', '.join(changed)}: {what}. Leave them out, or begin anew in another folder")
 
 
-def name_precisions(asked: Texts | None, device: str | None, any_cpu: bool = False) -> Texts:
-    """The precisions asked for, else the defaults, of `any_cpu` BF16 if it has that."""
-    if asked is not None or find_kind(device or "cpu") == "cpu":
+def name_precisions(requested: Texts | None, device: str | None, any_cpu: bool = False) -> Texts:
+    """Return the requested precisions, else the defaults; with `any_cpu` and a CPU that has BF16, that as well."""
+    if requested is not None or find_kind(device or "cpu") == "cpu":
         unasked = any_cpu and not BF16.isdisjoint(describe_machine().cpu_flags)
-        return asked or ("fp32,bf16" if unasked else "fp32")
+        return requested or ("fp32,bf16" if unasked else "fp32")
     return "fp32,fp16,bf16"
 
 
-def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
-    return [parse_precision(text) for text in split_texts(given)]
+def read_precisions(texts: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
+    return [parse_precision(text) for text in split_texts(texts)]
 
 
-def remember_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
-    texts = (f"{name}={os.fspath(path)}" for name, path in given.items()) if isinstance(given, Mapping) else given
+def remember_environments(environments: Mapping[str, PathLike] | Sequence[str]) -> None:
+    texts = (
+        (f"{name}={os.fspath(path)}" for name, path in environments.items())
+        if isinstance(environments, Mapping)
+        else environments
+    )
     places.name_environments(texts)
 
 
 def name_model(model: Model) -> str:
-    """What the folder of a run is named after."""
+    """Return the name from which the folder of a run is named."""
     return os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
 
 
 def choose_root(out: PathLike | None, name: str) -> Path:
-    """The folder of what is measured, a new one unless it is given."""
+    """Return the folder for the results: `out`, else a new one."""
     return default_folder(name) if out is None else Path(out)
 
 
 def list_specs(request: RunRequest) -> list[EngineSpec]:
-    """The engines of a request, each in its first precision and batch."""
+    """Return the engines of a request, each in the first precision and batch."""
     (precision, recipe), batch = request.precisions[0], request.batches[0]
     specs = [
         EngineSpec(backend=n, options=options, device=find_device(n, request.device)) for n, options in request.engines
@@ -253,20 +265,20 @@ def list_specs(request: RunRequest) -> list[EngineSpec]:
 
 
 def check_extra(request: RunRequest) -> None:
-    """Checks the arguments that a request passes on to trtexec, before anything is built."""
+    """Check the arguments that a request passes on to trtexec, before anything is built."""
     for spec in list_specs(request):
         if "run_extra" in spec.options:
             check_command(spec, request.measure)
 
 
 def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
-    """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here."""
+    """Check that a tool accepts the command that will time a configuration; tools that are missing are not checked."""
     if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
         open_composing(engine).compose_measure(name_plan(Path("any.plan")), engine, measure, None)
 
 
 def name_plan(path: Path) -> Artifact:
-    """A finished plan of which nothing else is known."""
+    """Return the artifact of a finished plan of which only the path is known."""
     return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
 
 
@@ -309,7 +321,7 @@ class NotebookReporter:
 
 @contextmanager
 def open_progress(progress: bool | None) -> Iterator[Reporter]:
-    """Where progress goes. None: a bar in a notebook, silence elsewhere; True: stderr outside of a notebook, too."""
+    """Yield a reporter. `progress` None: a bar in a notebook, nothing elsewhere; True: stderr outside of notebooks."""
     display = find_display() if progress is not False else None
     if display is not None:
         yield NotebookReporter(display)
@@ -324,7 +336,7 @@ def open_progress(progress: bool | None) -> Iterator[Reporter]:
 
 
 def draw_results(results: Sequence[Result]) -> "RenderableType | None":
-    """The tables of a run in progress, as they will stand in its report; None where nothing has a time yet."""
+    """Return the tables of a run in progress, as in its report; None if nothing has a time yet."""
     from enginebench.report.run.rows import describe_run
     from enginebench.report.run.sections import list_tables
     from enginebench.report.terminal import draw_sections
@@ -336,7 +348,7 @@ def draw_results(results: Sequence[Result]) -> "RenderableType | None":
 
 
 def find_display() -> Any:
-    """IPython's `display` in a notebook; else None. IPython is asked only if it was imported already."""
+    """Return IPython's `display` in a notebook; else None. IPython is not imported for that."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     # The shell of Jupyter's kernel, or one derived from it, as Colab's; a terminal has another one.

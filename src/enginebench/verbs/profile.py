@@ -102,32 +102,32 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
         request = replace(request, engines=tuple(pass_on(request.engines, options["extra"])))
         check_extra(request)
         with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
-            asked = ProbeLayersJob(engine=find_entry(request.engines[0][0]).name)
-            run_child(asked, timeout_s=PROBE_TIMEOUT_S)
+            probe = ProbeLayersJob(engine=find_entry(request.engines[0][0]).name)
+            run_child(probe, timeout_s=PROBE_TIMEOUT_S)
         check_ahead([request])
         devices, wait = list_devices(request), options["wait"]
         with open_scratch() as scratch, lock_devices(devices, wait=wait, on_wait=reporter.say):
-            place = scratch / ARTIFACTS
-            row, source = plan_one(request, place, reporter)
-            out, inputs = str(place.absolute()), find_samples(place)
+            artifacts = scratch / ARTIFACTS
+            row, source = plan_one(request, artifacts, reporter)
+            out, inputs = str(artifacts.absolute()), find_samples(artifacts)
             job = ProfileJob(
                 model=row.model, artifact=source, engine=row.engine, measure=row.measure, out_dir=out, inputs=inputs
             )
-            answer = run_child(job, timeout_s=request.timeout_s, on_note=report_steps(reporter, request.model))
-            limited = LimitedLayers(layers=answer.profile.layers)
+            response = run_child(job, timeout_s=request.timeout_s, on_note=report_steps(reporter, request.model))
+            limited = LimitedLayers(layers=response.profile.layers)
             if (limit := find("offers", "limit_layers")) is not None:
-                limited = limit(request, place, (row.engine, source, answer.shapes), limited.layers, reporter)
-    profile = replace(answer.profile, layers=limited.layers)
-    ran, warnings = judge_precision(row.engine.precision, answer.effective_precision, row.engine.device)
+                limited = limit(request, artifacts, (row.engine, source, response.shapes), limited.layers, reporter)
+    profile = replace(response.profile, layers=limited.layers)
+    ran, warnings = judge_precision(row.engine.precision, response.effective_precision, row.engine.device)
     document = describe_profile(
         model=row.model,
         engine=replace(row.engine, precision=ran),
         profile=profile,
-        end_to_end_ns=answer.end_to_end_ns,
-        clock=answer.clock,
-        effective_precision=answer.effective_precision,
-        engine_version=answer.engine_version,
-        warnings=tuple(dict.fromkeys((*source.warnings, *answer.warnings, *warnings))),
+        end_to_end_ns=response.end_to_end_ns,
+        clock=response.clock,
+        effective_precision=response.effective_precision,
+        engine_version=response.engine_version,
+        warnings=tuple(dict.fromkeys((*source.warnings, *response.warnings, *warnings))),
         bound=limited.bound,
         notes=limited.notes,
     )

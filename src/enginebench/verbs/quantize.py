@@ -159,7 +159,7 @@ def print_quantized(document: QuantizeDocument, _: object) -> None:
 
 
 def quantize_file(
-    path: Path, out: Path, asked: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
+    path: Path, out: Path, precision: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
 ) -> QuantizeDocument:
     """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
     from enginebench.models.onnx.inputs import complete_inputs
@@ -170,7 +170,7 @@ def quantize_file(
     from enginebench.models.precision.quantize import quantize as convert
     from enginebench.models.precision.tensorrt_check import find_refusals
 
-    start, (to, recipe) = time.perf_counter(), asked
+    start, (to, recipe) = time.perf_counter(), precision
     exclude, calib, calib_cache = (to_path(options[name]) for name in ("exclude", "calib", "calib_cache"))
     inputs, threads = to_text(options["inputs"]), options["threads"] or default_threads()
     names = read_exclusion(exclude) if exclude is not None else ()

@@ -71,14 +71,14 @@ def _read_folder(place: Path) -> Document:
     for name in ("bundle.json", "output_diff.json"):
         if (place / name).is_file():
             return _read_file(place / name)
-    if (brought := _ask_features(place)) is not None:
-        return brought
+    if (document := _ask_features(place)) is not None:
+        return document
     raise ParseError(place, "", "a folder with none of their files", READABLE)
 
 
 def _read_file(place: Path) -> Document:
-    if place.is_file() and (brought := _ask_features(place)) is not None:
-        return brought
+    if place.is_file() and (foreign := _ask_features(place)) is not None:
+        return foreign
     schema = read_schema(place)
     if is_result(schema):
         return read_result(place)
@@ -95,4 +95,4 @@ def _read_file(place: Path) -> Document:
 
 def _ask_features(place: Path) -> Struct | None:
     """What the first feature reads that knows such a file or folder."""
-    return next((found for read in find_each("offers", "read") if (found := read(place)) is not None), None)
+    return next((document for read in find_each("offers", "read") if (document := read(place)) is not None), None)

@@ -78,16 +78,16 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
-    asked, folder = check_formats(split_texts(formats)), Path(path)
+    requested, folder = check_formats(split_texts(formats)), Path(path)
     for name, option in list_options(ReportOptions).items():
         if options.get(name) is not None and not find("offers", f"holds_{option.feature}")(path):
             raise UsageError(f"--{name} belongs to reports on what {option.feature} wrote; {path} holds nothing of it")
     if holds_run(folder):
         record, results = read_results(folder, condensed=True)
         run = describe_stored(record, results)
-        return write_reports(folder, run, asked, record=record, results=results), run, list_sections
+        return write_reports(folder, run, requested, record=record, results=results), run, list_sections
     for report in find_each("offers", "report"):
-        answer: tuple[Written, Struct, Drawn | None] | None = report(path, asked, options)
-        if answer is not None:
-            return answer
+        written: tuple[Written, Struct, Drawn | None] | None = report(path, requested, options)
+        if written is not None:
+            return written
     raise UsageError(f"{folder} holds no run of enginebench")

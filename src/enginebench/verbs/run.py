@@ -157,10 +157,10 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
 
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = given.choose_root(options["out"], model)
-    with print_partial(root) as seen, ask(model, options, root) as (request, reporter):
-        told, resume, wait = COMMAND.get(), options["resume"], options["wait"]
+    with print_partial(root) as on_results, ask(model, options, root) as (request, reporter):
+        command_line, resume, wait = COMMAND.get(), options["resume"], options["wait"]
         record, results = run_model(
-            request, root, reporter=reporter, resume=resume, wait=wait, command=told, on_results=seen
+            request, root, reporter=reporter, resume=resume, wait=wait, command=command_line, on_results=on_results
         )
     done = Run(root, record, tuple(results))
     document = done.document
@@ -185,7 +185,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
 
 @contextmanager
 def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
-    """The request that the options are, and progress; a module can be had by children while the block runs."""
+    """Yield the request that the options make, and the reporter of progress; children can open a module meanwhile."""
     if options["deliver"] is not None:
         if options["scope"] == "pipelined":
             raise UsageError("--deliver: a bundle times one batch at a time. Give --scope io or compute")
@@ -195,8 +195,8 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
     given.remember_environments(options["env"])
     shared = given.share(options)
-    unasked = name_default_engines(shared.device, options["scope"])
-    named = unasked if options["engines"] is None else options["engines"]
+    default_engines = name_default_engines(shared.device, options["scope"])
+    named = default_engines if options["engines"] is None else options["engines"]
     chosen = read_engines(named)
     engines = chosen if resume else pass_on(chosen, options["extra"])
     if options["baseline"] is not None and read_engine(options["baseline"]) not in engines:
@@ -263,18 +263,18 @@ def make_run_request(
 
 @contextmanager
 def print_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
-    """Yields a holder for results, and shows what it holds if the block ends in an error or an interrupt."""
+    """Yield a function that takes results, and print the latest if the block ends in an error or an interrupt."""
     from rich.console import Console
 
     from enginebench.report.run.sections import list_sections
     from enginebench.report.terminal import print_sections
     from enginebench.runs.reporting import describe_stored, plan_deployment
 
-    seen: list[tuple[RunRecord, list[Result]]] = []
+    latest: list[tuple[RunRecord, list[Result]]] = []
     try:
-        yield lambda record, results: seen.append((record, results))
+        yield lambda record, results: latest.append((record, results))
     except (KeyboardInterrupt, EngineBenchError):
-        record, results = seen[-1] if seen else (None, [])
+        record, results = latest[-1] if latest else (None, [])
         if record is not None and any(result.measurements for result in results):
             deployment = plan_deployment(root, record, results)
             parts = list_sections(describe_stored(record, results), folder=root, deployment=deployment)

@@ -1,4 +1,4 @@
-"""What `run` returns: its rows, its headline, and the folder in which everything lies."""
+"""The result of `run`: its configurations, its headline, and the folder with all files."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Run:
             UsageError: a format is unknown.
             ArtifactError: the folder cannot be written.
         """
-        asked = check_formats(given.split_texts(formats))
-        return write_reports(self.folder, self.document, asked, record=self.record, results=self.results)
+        requested = check_formats(given.split_texts(formats))
+        return write_reports(self.folder, self.document, requested, record=self.record, results=self.results)
 
     def deliver(self, out: PathLike, **options: Any) -> Any:
         """Writes a row as a bundle that runs without EngineBench; see `deliver`."""
@@ -132,7 +132,7 @@ def make_frame(document: RunDocument) -> pandas.DataFrame:
 
 @contextmanager
 def note_folder(folder: Path, *, resume: bool = True) -> Iterator[None]:
-    """Adds to an error or an interrupt where that lies which was measured before it."""
+    """Add a note to an error or an interrupt that names the folder of the results measured before it."""
     try:
         yield
     except (EngineBenchError, KeyboardInterrupt) as error:

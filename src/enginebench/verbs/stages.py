@@ -74,19 +74,19 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
     """
     engines = [format_options(*engine) for engine in read_engines(options["engines"] or [options["engine"]])]
     row, limit_s, size = (options["precision"], options["batch"]), options["time_limit"], options["input_size"]
-    make, found, failures = share(options).make_row_request, [], []
+    make, documents, failures = share(options).make_row_request, [], []
     with take_model(target) as taken, open_progress(options["progress"]) as reporter:
         for engine in engines:
             try:
                 request = make(taken.text, engine, *row, time_limit_s=limit_s, input_size=size)
-                found.append(measure_stages(request, options, reporter))
+                documents.append(measure_stages(request, options, reporter))
             except EngineBenchError as error:
                 failures.append(error)
                 if len(engines) > 1:
                     reporter.say(f"{engine} is left out: {error}")
-    if not found:
+    if not documents:
         raise failures[0]
-    return replace(found[0], others=tuple(found[1:]))
+    return replace(documents[0], others=tuple(documents[1:]))
 
 
 @door.command(stages, "TARGET", shown=StagesPrinted)
@@ -130,19 +130,19 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
             time_limit_s=request.measure.time_limit_s,
             input_size=request.input_size,
         )
-        answer = run_child(job, timeout_s=STAGES_TIMEOUT_S, on_note=report_steps(reporter, request.model))
+        response = run_child(job, timeout_s=STAGES_TIMEOUT_S, on_note=report_steps(reporter, request.model))
     document = describe_stages(
         model=job.model,
         engine=job.engine,
-        stages_ns=answer.stages_ns,
-        device_ns=answer.device_ns,
-        overlapped_per_s=answer.overlapped_per_s,
+        stages_ns=response.stages_ns,
+        device_ns=response.device_ns,
+        overlapped_per_s=response.overlapped_per_s,
         decoders=job.decoders,
         lanes=job.lanes,
         images="generated" if images is None else hide_home(str(images)),
         image_bytes=[len(photo) for photo in photos],
-        top_classes=answer.top_classes,
-        engine_version=answer.engine_version,
+        top_classes=response.top_classes,
+        engine_version=response.engine_version,
         warnings=(*job.artifact.warnings, *list_preprocess_warnings(request.model, request.input_size)),
     )
     return replace(document, takes_bytes=job.artifact.normalize is not None)
