@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
-from enginebench.stats.compare import MIN_TRIALS, Comparison, Times, choose_clock
+from enginebench.stats.compare import MIN_TRIALS, NOUNS, Comparison, Times, choose_clock
 from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Assessment, compare_rows, find_today, is_plain_fp32
-from enginebench.stats.validity import WIDE_RATIO, find_worst
+from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, find_worst
 
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
 # `searched`: a search says to take it, whose proof stands in its own document.
@@ -28,6 +28,15 @@ class Rejected(Struct, frozen=True, kw_only=True):
     ratio: Estimate | None  # against the headline's baseline
     reason: str
     limit: str = ""  # as `--limit` takes it: one that its outputs would keep
+
+
+class Behind(Struct, frozen=True, kw_only=True):
+    """A configuration that took longer in the few trials so far, which no verdict follows from."""
+
+    id: str
+    factor: float  # its time over that of the configuration that is named
+    n: int  # trials (or builds) that both have
+    unit: str  # what `n` counts: "trials" or "builds"
 
 
 class Headline(Struct, frozen=True, kw_only=True):
@@ -47,6 +56,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     strict: str | None  # strict FP32, where the baseline is another configuration
     strict_ratio: Estimate | None
     tied_with: tuple[str, ...]  # no significant difference to them
+    behind: tuple[Behind, ...]  # of these, those that took much longer in the few trials that there are
     equivalent: bool  # to all of these, within the margin
     tie_reason: str  # why nobody can tell which of these is faster; empty: their ratios say that none clearly is
     choice: tuple[str, ...]  # why it was taken among those, each with its verb: `is smaller`
@@ -57,6 +67,12 @@ class Headline(Struct, frozen=True, kw_only=True):
     validity: Validity  # the worst of the absolute times of this configuration and of the baseline
     disturbed: int  # of `measured` configurations, those whose absolute times are not valid
     measured: int
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """Those of `tied_with` that were not seen to take much longer."""
+        slower = {one.id for one in self.behind}
+        return tuple(name for name in self.tied_with if name not in slower)
 
 
 def order_by_speed(rows: Sequence[Assessment]) -> list[Assessment]:
@@ -127,8 +143,10 @@ def make_headline(
     today = baseline.result
     equal, equivalent, unknown = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
-    row = _choose_among_equals(equal, kept, equivalent=equivalent)
+    row = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
     tied = [one for one in equal if one.result.id != row.result.id]
+    behind = [slower for one in tied if (slower := _find_behind(one, row, margin)) is not None]
+    near = [one for one in tied if one.result.id not in {slower.id for slower in behind}]
     is_today = today is not None and today.id == row.result.id
     found = _compare_with(today, row, margin)
     if is_today:  # then it is the ratio of the next one that says so
@@ -167,7 +185,8 @@ def make_headline(
         tied_with=tuple(one.result.id for one in tied),
         equivalent=equivalent,
         tie_reason=unknown,
-        choice=_format_choice(row, tied, is_today),
+        behind=tuple(behind),
+        choice=_format_choice(row, near, is_today),
         outputs=outputs,
         outputs_reason=outputs_reason,
         keeps_p99=keeps_p99,
@@ -178,15 +197,27 @@ def make_headline(
     )
 
 
-def _choose_among_equals(equal: Sequence[Assessment], kept: Result | None, *, equivalent: bool) -> Assessment:
+def _choose_among_equals(
+    equal: Sequence[Assessment], kept: Result | None, margin: float, *, equivalent: bool
+) -> Assessment:
     """Among equals what the user has, else the surest outputs; then the lowest median.
 
-    None than which another is faster in every trial, unless they are equivalent.
+    None than which another is faster in every trial, unless they are equivalent; and none that took much longer than
+    the fastest in the few trials that there are.
     """
     left = list(equal)
     if not equivalent:
         left = [one for one in equal if not any(_always_beats(other, one) for other in equal)]
+        left = [one for one in left if _find_behind(one, equal[0], margin) is None]
     return min(left, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
+
+
+def _find_behind(row: Assessment, best: Assessment, margin: float) -> Behind | None:
+    """Return by how much a row was behind another in few trials; None: by no more than a speed state explains."""
+    found = compare_rows(row.result, best.result, margin)
+    if row is best or found.ratio is None or found.ratio.n >= MIN_TRIALS or found.ratio.value <= SPEED_RATIO:
+        return None
+    return Behind(id=row.result.id, factor=found.ratio.value, n=found.ratio.n, unit=NOUNS[found.unit])
 
 
 def _find_state(*, measured: int, tied: bool, is_today: bool, alone: bool) -> State:

@@ -107,7 +107,7 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
     )
     yield from _format_lost_ratio(headline, rows, names)
     if headline.state == "tie":
-        yield _format_tie(document, headline, row, names)
+        yield from _format_tie(document, headline, row, names)
     if headline.strict_ratio is not None:
         yield f"{_format_factor(headline.strict_ratio)} strict fp32"
     if headline.rejected:
@@ -171,9 +171,26 @@ def _name_baseline(document: RunDocument, headline: Headline) -> str:
     return "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
 
 
-def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> str:
-    """`openvino fp32 is as fast (no significant difference); ort fp32 is smaller`."""
-    tied = headline.tied_with
+def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> Iterator[str]:
+    """`openvino fp32 is as fast (no significant difference); ort fp32 is smaller`.
+
+    Of what few trials saw far behind, that: `ort fp32 took about 2.0 times as long (1 trial); more trials settle it`.
+    """
+    if headline.near:
+        yield _format_near(document, headline, row, names)
+    if headline.behind:
+        first, *others = (
+            (names[one.id], f"about {format_significant(one.factor, 2)} times", f"({count_of(one.n, one.unit)})")
+            for one in headline.behind[:TIES_NAMED]
+        )
+        texts = [f"{first[0]} took {first[1]} as long {first[2]}", *map(" ".join, others)]
+        if (more := len(headline.behind) - TIES_NAMED) > 0:
+            texts.append(f"{more} more also took longer")
+        yield f"{', '.join(texts)}; more {headline.behind[0].unit} settle it"
+
+
+def _format_near(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> str:
+    tied = headline.near
     others = [names[one] for one in tied[:TIES_NAMED]]
     if len(tied) > TIES_NAMED:
         others.append(f"{len(tied) - TIES_NAMED} more")
@@ -183,7 +200,7 @@ def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict
     choice = " and ".join(headline.choice)
     if headline.tie_reason:
         return f"{names[row.id]} {choice}. No verdict against {listed}: {headline.tie_reason}"
-    alike = [one for one in document.rows if one.id in (row.id, *headline.tied_with)]
+    alike = [one for one in document.rows if one.id in (row.id, *tied)]
     n, noun = (row.builds.builds, "builds") if row.builds else (min(one.processes for one in alike), "trials")
     if headline.equivalent:
         difference = f"equal within {document.margin:.0%}"

@@ -45,5 +45,6 @@ def shorten_document(document: RunDocument, most: int = MOST_SHOWN) -> RunDocume
 def _list_named(headline: Headline) -> list[str]:
     """The configurations that the head needs to speak of one setting."""
     rejected = headline.rejected.id if headline.rejected else None
-    named = (headline.id, headline.baseline, headline.strict, rejected, *headline.tied_with[:TIES_NAMED])
+    slower = [one.id for one in headline.behind[:TIES_NAMED]]
+    named = (headline.id, headline.baseline, headline.strict, rejected, *headline.near[:TIES_NAMED], *slower)
     return [name for name in named if name is not None]

@@ -108,7 +108,28 @@ def test_few_trials_call_nothing_as_fast_that_is_far_behind_in_each() -> None:
     found = head(PYTORCH, make_result("openvino", median_ms=2.1, processes=1, drift=AGREE), ort(1, processes=1))["USE"]
     assert found.startswith("ort fp32   1.") and "as fast" not in found
     found = head(PYTORCH, make_result("openvino", median_ms=1.9, processes=1, drift=AGREE), ort(1, processes=1))["USE"]
+    assert "| openvino fp32 took about 1.9 times as long (1 trial); more trials settle it" in found
+    found = head(PYTORCH, make_result("openvino", median_ms=1.1, processes=1, drift=AGREE), ort(1, processes=1))["USE"]
     assert "may be as fast (too few trials to tell)" in found
+
+
+def test_of_few_trials_the_fastest_is_named_whether_its_outputs_were_judged_or_not() -> None:
+    """As with many trials; what the user has, and surer outputs, decide only among those of about one speed."""
+    base = make_result(median_ms=27, processes=2, drift=AGREE)
+    unjudged = make_result("openvino", "bf16", 8.6, processes=2, drift=AGREE, warnings=(RANDOM,))
+    graph = ort(17, processes=1)
+    found = describe(base, graph, unjudged).headlines[0]
+    assert (found.id, found.outputs, found.near) == (unjudged.id, "not_judged", ())
+    assert [(one.id, one.n) for one in found.behind] == [(graph.id, 1)] and 1.9 < found.behind[0].factor < 2.1
+    near = make_result("openvino", "bf16", 10, processes=1, drift=AGREE)
+    kept = make_result(median_ms=11.5, processes=1, drift=AGREE)
+    assert describe(kept, near).headlines[0].id == kept.id
+    # The head names a few of those that are behind.
+    times = {"a": 4, "b": 5, "c": 6, "d": 7, "e": 7, "f": 7}
+    many = [make_result(name, median_ms=ms, processes=1, drift=AGREE) for name, ms in times.items()]
+    last = format_head(describe(PYTORCH, *many))[0].lines[-1]
+    assert last.startswith("b fp32 took about 1.2 times as long (1 trial), c fp32 about 1.5 times (1 trial), ")
+    assert last.endswith(", 2 more also took longer; more trials settle it")
 
 
 def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
