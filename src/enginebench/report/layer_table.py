@@ -8,7 +8,7 @@ from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
 from enginebench.report.csv_table import write_table
 from enginebench.report.layer_names import fold_names
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_ms, format_significant
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.engine_profile import EngineLayerTime, EngineProfileDocument
 from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
@@ -52,15 +52,16 @@ def format_times(document: EngineProfileDocument, topk: int) -> list[str]:
     waits = document.remainder_ms >= 0 and any(warning.code == "enqueue_bound" for warning in document.warnings)
     texts = [
         f"{count_of(len(document.layers), 'layers')}, "
-        f"{_format_ms(document.average_ms)} ms in one run by {document.profiler}, "
+        f"{format_ms(document.average_ms, _DIGITS)} in one run by {document.profiler}, "
         f"mean of {count_of(document.count, 'runs')}{shown}",
-        f"without the profiler {_format_ms(document.end_to_end_ms)} ms (median, {document.end_to_end_clock} clock): "
+        f"without the profiler {format_ms(document.end_to_end_ms, _DIGITS)} "
+        f"(median, {document.end_to_end_clock} clock): "
         + format_remainder(document.remainder_ms, document.end_to_end_ms)
         + (": the GPU waits for the host" if waits else ""),
     ]
     if document.bound_ms is not None:
         near = format_limit(document.of_limit, document.bound_by)
-        texts.append(f"the least time by this machine's best rates is {_format_ms(document.bound_ms)} ms, {near}")
+        texts.append(f"the least time by this machine's best rates is {format_ms(document.bound_ms, _DIGITS)}, {near}")
     return texts
 
 
@@ -100,9 +101,9 @@ def format_layer_cell(value: float | None, digits: int = DIGITS) -> str:
 def format_remainder(remainder_ms: float, whole_ms: float | None) -> str:
     """What the time without the profiler has beyond the sum of the layers, or how much more the layers add up to."""
     if remainder_ms < 0:
-        return f"the layers add up to {_format_ms(-remainder_ms)} ms more under the profiler"
+        return f"the layers add up to {format_ms(-remainder_ms, _DIGITS)} more under the profiler"
     share = remainder_ms / whole_ms if whole_ms else None
-    return f"{_format_ms(remainder_ms)} ms ({format_share(share)}) lie in no layer"
+    return f"{format_ms(remainder_ms, _DIGITS)} ({format_share(share)}) lie in no layer"
 
 
 def format_share(share: float | None) -> str:

@@ -37,6 +37,13 @@ def format_in_unit(value: float | None, unit: TimeUnit) -> str:
     return f"{format_significant(value * UNITS_PER_MS[larger] / UNITS_PER_MS[unit])} {larger}"
 
 
+def format_ms(time_ms: float, digits: int = 3) -> str:
+    """`2.31 ms`, `0 ms`, `12.3 s`: a time in milliseconds, in seconds where it would have five digits."""
+    if time_ms < FIVE_DIGITS:
+        return f"{format_significant(time_ms, digits)} ms"
+    return f"{format_significant(time_ms * UNITS_PER_MS['s'], digits)} s"
+
+
 def format_before_after(before_ms: float | None, after_ms: float | None) -> str:
     """`2.31 -> 2.29 ms`: a time before and after, in one unit; `-` for what is not known."""
     unit = choose_unit(ms for ms in (before_ms, after_ms) if ms)
@@ -45,12 +52,15 @@ def format_before_after(before_ms: float | None, after_ms: float | None) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """`421`, `68,163`: how many a second."""
+    """`421`, `68,163`: how many a second, all of its digits before the point."""
     return format_significant(per_second) if per_second < FIVE_DIGITS else f"{per_second:,.0f}"
 
 
 def format_significant(value: float, digits: int = 3) -> str:
-    """`value` with so many significant digits and no exponent for what people meet: 0.0123, 3.09, 121, 4821."""
+    """`value` with so many significant digits and no exponent for what people meet: 0.0123, 3.09, 121, 4821, 78,800.
+
+    Thousands are set apart from five digits on, where no larger unit was chosen before.
+    """
     if not math.isfinite(value):
         return str(value)
     if value == 0:
@@ -60,7 +70,8 @@ def format_significant(value: float, digits: int = 3) -> str:
         return f"{value:.{digits - 1}e}"
     rounded = round(value, digits - 1 - magnitude) if magnitude < digits else round(value)
     magnitude = math.floor(math.log10(abs(rounded)))
-    return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
+    decimals = max(0, digits - 1 - magnitude)
+    return f"{rounded:,.{decimals}f}" if abs(rounded) >= FIVE_DIGITS else f"{rounded:.{decimals}f}"
 
 
 def format_time(utc: str) -> str:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import FIVE_DIGITS, format_in_unit, format_ms, format_rate, format_significant
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 from enginebench.stats.stages import StagesDocument
 
@@ -20,8 +20,8 @@ NAMES = {
 }
 _COLUMNS = (
     Column("stage", attrgetter("name")),
-    Column("p50 ms", lambda stage: format_significant(stage.p50_ms, 3), attrgetter("p50_ms"), align="decimal"),
-    Column("p99 ms", lambda stage: format_significant(stage.p99_ms, 3), attrgetter("p99_ms"), align="decimal"),
+    Column("p50 ms", lambda stage: format_in_unit(stage.p50_ms, "ms"), attrgetter("p50_ms"), align="decimal"),
+    Column("p99 ms", lambda stage: format_in_unit(stage.p99_ms, "ms"), attrgetter("p99_ms"), align="decimal"),
     Column("share", lambda stage: f"{stage.share:.0%}", attrgetter("share"), align="right", bar=True),
 )
 
@@ -40,13 +40,14 @@ def list_stages(*given: StagesDocument) -> list[Section]:
         return []
     names = [f"{one.engine} {one.precision}, batch {one.batch}" for one in documents]
     told = name_stages(documents[0]).values()
-    lines = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(told)]
-    lines += [
-        ("from file to label", [one.total_p50_ms for one in documents]),
+    times = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(told)]
+    times.append(("from file to label", [one.total_p50_ms for one in documents]))
+    rates = [
         ("images/s, one after another", [one.serial_per_s for one in documents]),
         ("pictures/s, overlapped", [one.overlapped_per_s for one in documents]),
     ]
-    texts = [(name, *map(format_significant, values)) for name, values in lines]
+    texts = [(name, *(format_in_unit(value, "ms") for value in values)) for name, values in times]
+    texts += [(name, *map(format_rate, values)) for name, values in rates]
     table = make_table(list_texts(["p50 ms of a batch"], names), texts, file="stages-compared")
     together = [Section(title="From file to label", parts=(table,))] if len(documents) > 1 else []
     return [*together, *map(_list_one, documents)]
@@ -55,8 +56,8 @@ def list_stages(*given: StagesDocument) -> list[Section]:
 def _list_one(document: StagesDocument) -> Section:
     """The time from file to label and what bounds the rate, then a line for each stage, and what is doubtful."""
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
-    times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))
-    whole = "from file to label: p50 {} ms, p99 {} ms".format(*times)
+    p50, p99 = map(format_ms, (document.total_p50_ms, document.total_p99_ms))
+    whole = f"from file to label: p50 {p50}, p99 {p99}"
     texts = [*format_rates(document), *map(format_warning, document.warnings)]
     names = name_stages(document)
     stages = [replace(stage, name=names.get(stage.name, stage.name)) for stage in document.stages]
@@ -67,20 +68,22 @@ def _list_one(document: StagesDocument) -> Section:
 def format_rates(document: StagesDocument) -> list[str]:
     """Sentences: one after another, overlapped, what each side could do alone, and the copies by the device's clock."""
     sizes = document.image_bytes
+    unit, bytes_of_unit = ("MB", 1e6) if sizes["max"] >= FIVE_DIGITS * 1000 else ("kB", 1e3)
+    smallest, largest = (format_significant(sizes[name] / bytes_of_unit) for name in ("min", "max"))
     bounds = document.bounds_per_s
     slower = min(bounds, key=lambda name: bounds[name])
     lanes = f"{count_of(document.lanes, 'batches')} on their way" if document.lanes > 1 else "one batch at a time"
     sentences = [
-        f"{document.n_images} images ({document.images}), {sizes['min'] // 1000} to {sizes['max'] // 1000} kB.",
-        f"One stage after another: {document.serial_per_s:.0f} images per second.",
+        f"{document.n_images} images ({document.images}), {smallest} to {largest} {unit}.",
+        f"One stage after another: {format_rate(document.serial_per_s)} images per second.",
         f"Overlapped ({document.decoders} decoding threads, {lanes}): "
-        f"{document.overlapped_per_s:.0f} a second, {document.overlap_gain:.2f} times as many.",
-        f"Alone, decoding and preprocessing could do {bounds['decode_and_preprocess']:.0f} a second and the engine "
-        f"{bounds['engine']:.0f}: the bound is {slower.replace('_', ' ')}.",
+        f"{format_rate(document.overlapped_per_s)} a second, {document.overlap_gain:.2f} times as many.",
+        f"Alone, decoding and preprocessing could do {format_rate(bounds['decode_and_preprocess'])} a second and the "
+        f"engine {format_rate(bounds['engine'])}: the bound is {slower.replace('_', ' ')}.",
     ]
     if (times := document.device_times) is not None:
         parts = {"copy in": times.h2d_ms, "compute": times.compute_ms, "copy out": times.d2h_ms}
         whole = sum(parts.values()) or 1.0
-        told = ", ".join(f"{name} {ms:.3f} ms ({ms / whole:.0%})" for name, ms in parts.items())
+        told = ", ".join(f"{name} {format_ms(ms)} ({ms / whole:.0%})" for name, ms in parts.items())
         sentences.append(f"By the GPU's own clock: {told}.")
     return sentences

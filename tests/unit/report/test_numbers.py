@@ -3,9 +3,15 @@
 import re
 
 import pytest
+from msgspec.structs import replace
 
-from enginebench.report.numbers import choose_unit, format_before_after, format_in_unit, format_rate
+from enginebench.core.store import read_record
+from enginebench.report.numbers import choose_unit, format_before_after, format_in_unit, format_ms, format_rate
+from enginebench.report.stages import list_stages
 from enginebench.report.table import Column, make_table
+from enginebench.stats.stages import StagesDocument
+from reports import draw
+from snapshots import ROOT
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,24 @@ def test_a_change_and_a_rate_are_read_at_a_glance() -> None:
     assert format_before_after(65_500.0, 66_000.0) == "65.5 -> 66.0 s"
     assert format_before_after(None, 0.5) == "- -> 500 us"
     assert [format_rate(rate) for rate in (3.14159, 421.4, 68_163.2)] == ["3.14", "421", "68,163"]
+    assert [format_ms(time) for time in (0.0, 2.31, 9999.0, 12_345.0)] == ["0 ms", "2.31 ms", "9999 ms", "12.3 s"]
+
+
+def test_stages_from_large_files_on_a_slow_machine_have_no_figure_of_five_digits() -> None:
+    """And a rate below one image a second is not called 0."""
+    known = read_record(ROOT / "results" / "h200" / "stages-resnet50-b32-pytorch-fp32.json", StagesDocument)
+    stages = tuple(replace(stage, p50_ms=1e4 * stage.p50_ms, p99_ms=1e5 * stage.p99_ms) for stage in known.stages)
+    slow = replace(
+        known,
+        stages=stages,
+        total_p50_ms=123_456.0,
+        total_p99_ms=234_567.0,
+        serial_per_s=0.259,
+        overlapped_per_s=0.31,
+        image_bytes={"min": 8_100_000, "max": 45_300_000},
+        bounds_per_s={"decode_and_preprocess": 12_345.6, "engine": 0.32},
+    )
+    text = draw(list_stages(slow, known), 100)
+    assert not re.search(r"\d{5}", text)
+    for part in ("p50 123 s, p99 235 s", "0.259 images per second", "8.10 to 45.3 MB", "12,346 a second"):
+        assert part in " ".join(text.split())

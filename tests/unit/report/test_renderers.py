@@ -184,7 +184,7 @@ def test_models_keep_their_names(monkeypatch: pytest.MonkeyPatch, width: int) ->
         (0.0, "0"),
         (9.996, "10.0"),
         (1e-7, "1.00e-07"),
-        (123456.7, "123457"),
+        (123456.7, "123,457"),
         (float("inf"), "inf"),
     ],
 )

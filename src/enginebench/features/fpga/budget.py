@@ -317,7 +317,7 @@ def find_break_even_batch(spec: BudgetSpec) -> tuple[int | None, str | None]:
         wins = np.flatnonzero(totals <= spec.baseline_ms * batches)
         if wins.size:
             return int(batches[wins[0]]), None
-    return None, f"no batch up to {LARGEST_BATCH} breaks even: an item costs more than on the baseline in every one"
+    return None, f"no batch up to {LARGEST_BATCH:,} breaks even: an item costs more than on the baseline in every one"
 
 
 def _divide(value: float | None, by: float) -> float | None:
@@ -326,25 +326,26 @@ def _divide(value: float | None, by: float) -> float | None:
 
 
 def list_budget(budget: CallBudget) -> list[Section]:
+    from enginebench.report.numbers import format_rate, format_significant
     from enginebench.report.table import Section, list_texts, make_notes, make_table
 
-    lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
-    table = make_table(list_texts(("term",), ("ms", "share")), [*lines, ("total", f"{budget.total_ms:.6g}", "")])
+    lines = [(name, f"{time:,.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
+    table = make_table(list_texts(("term",), ("ms", "share")), [*lines, ("total", f"{budget.total_ms:,.6g}", "")])
     notes = []
     if budget.throughput_serial_per_s and budget.throughput_pipelined_per_s:
         verb = "set" if budget.bottleneck == "copies" else "sets"
         notes.append(
-            f"throughput: {budget.throughput_serial_per_s:.4g}/s with one call after another, "
-            f"{budget.throughput_pipelined_per_s:.4g}/s pipelined ({budget.bottleneck} {verb} the pace)"
+            f"throughput: {format_rate(budget.throughput_serial_per_s)}/s with one call after another, "
+            f"{format_rate(budget.throughput_pipelined_per_s)}/s pipelined ({budget.bottleneck} {verb} the pace)"
         )
     if budget.compute_gain_bound is not None:
-        notes.append(f"if compute took no time: {budget.compute_gain_bound:.4g}x faster than now")
+        notes.append(f"if compute took no time: {format_significant(budget.compute_gain_bound, 4)}x faster than now")
     if budget.speedup is not None:
-        bound = f"; at most {budget.speedup_bound:.4g}x with compute at zero" if budget.speedup_bound else ""
-        notes.append(f"speed-up over {budget.baseline_ms:g} ms per item: {budget.speedup:.4g}x{bound}")
-    if budget.break_even_bytes_per_s is not None:
-        here = f"the link carries {budget.link_bytes_per_s:.6g}"
-        notes.append(f"breaks even at {budget.break_even_bytes_per_s:.6g} bytes/s; {here}")
+        bound = f"; at most {format_significant(budget.speedup_bound, 4)}x with compute at zero" if budget.speedup_bound else ""
+        notes.append(f"speed-up over {budget.baseline_ms:g} ms per item: {format_significant(budget.speedup, 4)}x{bound}")
+    if budget.break_even_bytes_per_s is not None and budget.link_bytes_per_s is not None:
+        here = f"the link carries {format_rate(budget.link_bytes_per_s)}"
+        notes.append(f"breaks even at {format_rate(budget.break_even_bytes_per_s)} bytes/s; {here}")
     if budget.break_even_batch is not None:
         notes.append(f"breaks even from a batch of {budget.break_even_batch}")
     return [Section(parts=(table, *make_notes([*notes, *budget.notes])))]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from enginebench.report.numbers import format_significant, format_time
+from enginebench.report.numbers import FIVE_DIGITS, format_significant, format_time
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 
 if TYPE_CHECKING:
-    from enginebench.core.peaks import Peak, Peaks
+    from enginebench.core.peaks import Peak, Peaks, Unit
     from enginebench.report.charts import Row, Spec
 
 NAMES = {
@@ -24,6 +24,8 @@ NAMES = {
     "graph": "empty graph",
     "call": "empty call",
 }
+# A figure of five digits is given in a unit a thousand times as large.
+_LARGER: dict[Unit, str] = {"GMAC/s": "TMAC/s", "GB/s": "TB/s", "us": "ms"}
 
 
 def list_peaks(document: Peaks) -> list[Section]:
@@ -32,8 +34,11 @@ def list_peaks(document: Peaks) -> list[Section]:
     for one in document.peaks:
         name = "empty kernel, waited for" if one.kind == "call" and one.device != "cpu" else NAMES[one.kind]
         place = one.device if one.threads is None else str(one.threads)
-        between = " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one"
-        lines.append((name, one.precision or "-", place, format_significant(one.value), between, one.unit))
+        large = max(one.value, one.high) >= FIVE_DIGITS
+        unit, per_unit = (_LARGER[one.unit], 1000) if large else (one.unit, 1)
+        value, low, high = (format_significant(figure / per_unit) for figure in (one.value, one.low, one.high))
+        between = f"{low} to {high}" if one.n > 1 else "one"
+        lines.append((name, one.precision or "-", place, value, between, unit))
     gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
     machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"

@@ -1,5 +1,6 @@
 """Peaks from trials whose times are known, and the caches that Linux lists."""
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -14,11 +15,13 @@ from enginebench.core.records import Gpu, Machine, Precision
 from enginebench.features.roofline import verb as roofline
 from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.features.roofline.peaks import MOST_CALLS, PeakProbe, count_calls, join_best, observe, scale_to_unit
+from enginebench.features.roofline.sections import list_peaks
 from enginebench.features.roofline.verb import choose_threads, measure_peaks, plan_jobs, read_request
 from enginebench.measure.caches import DataCache, read_caches, read_size
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.peaks import find_peaks, name_file, store_peaks
 from reporters import Silent
+from reports import draw
 
 
 def simulate(times_s: dict[str, Iterator[float]]) -> Callable[[Callable[[], object], int], float]:
@@ -182,3 +185,10 @@ def test_threads_are_doubled_up_to_the_cores() -> None:
         choose_threads(read_request(threads="25"), machine)
     with pytest.raises(UsageError, match="cuda:7"):
         list(plan_jobs(read_request(device="cuda:7"), machine))
+
+
+def test_a_rate_of_five_digits_is_in_a_larger_unit() -> None:
+    fast = replace(peak("gemm", 412_345.0, "fp16", None), low=9_000.0, n=3, device="cuda:0")
+    text = draw(list_peaks(replace(peaks_of(HERE), peaks=(fast, peak("l1", 12_345.0), peak("memory", 9_876.0)))), 100)
+    assert "412  9.00 to 412  TMAC/s" in text and "12.3" in text and "TB/s" in text and "9876" in text
+    assert not [line for line in text.splitlines()[2:] if re.search(r"\d{5}", line)]
