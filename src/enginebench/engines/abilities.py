@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, MeasureSpec, ResultWarning
+from enginebench.core.records import (
+    AheadOfTime,
+    Artifact,
+    EngineSpec,
+    LayerProfile,
+    MeasureSpec,
+    Precision,
+    ResultWarning,
+)
 
 
 @runtime_checkable
@@ -37,6 +45,13 @@ class WarnsOnLoad(Protocol):
     """An engine that runs a model otherwise than it was asked to, and says how."""
 
     def list_warnings(self) -> tuple[ResultWarning, ...]: ...
+
+
+@runtime_checkable
+class StoresWeights(Protocol):
+    """An engine of a module that may come quantized: the eight-bit precision of most of its weights, or None."""
+
+    def find_weight_precision(self) -> Precision | None: ...
 
 
 class Reader(NamedTuple):

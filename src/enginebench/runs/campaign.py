@@ -1099,7 +1099,9 @@ def judge_proof(result: Result, proof: Proof) -> Result:
             result,
             warnings=(*answered, make_record_warning(result.requested_precision, proof.failure), *proof.warnings),
         )
-    ran, warnings = judge_precision(result.requested_precision, proof.effective_precision, result.engine.device)
+    ran, warnings = judge_precision(
+        result.requested_precision, proof.effective_precision, result.engine.device, proof.weights
+    )
     return replace(
         result,
         engine=replace(result.engine, precision=ran),

@@ -25,23 +25,33 @@ SHOWN_SHARE = 0.005
 
 
 def judge_precision(
-    requested: Precision | None, shares: Mapping[str, float] | None, device: str = "cpu"
+    requested: Precision | None,
+    shares: Mapping[str, float] | None,
+    device: str = "cpu",
+    weights: Precision | None = None,
 ) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
     """The precision that the row is to be named after, and the warnings about it.
 
     A row is relabelled where the record contradicts what was asked: less than a tenth of the time in it, and more
     than half of the time known to be something else. FP32 is contradicted by a tenth of the time in anything shorter.
     Time of which the record says nothing contradicts nothing; where it is half of the time, it proves nothing either.
+    FP32 of a module that came quantized is contradicted by its weights: the time in short kernels of a small network
+    lies around a tenth, now above and now below.
 
     Args:
         requested: what the row was asked to run in; None of a finished plan of which nobody knows it: it is named
             after the shortest format that took a tenth of the time, as it would be with the note beside it.
         shares: of time, by precision, "reorder", "other" and "unknown", as `effective_precision` of an engine gives
             them; None or empty where it keeps no record.
+        weights: the eight-bit precision that most weights of the module are stored in; None: most have more bits.
         device: that the row ran on. GPUs shorten FP32 products to TF32 unless they are told not to.
     """
     if requested is None:
         return _name_unasked(shares or {})
+    if weights is not None and requested == "fp32":
+        record = f"Requested fp32; most weights of the module are stored in {weights}."
+        record += f" It ran {list_shares(shares)}." if shares else ""
+        return weights, (make_warning("relabelled.fp32", record=record, ran=weights),)
     if not shares:  # FP32 is what an engine on a CPU does when it is not told otherwise; anything else is to be shown
         told = requested == "fp32" and not device.startswith("cuda")
         return requested, () if told else (make_warning("unproved_precision.none", asked=requested),)

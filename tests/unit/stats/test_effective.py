@@ -81,6 +81,13 @@ def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
     assert warning.message == "Requested int8; ran 90% of the time in fp32, 10% in reorder. Reported as fp32"
 
 
+@pytest.mark.parametrize("shares", [None, {"fp32": 0.93, "int8": 0.07}, {"fp32": 0.8, "int8": 0.2}, {"other": 1.0}])
+def test_a_module_that_comes_quantized_is_named_after_its_weights_in_every_run(shares: Any) -> None:
+    ran, (warning,) = judge_precision("fp32", shares, weights="int8")
+    assert (ran, warning.code) == ("int8", "relabelled") and "stored in int8" in warning.message
+    assert judge_precision("bf16", {"bf16": 1.0}, weights="int8") == ("bf16", ())
+
+
 @given(
     st.sampled_from(get_args(Precision)),
     st.dictionaries(

@@ -341,8 +341,10 @@ def list_budget(budget: CallBudget) -> list[Section]:
     if budget.compute_gain_bound is not None:
         notes.append(f"if compute took no time: {format_significant(budget.compute_gain_bound, 4)}x faster than now")
     if budget.speedup is not None:
-        bound = f"; at most {format_significant(budget.speedup_bound, 4)}x with compute at zero" if budget.speedup_bound else ""
-        notes.append(f"speed-up over {budget.baseline_ms:g} ms per item: {format_significant(budget.speedup, 4)}x{bound}")
+        speedup = f"{format_significant(budget.speedup, 4)}x"
+        if budget.speedup_bound:
+            speedup += f"; at most {format_significant(budget.speedup_bound, 4)}x with compute at zero"
+        notes.append(f"speed-up over {budget.baseline_ms:g} ms per item: {speedup}")
     if budget.break_even_bytes_per_s is not None and budget.link_bytes_per_s is not None:
         here = f"the link carries {format_rate(budget.link_bytes_per_s)}"
         notes.append(f"breaks even at {format_rate(budget.break_even_bytes_per_s)} bytes/s; {here}")

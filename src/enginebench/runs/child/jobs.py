@@ -55,6 +55,7 @@ class Proof(Struct, frozen=True, kw_only=True):
 
     effective_precision: dict[str, float] | None = None
     failure: str | None = None  # why there is no record, of an engine that keeps one
+    weights: Precision | None = None  # the eight-bit precision that most weights of a module are stored in
     layers: tuple[LayerTime, ...] = ()
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 

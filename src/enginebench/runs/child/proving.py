@@ -10,7 +10,7 @@ from enginebench.core.protocols import Engine, LayerProfiler, Loadable, Precisio
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, LayerTime, Precision, ResultWarning
 from enginebench.core.text import first_line
 from enginebench.core.warnings import make_warning
-from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes, WarnsOnLoad
+from enginebench.engines.abilities import PlanProfiler, PlanProof, StoresWeights, TunedShapes, WarnsOnLoad
 from enginebench.runs.child.jobs import NoteCall, Proof
 
 
@@ -26,7 +26,8 @@ def prove_timed_engine(engine: Engine) -> Proof:
     def prove() -> Proof:
         shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
         layers, warnings = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
-        return Proof(effective_precision=shares, layers=layers, warnings=warnings)
+        weights = engine.find_weight_precision() if isinstance(engine, StoresWeights) else None
+        return Proof(effective_precision=shares, layers=layers, warnings=warnings, weights=weights)
 
     proof = attempt_proof(prove)
     on_load = engine.list_warnings() if isinstance(engine, WarnsOnLoad) else ()

@@ -24,6 +24,7 @@ from enginebench.engines.backends.torch.operators import (
     read_operator_times,
     record_launches,
 )
+from enginebench.engines.backends.torch.stored_weights import find_eight_bits
 from enginebench.engines.proof import (
     CUPTI,
     KERNELS,
@@ -67,6 +68,9 @@ class Generated:
 
     def list_warnings(self) -> tuple[ResultWarning, ...]:
         return list_cast_warnings(self._call)  # type: ignore[attr-defined]  # of the engine that comes after this class
+
+    def find_weight_precision(self) -> Precision | None:
+        return find_eight_bits(self._call)  # type: ignore[attr-defined]  # of the engine that comes after this class
 
     def close(self) -> None:
         super().close()  # type: ignore[misc]  # of the engine that comes after this class
