@@ -64,7 +64,7 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
     write_report(run, ("md",))
     text = (run / "report.md").read_text()
     assert "| resize | " in text and "| normalise, compute (cuda:0) | " in text
-    assert "copy in 1.000 ms (10%), compute 8.000 ms (80%), copy out 1.000 ms (10%)" in text
+    assert "copy in 1.00 ms (10%), compute 8.00 ms (80%), copy out 1.00 ms (10%)" in text
     (run / "stages.json").write_text("{}")
     with pytest.raises(ParseError, match=r"stages\.json"):
         write_report(run, ("html",))
