@@ -426,4 +426,5 @@ def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
 
 
 def read_rows(path: Path) -> list[Result]:
-    return read_results(path)[1] if path.is_dir() else [read_result(path)]
+    """The results of a run's folder, or the one in a file, condensed: a comparison needs no samples of a trial."""
+    return read_results(path, condensed=True)[1] if path.is_dir() else [condense_result(read_result(path))]

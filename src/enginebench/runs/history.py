@@ -31,6 +31,7 @@ from enginebench.report.history import (
 )
 from enginebench.runs.folder import ARTIFACTS
 from enginebench.stats.quantiles import find_rank, median
+from enginebench.stats.trials import condense_trial
 from enginebench.stats.validity import judge
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
@@ -115,6 +116,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     """Summarize the result stored at `path`: medians of its trials' medians, and the pooled nearest-rank p99."""
     trials = [m for m in result.measurements if m.latency_ns]
     pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in trials]) if trials else np.empty(0)
+    condensed = [condense_trial(m) for m in trials]
     references = [median(m.reference_ns) for m in trials if m.reference_ns]
     engine, machine = result.engine, result.machine
     same = ((result, _OF_RESULT), (engine, _OF_ENGINE), (result.measure, ("scope", "cache")))
@@ -128,11 +130,11 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
         shapes=format_input_shapes(result.shapes) if result.shapes else "",
-        validity=judge(trials)[0],
+        validity=judge(condensed)[0],
         clock=trials[0].clock if trials else None,
         n=len(pooled),
         processes=len(trials),
-        p50_ms=median([median(m.latency_ns) for m in trials]) / 1e6 if trials else None,
+        p50_ms=median([median(m.latency_ns) for m in condensed]) / 1e6 if trials else None,
         p99_ms=float(np.partition(pooled, rank)[rank]) / 1e6 if trials else None,
         mean_ms=float(np.mean(pooled)) / 1e6 if trials else None,
         reference_ms=median(references) / 1e6 if references else None,

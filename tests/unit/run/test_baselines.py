@@ -6,6 +6,7 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.runs.baselines import are_neighbours, delete_baseline, read_baselines, read_side, store_baseline
+from enginebench.stats.trials import count_timed
 from samples import make_implausible, make_result
 from stored_run import make_results, write_run
 
@@ -27,6 +28,14 @@ def test_a_baseline_is_a_copy_of_what_was_measured(run: Path, tmp_path: Path) ->
     assert [p.name for p in store.iterdir()] == ["v1.0"]
     assert delete_baseline("v1.0", store) == store / "v1.0"
     assert read_baselines(store).baselines == ()
+
+
+def test_a_side_of_a_comparison_holds_no_samples(run: Path) -> None:
+    whole = {result.id: result for result in make_results()}
+    for side in read_side(str(run)):
+        for kept, measured in zip(side.measurements, whole[side.id].measurements, strict=True):
+            assert len(kept.latency_ns) <= 1
+            assert count_timed(kept) == len(measured.latency_ns)
 
 
 def test_implausible_times_are_no_baseline(tmp_path: Path) -> None:
