@@ -75,7 +75,7 @@ VERBS = {
 
 
 def starting(verb: str | None) -> AbstractContextManager[None]:
-    """What a verb imports, and does not ask for by name, is installed with EngineBench, or damaged."""
+    """Report a failed import of a verb as a damaged installation: EngineBench installs what verbs import."""
     cure = "A package that it needs is missing or damaged; install it again: pip install --force-reinstall enginebench"
     failed = f"{verb} cannot start"
     return explaining(DependencyError, failed, ImportError, tell=lambda e: f"{type(e).__name__}: {e}", cure=cure)
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with the verbs that a mistyped one may be."""
+        """Resolve a verb as click does; an unknown one is refused with verbs of similar spelling."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from difflib import get_close_matches  # only somebody who mistyped has a use for it
 
@@ -108,11 +108,11 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuses empty texts, which a path would take for the current folder; behind `--` they are a tool's own."""
         own = args[: args.index("--")] if "--" in args else args
-        for before, given in zip(["enginebench", *own], own, strict=False):
-            if any(0xD800 <= ord(character) <= 0xDFFF for character in given):
-                raise UsageError(format_unencodable(given))
-            if not given or re.fullmatch("--[a-z0-9-]+=", given):
-                what = given.rstrip("=") or (before if before.startswith("-") else f"the argument after {before}")
+        for before, arguments in zip(["enginebench", *own], own, strict=False):
+            if any(0xD800 <= ord(character) <= 0xDFFF for character in arguments):
+                raise UsageError(format_unencodable(arguments))
+            if not arguments or re.fullmatch("--[a-z0-9-]+=", arguments):
+                what = arguments.rstrip("=") or (before if before.startswith("-") else f"the argument after {before}")
                 raise UsageError(f"{what}: the text is empty. Is a shell variable unset? Otherwise leave it out")
         return super().parse_args(ctx, args)
 
@@ -197,21 +197,21 @@ def main(args: list[str] | None = None) -> None:
 
 
 def format_inaccessible(error: OSError) -> str:
-    """What the system says of a path that was given."""
-    given = error.filename
-    name = clean_text(os.fsdecode(given) if isinstance(given, str | bytes) else str(given))
+    """Format the system's error for a path."""
+    path_text = error.filename
+    name = clean_text(os.fsdecode(path_text) if isinstance(path_text, str | bytes) else str(path_text))
     return f"cannot access {shorten_names(name)}: {error.strerror}. Check the path"
 
 
 def shorten_names(text: str) -> str:
     """Cut words that are longer than any name of a file can be: a terminal need not show a million characters."""
     return re.sub(
-        rf"\S{{{LONGEST_WORD},}}", lambda found: f"{found[0][:LONGEST_NAME]}... ({len(found[0])} characters)", text
+        rf"\S{{{LONGEST_WORD},}}", lambda match: f"{match[0][:LONGEST_NAME]}... ({len(match[0])} characters)", text
     )
 
 
 def format_unencodable(text: str) -> str:
-    """What is wrong with a text that holds bytes of another encoding, such as the name of a file."""
+    """Format the error for a text with bytes of another encoding, such as the name of a file."""
     return (
         f"{text!a} is no text in this system's encoding ({sys.getfilesystemencoding()}), so it cannot be stored or "
         "printed. Rename the file or folder, or set LC_ALL to the encoding of its name, such as C.UTF-8"
@@ -234,7 +234,7 @@ class FiniteRange(click.FloatRange):
 
 
 def choose_type(option: Opt) -> Any:
-    """What click reads the text of an option with."""
+    """Return the click type that parses the text of an option."""
     low: Any = option.ge if option.gt is None else option.gt
     high: Any = option.le if option.lt is None else option.lt
     if get_origin(option.kind) is Literal:
@@ -325,26 +325,29 @@ def command(
         absent: dict[str, Any] = vars(function).get("absent", {}) if function else {}
         printed = list_options(shown or Printed)
         usual = {option.name: option.default for option in list_all_options(shown or Printed).values()}
-        known, takes = own | printed, inspect.signature(body).parameters
+        declared_options, takes = own | printed, inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
 
-        def call(**given: Any) -> None:
-            given = {key: known[key].check(value) if key in known else value for key, value in given.items()}
-            kept = usual | {key: given.pop(key) for key in printed if key in given}
+        def call(**values: Any) -> None:
+            values = {
+                key: declared_options[key].check(value) if key in declared_options else value
+                for key, value in values.items()
+            }
+            kept = usual | {key: values.pop(key) for key in printed if key in values}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
             before = VERB.set(made.name or VERB.get())
             try:
                 with starting(made.name):
-                    body(**given, **hidden, **absent, shown=kept)
+                    body(**values, **hidden, **absent, shown=kept)
             finally:
                 VERB.reset(before)
 
-        declared = [option for option in sort_options(known).values() if not option.program]
+        declared = [option for option in sort_options(declared_options).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
         params = [*arguments, *map(make_click, declared)]
         made = GroupedCommand(name or getattr(function, "__name__", ""), params=params, callback=call, help=text)
-        made.first, made.groups = first, name_groups([*known, "help"])
+        made.first, made.groups = first, name_groups([*declared_options, "help"])
         vars(made)["declared"] = {option.name: option for option in declared}
         return made
 
@@ -374,7 +377,7 @@ def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], Non
 
 
 def tables(list_sections: Callable[[D], Sequence[Section]]) -> Callable[[D, Console], None]:
-    """Makes of what lists a document's sections what draws them."""
+    """Make a function that draws the sections which a function lists for a document."""
 
     def draw(document: D, console: Console) -> None:
         from enginebench.report.terminal import print_sections

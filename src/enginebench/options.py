@@ -50,7 +50,7 @@ LARGEST_WHOLE, LARGEST_REAL = 2**63 - 1, 1e9
 
 
 class Opt(Struct, frozen=True):
-    """What is known of an option; how its help ends in brackets is its default in words."""
+    """The declaration of an option; brackets at the end of its help hold its default in words."""
 
     help: str
     default: Any = None
@@ -101,7 +101,7 @@ class Opt(Struct, frozen=True):
         return {int: LARGEST_WHOLE, float: LARGEST_REAL}.get(self.kind)
 
     def expect(self) -> str:
-        """What it takes, in words."""
+        """Describe the values that the option takes."""
         if get_origin(self.kind) is Literal:
             return f"one of {', '.join(get_args(self.kind))}"
         kind = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text"}[self.kind]
@@ -111,14 +111,14 @@ class Opt(Struct, frozen=True):
 
 
 def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
-    """The options among hints of types, each with its name and its type, without None."""
-    found = {}
+    """Read the options from type hints: {name: option}, the types without None."""
+    declared = {}
     for name, hint in hints.items():
         for opt in (mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Opt)):
             kinds = [kind for kind in get_args(hint.__origin__) if kind is not types.NoneType]
             plain = get_origin(hint.__origin__) in (types.UnionType, Union) and len(kinds) == 1
-            found[name] = replace(opt, name=name, kind=kinds[0] if plain else hint.__origin__)
-    return found
+            declared[name] = replace(opt, name=name, kind=kinds[0] if plain else hint.__origin__)
+    return declared
 
 
 @functools.cache
@@ -133,12 +133,12 @@ def list_options(record: type) -> dict[str, Opt]:
     groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Native, Shared, Printed, Progress)]
     place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
     ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
-    found = {n: o for n, o in list_all_options(record).items() if o.feature in {"", *list_features()}}
-    return sort_options({name: replace(option, rank=ranks[name]) for name, option in found.items()})
+    options = {n: o for n, o in list_all_options(record).items() if o.feature in {"", *list_features()}}
+    return sort_options({name: replace(option, rank=ranks[name]) for name, option in options.items()})
 
 
 def name_groups(names: Iterable[str]) -> dict[str, str]:
-    """Name of an option -> the group of --help that it stands in; none of those that belong to no group."""
+    """Return {option: its group in --help}, without options that belong to no group."""
     groups: dict[str, tuple[type, tuple[str, ...]]] = {
         "Outputs and accuracy": (Judging, ("limit", "strict_precision", "calibration_method")),
         "Trials and timing": (
@@ -150,8 +150,8 @@ def name_groups(names: Iterable[str]) -> dict[str, str]:
         "Printing": (Printed, ("wide", "warnings", "help")),
     }
     # The later group wins: Trusting inherits what Printed has.
-    known = {name: title for title, (record, more) in groups.items() for name in (*list_all_options(record), *more)}
-    return {name: known[name] for name in names if name in known}
+    title_of = {name: title for title, (record, more) in groups.items() for name in (*list_all_options(record), *more)}
+    return {name: title_of[name] for name in names if name in title_of}
 
 
 def sort_options(options: Mapping[str, Opt]) -> dict[str, Opt]:
@@ -206,9 +206,11 @@ def verb(record: type) -> Callable[[F], F]:
     return make
 
 
-def fill(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of a record, checked: as given, else by default."""
-    return {name: option.check(given.get(name, option.default)) for name, option in list_all_options(record).items()}
+def fill(record: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a record, checked: its argument, else its default."""
+    return {
+        name: option.check(arguments.get(name, option.default)) for name, option in list_all_options(record).items()
+    }
 
 
 def pick(kind: type[S], options: Mapping[str, Any]) -> S:
@@ -361,7 +363,7 @@ Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8, fp8 or 
 
 
 class Printed(TypedDict, total=False):
-    """What a command line says of printing."""
+    """Options of the command line that choose what is printed."""
 
     as_json: Annotated[bool, Opt("Print one JSON document on stdout and nothing else.", False, names="--json")]
 
@@ -373,7 +375,7 @@ def _allow(names: Sequence[str]) -> None:
 
 
 class Native(Printed, total=False):
-    """The same of verbs that open MODEL in an engine; Python callers have `allow_code`."""
+    """Options of printing, for verbs that open MODEL in an engine; Python callers have `allow_code`."""
 
     allow_native_code: Annotated[
         bool,
@@ -386,7 +388,7 @@ class Native(Printed, total=False):
 
 
 class Trusting(Native, total=False):
-    """The same of verbs that open stored files."""
+    """Options of printing, for verbs that open stored files."""
 
     allow_code: Annotated[
         Sequence[str],
@@ -402,7 +404,7 @@ class Trusting(Native, total=False):
 
 
 class Wide(Printed, total=False):
-    """How much of a run is printed."""
+    """Options for how much of a run is printed."""
 
     wide: Annotated[bool, Opt("Print all columns: also p99.9, throughput, memory, start, roofline.", False)]
     warnings: Annotated[bool, Opt("Print every warning, not just their number.", False)]
@@ -416,7 +418,7 @@ class Progress(TypedDict, total=False):
 
 
 class Shared(Progress, total=False):
-    """What the verbs that run engines have in common."""
+    """Options that all verbs which run engines share."""
 
     device: Annotated[
         str,
@@ -463,7 +465,7 @@ class Shared(Progress, total=False):
 
 
 class Timing(TypedDict, total=False):
-    """How a row is measured."""
+    """Options for how a configuration is measured."""
 
     warmup: Annotated[
         int | str | None,
@@ -485,7 +487,7 @@ class Timing(TypedDict, total=False):
 
 
 class Judging(TypedDict, total=False):
-    """By what the outputs for labelled samples are judged."""
+    """Options for the metrics of outputs on labelled samples."""
 
     metric: Annotated[
         Texts,

@@ -157,7 +157,7 @@ class Case:
         engine.bind(_make_feeds(WIDE))
         return engine
 
-    def check_answer(self, engine: Engine, feeds: Feeds, words: str) -> None:
+    def check_output(self, engine: Engine, feeds: Feeds, words: str) -> None:
         """Checks that the engine now holds the right answer to `feeds`."""
         for name, right in self.expect(feeds).items():
             got = engine.fetch()[name]
@@ -312,10 +312,10 @@ def check_backend_follows_the_seam(case: Case) -> None:
 
 
 def check_probe_says_that_it_is_there(case: Case) -> None:
-    answer = case.backend.probe()
-    assert isinstance(answer, Availability), f"probe gives a {type(answer).__name__}"
-    assert answer.available, f"probe reports that it is not available: {answer.reason}"
-    assert answer.engine == case.name, f"probe reports engine {answer.engine!r}"
+    availability = case.backend.probe()
+    assert isinstance(availability, Availability), f"probe gives a {type(availability).__name__}"
+    assert availability.available, f"probe reports that it is not available: {availability.reason}"
+    assert availability.engine == case.name, f"probe reports engine {availability.engine!r}"
 
 
 def check_outputs_are_complete_when_run_returns(case: Case) -> None:
@@ -325,28 +325,28 @@ def check_outputs_are_complete_when_run_returns(case: Case) -> None:
         case.shared.bind(feeds)
         run = run or case.shared.run  # fetched once, as the loop does
         run()
-        case.check_answer(case.shared, feeds, f"run {seed + 1}")
+        case.check_output(case.shared, feeds, f"run {seed + 1}")
 
 
 def check_outputs_belong_to_the_caller(case: Case) -> None:
     first, second = _make_feeds(seed=1), _make_feeds(seed=2)
-    answer = _infer(case.shared, first)
-    kept = answer.copy()
+    output = _infer(case.shared, first)
+    kept = output.copy()
     _infer(case.shared, second)
-    assert np.array_equal(answer, kept), "an array from fetch changed in a later run"
-    answer[...] = 0
+    assert np.array_equal(output, kept), "an array from fetch changed in a later run"
+    output[...] = 0
     again = case.shared.fetch()[OUTPUT.name]
     again[...] = 0
-    case.check_answer(case.shared, second, "after the caller wrote into what fetch gave")
+    case.check_output(case.shared, second, "after the caller wrote into what fetch gave")
 
 
 def check_inputs_are_copied_by_bind(case: Case) -> None:
     feeds = _make_feeds(seed=3)
-    asked = {name: array.copy() for name, array in feeds.items()}
+    copies = {name: array.copy() for name, array in feeds.items()}
     case.shared.bind(feeds)
     feeds[INPUT.name][...] = 1e6
     case.shared.run()
-    case.check_answer(case.shared, asked, "after the caller wrote into what bind took")
+    case.check_output(case.shared, copies, "after the caller wrote into what bind took")
 
 
 def check_run_leaves_its_inputs_as_they_are(case: Case) -> None:
@@ -365,7 +365,7 @@ def check_outputs_are_right_after_many_calls(case: Case) -> None:
             feeds = _make_feeds(2, seed=seed)
             engine.bind(feeds)
             engine.run()
-            case.check_answer(engine, feeds, f"after {MANY_CALLS} calls")
+            case.check_output(engine, feeds, f"after {MANY_CALLS} calls")
 
 
 def _run_often(engine: Engine, calls: int) -> list[int]:
@@ -384,13 +384,13 @@ def check_outputs_are_made_by_run(case: Case) -> None:
     _infer(case.shared, first)
     case.shared.bind(second)
     try:
-        found = case.shared.fetch()[OUTPUT.name]
+        fetched = case.shared.fetch()[OUTPUT.name]
     except EngineBenchError:
         return
     finally:
         case.shared.run()
     right = case.expect(second)[OUTPUT.name]
-    early = found.shape == right.shape and np.allclose(found, right, rtol=RTOL, atol=ATOL)
+    early = fetched.shape == right.shape and np.allclose(fetched, right, rtol=RTOL, atol=ATOL)
     constant = np.allclose(case.expect(first)[OUTPUT.name], right, rtol=RTOL, atol=ATOL)
     assert constant or not early, "the outputs for new inputs are there before run is called"
 
@@ -403,18 +403,18 @@ def check_odd_arrays_are_taken(case: Case) -> None:
     fortran.flags.writeable = False
     for words, image in (("a read-only array in Fortran's order", fortran), ("a strided array", strided)):
         _infer(case.shared, {INPUT.name: image})
-        case.check_answer(case.shared, feeds, words)
+        case.check_output(case.shared, feeds, words)
 
 
 def check_outputs_are_as_the_artifact_says(case: Case) -> None:
-    answer = _infer(case.shared, _make_feeds())
+    output = _infer(case.shared, _make_feeds())
     inputs, outputs = ([s.name for s in specs] for specs in (case.shared.inputs, case.shared.outputs))
     assert inputs == [INPUT.name], f"its inputs are {inputs}, the artifact's {[INPUT.name]}"
     assert outputs == [OUTPUT.name], f"its outputs are {outputs}, the artifact's {[OUTPUT.name]}"
-    said = case.shared.outputs[0].dtype
-    assert answer.dtype == np.dtype(said), f"fetch gives {answer.dtype}, and outputs says {said}"
-    assert answer.shape == (1, CLASSES), f"fetch gives the shape {answer.shape}, not {(1, CLASSES)}"
-    assert answer.flags.c_contiguous and answer.flags.writeable, "fetch gives no writeable array in C's order"
+    declared = case.shared.outputs[0].dtype
+    assert output.dtype == np.dtype(declared), f"fetch gives {output.dtype}, and outputs says {declared}"
+    assert output.shape == (1, CLASSES), f"fetch gives the shape {output.shape}, not {(1, CLASSES)}"
+    assert output.flags.c_contiguous and output.flags.writeable, "fetch gives no writeable array in C's order"
 
 
 def check_batch_may_change(case: Case) -> None:
@@ -425,7 +425,7 @@ def check_batch_may_change(case: Case) -> None:
             engine.bind(feeds)
             run = run or engine.run
             run()
-            case.check_answer(engine, feeds, f"batch {batch}")
+            case.check_output(engine, feeds, f"batch {batch}")
 
 
 def check_two_engines_do_not_meet(case: Case) -> None:
@@ -435,10 +435,10 @@ def check_two_engines_do_not_meet(case: Case) -> None:
         other.bind(second)
         case.shared.run()
         other.run()
-        case.check_answer(case.shared, first, "the first of two")
-        case.check_answer(other, second, "the second of two")
+        case.check_output(case.shared, first, "the first of two")
+        case.check_output(other, second, "the second of two")
     _infer(case.shared, second)
-    case.check_answer(case.shared, second, "the first after the second was closed")
+    case.check_output(case.shared, second, "the first after the second was closed")
 
 
 def check_wrong_feeds_are_refused(case: Case) -> None:
@@ -486,31 +486,31 @@ def check_threads_are_those_of_the_spec(case: Case) -> None:
     for threads in (2, 1):
         with case.load(threads=threads) as engine:
             _infer(engine, _make_feeds())
-            found = getattr(engine, "threads", threads)
-            assert found == threads, f"asked for {threads} threads, it has {found}"
+            actual = getattr(engine, "threads", threads)
+            assert actual == threads, f"asked for {threads} threads, it has {actual}"
 
 
 def check_outputs_of_one_shape_keep_their_names(case: Case) -> None:
     if case.computes:
         case.deep.run()
-        scores, found = expect_scores(_make_feeds(WIDE)[INPUT.name], LAYERS), case.deep.fetch()
+        scores, outputs = expect_scores(_make_feeds(WIDE)[INPUT.name], LAYERS), case.deep.fetch()
         for name, right in ((OUTPUT.name, scores), (TWIN.name, scores - make_weights()["head.bias"])):
-            worst = float(np.max(np.abs(found[name] - right)))
+            worst = float(np.max(np.abs(outputs[name] - right)))
             assert worst < DEEP_ATOL, f"of two outputs of one shape {name} is off by up to {worst:.3g}"
 
 
-def judge_ratios(ratios: Sequence[float], limit: float, words: str, *, disturbed: bool = False) -> None:
+def assert_ratios(ratios: Sequence[float], limit: float, words: str, *, disturbed: bool = False) -> None:
     """Fails where nearly all ratios are beyond the limit; where they disagree, or by reason of others, nobody knows."""
     wrong = sum(ratio > limit for ratio in ratios)
-    said = f"{words.format(median(ratios))} (beyond {limit:.0%} in {wrong} of {len(ratios)} rounds)"
+    sentence = f"{words.format(median(ratios))} (beyond {limit:.0%} in {wrong} of {len(ratios)} rounds)"
     if len(ratios) - AGREEING < wrong < AGREEING or (wrong >= AGREEING and disturbed):
-        raise Inconclusive(said)
-    assert wrong < AGREEING, said
+        raise Inconclusive(sentence)
+    assert wrong < AGREEING, sentence
 
 
 def check_run_leaves_no_work_to_fetch(case: Case) -> None:
     ratios = [measure_left(case.deep) for _ in range(ROUNDS)]
-    judge_ratios(ratios, HALF, "the first fetch after a run does {:.0%} of the work")
+    assert_ratios(ratios, HALF, "the first fetch after a run does {:.0%} of the work")
 
 
 def check_run_takes_longer_on_a_larger_graph(case: Case) -> None:
@@ -519,7 +519,7 @@ def check_run_takes_longer_on_a_larger_graph(case: Case) -> None:
     with case.load(batch=WIDE) as small:
         small.bind(_make_feeds(WIDE))
         ratios = [_time_run(small) / _time_run(case.deep) for _ in range(ROUNDS)]
-    judge_ratios(ratios, HALF, "with a hundredth of the work run takes {:.0%} of the time: the work is done elsewhere")
+    assert_ratios(ratios, HALF, "with a hundredth of the work run takes {:.0%} of the time: the work is done elsewhere")
 
 
 def check_every_call_does_the_work(case: Case) -> None:
@@ -552,7 +552,7 @@ def check_two_threads_share_the_work(case: Case) -> None:
     ratios = [two / one for one, two in zip(*shares, strict=True)]
     words = "of two threads the busiest takes {:.0%} of what it takes of one: they are ignored"
     alone = len(read_allowed_cpus()) > 1 and foreign is not None and foreign < FOREIGN_CPU_CORES
-    judge_ratios(ratios, THREADS_RATIO, words, disturbed=not alone)
+    assert_ratios(ratios, THREADS_RATIO, words, disturbed=not alone)
 
 
 def _measure_busiest(engine: Engine) -> float:

@@ -25,12 +25,12 @@ FOLDER = "data/aotinductor/"
 RECORD = "data/extra/enginebench.json"
 SCHEMA = "enginebench.aoti/1"
 MOST_MEMBERS, MOST_RECORD_BYTES = 10_000, 1 << 20
-# What a compiler may use that is told to compile for this processor, as Linux spells it.
+# Instruction sets that a compiler may use when it compiles for this processor, as Linux spells them.
 _INSTRUCTIONS = re.compile(r"s?sse\d|avx|amx_|fma|f16c|bmi|abm|movbe|gfni|vaes|adx|asimd|sve|i8mm|bf16")
 
 
 def is_package(path: Path) -> bool:
-    """Whether a file is such a package, by the names in it; one of `torch.export` is not."""
+    """Return whether a file is a package of AOTInductor, by the names in it; one of `torch.export` is not."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(FOLDER in name for name in archive.namelist())
@@ -39,7 +39,7 @@ def is_package(path: Path) -> bool:
 
 
 def read_package_record(path: Path) -> dict[str, Any]:
-    """What a package says of itself; ArtifactError if it is damaged or a member would not be unpacked as it is."""
+    """Read the record in a package; ArtifactError if it is damaged, or a member would be unpacked elsewhere."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -84,7 +84,7 @@ def write_record(written: Path, path: Path, record: Mapping[str, Any]) -> None:
 
 
 def describe_here(gpu: str | None) -> dict[str, Any]:
-    """What a package is compiled for where it is compiled here; `gpu`: the name of the GPU, None for the CPU."""
+    """Return what a package compiled on this machine is compiled for; `gpu`: name of the GPU, None for the CPU."""
     return {
         "torch": version("torch"),
         "platform": f"{sys.platform} {platform.machine()}",
@@ -94,12 +94,14 @@ def describe_here(gpu: str | None) -> dict[str, Any]:
 
 
 def find_differences(record: Mapping[str, Any], gpu: str | None) -> Iterator[str]:
-    """A sentence for each way in which this machine is not the one that a package was compiled for."""
+    """Yield a sentence for each difference between this machine and the one that a package was compiled for."""
     wanted, here = record["here"], describe_here(gpu)
     for name in ("torch", "platform", "gpu"):
         if wanted.get(name) != here[name]:
             yield f"it was compiled for {name} {wanted.get(name) or 'none'}; here is {here[name] or 'none'}"
-    told = wanted.get("instructions")
-    lacking = sorted({str(flag) for flag in told} - set(read_flags())) if isinstance(told, list) else ["all"]
+    instructions = wanted.get("instructions")
+    lacking = (
+        sorted({str(flag) for flag in instructions} - set(read_flags())) if isinstance(instructions, list) else ["all"]
+    )
     if lacking:
         yield f"it was compiled with the instructions {', '.join(lacking)}, which this CPU lacks"

@@ -30,7 +30,7 @@ NPY, ZIP = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 
 
 class Declared(NamedTuple):
-    """What the header of an array says, and where the array lies."""
+    """The declared shape and dtype of an array, and its position in the file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -83,15 +83,15 @@ def read_array_file(
 
 
 def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
-    """The error to raise where NumPy cannot read a file."""
+    """Make the error for a file that NumPy cannot read."""
     refuse_pointer(path)
-    found = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    known = {
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    plain = {
         "No such file": "no such file",
         "Object arrays": "Python objects, which are never loaded",
         "malformed node or string": "a damaged header",  # the rest of the sentence is an address in memory
     }
-    return ParseError(path, "", next((text for part, text in known.items() if part in found), found), expected)
+    return ParseError(path, "", next((text for part, text in plain.items() if part in reason), reason), expected)
 
 
 Source: TypeAlias = IO[bytes] | zipfile.ZipFile
@@ -129,20 +129,20 @@ def _declare_members(archive: zipfile.ZipFile, size: int, compressed: bool) -> d
             f"arrays that unpack to {unpacked / 2**30:.1f} GiB, {unpacked / size:.0f} times the size of the file. If "
             "they are right, write them with numpy.savez, which compresses nothing"
         )
-    found: dict[str, Declared] = {}
+    arrays: dict[str, Declared] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
-        if name in found:
+        if name in arrays:
             raise ValueError(f"two arrays {name!r}")
         if member.compress_type != zipfile.ZIP_STORED and not compressed:
             raise ValueError(f"a compressed array {name!r}, which enginebench never writes")
         with archive.open(member) as file:
-            found[name] = _declare(file, member.file_size, f"{name!r}: ")._replace(member=member)
-    return found
+            arrays[name] = _declare(file, member.file_size, f"{name!r}: ")._replace(member=member)
+    return arrays
 
 
 def _declare(file: IO[bytes], size: int, lead: str = "") -> Declared:
-    """What the header of an array says of it; the array may take `size` bytes with the header."""
+    """Read the header of an array, which may take `size` bytes with its header."""
     declared = _read_header(file, lead)
     held = max(0, size - file.tell())
     # NumPy counts the entries of axes that are not empty, too.
@@ -154,7 +154,7 @@ def _declare(file: IO[bytes], size: int, lead: str = "") -> Declared:
 
 
 def _read_header(file: IO[bytes], lead: str = "") -> Declared:
-    """What the header of an array says; the file then stands behind the header."""
+    """Read the header of an array; the file is then positioned after it."""
     formats: dict[tuple[int, ...], Any] = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,

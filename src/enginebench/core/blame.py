@@ -10,14 +10,14 @@ from pathlib import Path
 
 from .errors import list_causes
 
-# What nobody who asks for a line means: the tools themselves and Python's own library.
+# Never the line to report: code of the tools themselves and of Python's own library.
 _TOOLS = ("torch", "enginebench", "onnxscript", "onnx_ir")
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve())
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def explain(error: BaseException) -> str:
-    """`KeyError: 'head' (net.py:12: return x["head"])`: what the user's code raised, and where."""
+    """Format an error of the user's code with its line: `KeyError: 'head' (net.py:12: return x["head"])`."""
     place = find_line(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}{f' ({place})' if place else ''}"
 

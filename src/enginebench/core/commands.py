@@ -1,4 +1,4 @@
-"""Commands as outputs print them: each is made of a verb and options that the verb has, and runs when it is typed."""
+"""Format the commands that EngineBench prints: a verb with options that it has, so that the command runs when typed."""
 
 import re
 import shlex
@@ -11,12 +11,12 @@ Choice: TypeAlias = tuple[str, str | None]
 
 # The command line of this program, which runs keep; empty in a program of Python.
 COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
-# The verb, or the function of that name, that is at work: what it advises are options of its own.
+# The verb, or the function of that name, that is running: advice names options of its own.
 VERB: ContextVar[str] = ContextVar("VERB", default="run")
 
 _MODEL_INPUTS = ("--inputs", "--input-shape", "--weights", "--ort-extension")
 _TRIALS = ("--warmup", "--time-limit", "--iters", "--processes")
-# Verb -> the options that outputs name for it. A test holds every verb and option against the parser.
+# Verb -> the options that printed commands may name. A test checks every verb and option against the parser.
 OPTIONS: dict[str, frozenset[str]] = {
     "accuracy": frozenset({"--data", "--targets", "--task", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
     "baseline save": frozenset(),
@@ -66,9 +66,9 @@ OPTIONS: dict[str, frozenset[str]] = {
         }
     ),
 }
-# Verbs that show what another one measured: what they advise is for that one, `run` for the most part.
+# Verbs that show the results of another: their advice is for that one, usually `run`.
 READERS = frozenset({"baseline save", "deliver", "report"})
-# What gives the inputs that a warning misses, the most usual first.
+# Options that provide real inputs, the most usual first.
 REAL_INPUTS: tuple[tuple[str, str], ...] = (("--inputs", "F.npz"), ("--data", "DIR"))
 _HOME = re.compile(r"~/(.+)", re.DOTALL)
 
@@ -106,17 +106,17 @@ def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -
 
 
 def list_own_options(options: Sequence[str]) -> list[str]:
-    """Those of the options that the verb at work has; of one that shows what another measured, those of `run`."""
+    """Return the options that the running verb has; for a verb that shows results of another, those of `run`."""
     verb = VERB.get()
     own = OPTIONS.get("run" if verb in READERS else verb, frozenset())
     return [option for option in options if option in own]
 
 
 def advise_inputs(verb: str | None = None) -> str:
-    """`give --inputs F.npz, or --data DIR`, of what this verb has, or the one that is at work."""
+    """Format advice such as `give --inputs F.npz, or --data DIR`, with options of the verb (default: the running one)."""
     verb = verb or VERB.get()
-    known = [format_choices(verb, [choice]) for choice in REAL_INPUTS if choice[0] in OPTIONS.get(verb, ())]
-    return f"give {', or '.join(known)}" if known else "use real inputs"
+    choices = [format_choices(verb, [choice]) for choice in REAL_INPUTS if choice[0] in OPTIONS.get(verb, ())]
+    return f"give {', or '.join(choices)}" if choices else "use real inputs"
 
 
 def name_flag(option: str, argument: str) -> str:

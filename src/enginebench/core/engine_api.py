@@ -1,7 +1,7 @@
-"""All that an engine's file knows of us: errors, what a tensor is called and how it is checked, what an engine offers.
+"""The parts of EngineBench that engines import: errors, specs of tensors and their checks, protocols.
 
-It imports Python's own library alone, and NumPy where arrays are at hand: bundles hold a copy of it, beside the engine
-that was measured, and asking for help shall not load NumPy. Python 3.10 has to run it.
+It imports the standard library alone, and NumPy only inside functions that take arrays: bundles hold a copy of it, next to
+the engine that was measured, and `--help` must not load NumPy. It must run on Python 3.10.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ArtifactLike(Protocol):
 
 
 class EngineSpecLike(Protocol):
-    """How it is to be run. Options come beside it, every one of them with its value."""
+    """The settings of an engine. Its options are passed separately, each with a value."""
 
     @property
     def backend(self) -> str: ...
@@ -84,7 +84,7 @@ class EngineBenchError(Exception):
     """The root; `exit_code` is what the command line ends with."""
 
     exit_code = 1
-    log = ""  # all that a tool said, where the message holds only the part that matters
+    log = ""  # the whole output of a tool, where the message holds only the relevant part
     stderr_tail = ""  # the last output of the child that it happened in
 
 
@@ -163,7 +163,7 @@ class SharedEngine(Closing):
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._lock = threading.RLock()
-        self._bindings = 0  # so many times somebody bound inputs
+        self._bindings = 0  # number of calls of `bind` by any thread
         self._latest = threading.local()  # `binding`: the number of this thread's latest one
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
@@ -229,7 +229,7 @@ def check_feeds(specs: Sequence[TensorSpecLike], feeds: Mapping[str, object]) ->
 
 
 def are_alike(views: Mapping[str, Array], feeds: Mapping[str, Any]) -> bool:
-    """Whether arrays have the names, shapes and dtypes of those bound before, which were checked."""
+    """Return whether arrays have the names, shapes and dtypes of the ones bound before, which were checked."""
     return len(views) == len(feeds) and all(
         getattr(array := feeds.get(name), "shape", None) == view.shape and getattr(array, "dtype", None) == view.dtype
         for name, view in views.items()
@@ -259,15 +259,15 @@ def join_shapes(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array
     }
 
 
-def has_dtype(found: np.dtype[Any], expected: str) -> bool:
-    """Whether an array has the dtype of a spec; text may be of any width."""
-    return found.kind == "U" if expected == TEXT else bool(found == expected)
+def has_dtype(dtype: np.dtype[Any], expected: str) -> bool:
+    """Return whether a dtype is the one that a spec expects; text may be of any width."""
+    return dtype.kind == "U" if expected == TEXT else bool(dtype == expected)
 
 
-def fits_shape(expected: Sequence[int | str], found: Sequence[int]) -> bool:
+def fits_shape(expected: Sequence[int | str], shape: Sequence[int]) -> bool:
     """Whether a shape has the rank and the fixed axes that are expected."""
-    return len(expected) == len(found) and all(
-        want == have for want, have in zip(expected, found, strict=True) if isinstance(want, int)
+    return len(expected) == len(shape) and all(
+        want == have for want, have in zip(expected, shape, strict=True) if isinstance(want, int)
     )
 
 
@@ -312,10 +312,10 @@ def find_axis_lengths(inputs: Sequence[TensorSpecLike], feeds: Feeds) -> dict[st
     }
 
 
-def make_answer(spec: TensorSpecLike, axes: Mapping[str, int]) -> Array | None:
-    """A buffer for an output, or None where its shape is known only after the run.
+def make_output(spec: TensorSpecLike, axes: Mapping[str, int]) -> Array | None:
+    """Make a buffer for an output; None where its shape is known only after the run.
 
-    Floats start as NaN, so that an output that no run has filled cannot pass for an answer.
+    Floats start as NaN, so that a buffer that no run has filled is never taken for an output.
     """
     shape = [axes.get(axis, -1) if isinstance(axis, str) else axis for axis in spec.shape]
     if min(shape, default=0) < 0:
@@ -326,8 +326,8 @@ def make_answer(spec: TensorSpecLike, axes: Mapping[str, int]) -> Array | None:
     return np.full(shape, np.nan if dtype.kind == "f" else 0, dtype)
 
 
-def flatten_answer(value: Any) -> Array:
-    """One array of one answer.
+def flatten_output(value: Any) -> Array:
+    """Return one output of a runtime as one array.
 
     Text keeps its shape. Maps, which classifiers of ai.onnx.ml give for each sample, become rows of their values in the
     order of their keys. A sequence of tensors becomes one row, its tensors one after another; an optional value that is
@@ -342,6 +342,6 @@ def flatten_answer(value: Any) -> Array:
     if value is None or not isinstance(value, list):
         return np.atleast_1d(np.asarray([] if value is None else value))[None]
     if value and isinstance(value[0], Mapping):
-        return np.array([[row[key] for key in sorted(row)] for row in value])
-    pieces = [flatten_answer(piece).reshape(-1) for piece in value]
+        return np.array([[scores[key] for key in sorted(scores)] for scores in value])
+    pieces = [flatten_output(piece).reshape(-1) for piece in value]
     return np.concatenate(pieces)[None] if pieces else np.empty((1, 0), np.float32)

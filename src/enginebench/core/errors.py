@@ -75,8 +75,8 @@ def explaining(
 def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:
     """That no configuration can run, with each reason once; several have lines of their own."""
     first, *others = dict.fromkeys(reasons)
-    told = "\n- ".join(("", first, *others)) if others else f" {first}"
-    return BackendUnavailable(f"no configuration can run here:{told}")
+    reasons_text = "\n- ".join(("", first, *others)) if others else f" {first}"
+    return BackendUnavailable(f"no configuration can run here:{reasons_text}")
 
 
 class GateFailed(EngineBenchError):

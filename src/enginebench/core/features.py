@@ -41,14 +41,14 @@ class Feature(NamedTuple):
 def list_features() -> dict[str, Feature]:
     """Every feature whose folder is there, by rank, then by name."""
     names = sorted(path.parent.name for path in Path(import_module(HOME).__path__[0]).glob("*/__init__.py"))
-    found: dict[str, Feature] = {name: import_module(f"{HOME}.{name}").FEATURE for name in names}
-    return dict(sorted(found.items(), key=lambda item: item[1].rank))
+    features: dict[str, Feature] = {name: import_module(f"{HOME}.{name}").FEATURE for name in names}
+    return dict(sorted(features.items(), key=lambda item: item[1].rank))
 
 
 def list_verbs() -> list[Verb]:
     """Every verb of a feature, with the full name of its module."""
-    found = [(name, verb) for name, feature in list_features().items() for verb in feature.verbs]
-    return [verb._replace(module=f"{HOME}.{name}.{verb.module}") for name, verb in found]
+    verbs = [(name, verb) for name, feature in list_features().items() for verb in feature.verbs]
+    return [verb._replace(module=f"{HOME}.{name}.{verb.module}") for name, verb in verbs]
 
 
 def list_offered(kind: Kind) -> list[str]:

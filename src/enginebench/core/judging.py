@@ -17,8 +17,8 @@ def is_plain(path: str) -> bool:
 
 def read_flags() -> list[str]:
     """The processor's instruction sets as Linux spells them; none where it is another system."""
-    told = PROCESSOR.read_text() if PROCESSOR.is_file() else ""
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
+    description = PROCESSOR.read_text() if PROCESSOR.is_file() else ""
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", description, re.MULTILINE)
     return line[1].split() if line else []
 
 
@@ -59,9 +59,9 @@ def find_version(name: str) -> str | None:
 def find_other_versions(runtime: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each runtime of another version than was measured; builds of one version count as the same."""
     for name, wanted in runtime.items():
-        found = find_version(name) or "none"
-        if found.partition("+")[0] != wanted.partition("+")[0]:
-            yield f"{name} {wanted} was measured; here is {found}"
+        installed = find_version(name) or "none"
+        if installed.partition("+")[0] != wanted.partition("+")[0]:
+            yield f"{name} {wanted} was measured; here is {installed}"
 
 
 def find_missing(instructions: Iterable[str], present: Collection[str], precision: str | None) -> Iterator[str]:
@@ -71,7 +71,7 @@ def find_missing(instructions: Iterable[str], present: Collection[str], precisio
         yield f"it was measured in {precision} with {', '.join(missing)}; this CPU lacks it: times and outputs differ"
 
 
-def find_other_gpu(wanted: str | None, found: Collection[str]) -> Iterator[str]:
+def find_other_gpu(wanted: str | None, gpus: Collection[str]) -> Iterator[str]:
     """A sentence if the GPU of a plan is not here."""
-    if wanted is not None and wanted not in found:
-        yield f"the plan was built for {wanted}; here is {', '.join(found) or 'no GPU'}"
+    if wanted is not None and wanted not in gpus:
+        yield f"the plan was built for {wanted}; here is {', '.join(gpus) or 'no GPU'}"

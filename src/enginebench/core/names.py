@@ -1,4 +1,4 @@
-"""The small languages of the command line, and the names of files: ENGINE, PRECISION, row ids, slugs."""
+"""Parse and format the texts ENGINE and PRECISION, ids of configurations, and slugs for names of files."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe,
 
 
 def parse_engine(text: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`; any name will do."""
+    """Return (name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`; the name is not checked."""
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
     for pair in filter(None, rest.split(",")):
@@ -25,10 +25,13 @@ def parse_engine(text: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def parse_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """The engines of several texts, or of a list with commas; these also part options: `key=value` joins the former."""
-    parts: list[str] = [] if isinstance(given, str) else list(given)
-    for piece in filter(None, (p.strip() for p in given.split(","))) if isinstance(given, str) else ():
+def parse_engines(texts: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """Return (name, options) of each ENGINE in several texts, or in one list with commas.
+
+    Commas in a list also separate options: a piece `key=value` belongs to the engine before it.
+    """
+    parts: list[str] = [] if isinstance(texts, str) else list(texts)
+    for piece in filter(None, (p.strip() for p in texts.split(","))) if isinstance(texts, str) else ():
         is_option = "=" in piece and ":" not in piece.split("=", 1)[0]
         if is_option and parts:
             parts[-1] += "," + piece if ":" in parts[-1] else ":" + piece
@@ -44,7 +47,7 @@ def parse_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]
 
 
 def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
-    """(precision, recipe) of `int8@cpu`, `fp16`, ..."""
+    """Return (precision, recipe) of a text such as `int8@cpu` or `fp16`."""
     precision, sep, recipe = text.partition("@")
     if precision not in get_args(Precision):
         raise UsageError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
@@ -52,8 +55,9 @@ def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
         return precision, None  # type: ignore[return-value]
     if precision not in FEW_BITS:
         raise UsageError(f"{precision} has no recipes; {text!r} does not exist")
-    if recipe not in (known := [name for name in get_args(Recipe) if makes(name, precision)]):
-        raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(known)}")
+    recipes = [name for name in get_args(Recipe) if makes(name, precision)]
+    if recipe not in recipes:
+        raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(recipes)}")
     return precision, recipe  # type: ignore[return-value]
 
 
@@ -68,12 +72,12 @@ def format_options(name: str, options: Mapping[str, str]) -> str:
     return f"{name}:{text}" if text else name
 
 
-# What texts call the precision of a finished plan that nobody knows: where it ran, and where it would be asked for.
+# The precision of a finished plan, where it is unknown: as the one that ran, and as the one requested.
 NOT_KNOWN, AS_BUILT = "not known", "as built"
 
 
-def known(precision: Precision | None) -> Precision:
-    """The precision of what is not a finished plan of others: there always is one."""
+def require_precision(precision: Precision | None) -> Precision:
+    """Return the precision, which only a finished plan from elsewhere may lack."""
     assert precision is not None
     return precision
 
@@ -81,7 +85,7 @@ def known(precision: Precision | None) -> Precision:
 def format_precision(precision: str | None, recipe: str | None, mix: str = "") -> str:
     """The PRECISION text: `int8@cpu`; of a graph with nodes left in FP32 by choice, `int8@cpu mix 1a2b3c4d`.
 
-    None is that of a finished plan of which nobody knows it.
+    None: a finished plan whose precision is unknown.
     """
     named = f"{precision}@{recipe}" if recipe else precision or AS_BUILT
     return f"{named} mix {mix}" if mix else named
@@ -104,7 +108,7 @@ def show_engine(engine: str, precision: str | None, recipe: str | None, mix: str
 
 
 def name_mix(excluded: Iterable[str]) -> str:
-    """Eight hex digits that tell one set of excluded nodes from another, whatever their order; "" for none."""
+    """Return eight hex digits that identify a set of excluded nodes, in any order; "" for none."""
     names = sorted(set(excluded))
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:8] if names else ""
 
@@ -121,7 +125,7 @@ def slug(text: str) -> str:
 
 
 def row_id(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> str:
-    """The id of a row: different rows never share one.
+    """Return the id of a configuration; no two share one.
 
     Engine with its options, precision with recipe, batch, scope, threads, cache; the shapes where a run has several,
     and the device where it is not the CPU.
@@ -142,18 +146,18 @@ def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measu
 
 
 def find_rows(text: str, results: Iterable[Result]) -> list[str]:
-    """Ids of the rows that a shortened id fits: `ort-fp32`, `ort-int8@cpu-b8`, `openvino`. A whole id fits its own row.
+    """Return the ids that a shortened one matches: `ort-fp32`, `ort-int8@cpu-b8`, `openvino`; a whole id matches itself.
 
     What may be left out: the precision, its recipe, every setting behind it, and the options of an engine. The
-    precision is the one that was asked for, or where that fits none, the one that ran.
+    precision is the requested one, or where that matches none, the one that ran.
     """
-    known = {result.id: result for result in results}
-    if text in known:
+    by_id = {result.id: result for result in results}
+    if text in by_id:
         return [text]
-    asked = escape_precision(text).replace("@", ".")
+    wanted = escape_precision(text).replace("@", ".")
     for loose in (False, True):
         for ran in (False, True):
-            fits = [one for one, result in known.items() if _fits(asked, result, loose=loose, ran=ran)]
+            fits = [one for one, result in by_id.items() if _fits(wanted, result, loose=loose, ran=ran)]
             if fits:
                 return fits
     return []
@@ -168,22 +172,28 @@ def _fits(text: str, result: Result, *, loose: bool, ran: bool) -> bool:
     return re.fullmatch(pattern + "".join(f"(-{re.escape(part)})?" for part in settings), text) is not None
 
 
-def shorten_ids(rows: Sequence[Any]) -> dict[str, str]:
-    """Row id -> the shortest id that fits it alone: without the settings in which no row differs.
+def shorten_ids(configurations: Sequence[Any]) -> dict[str, str]:
+    """Return {id: the shortest id that matches it alone}, without the settings that all configurations share.
 
-    It names the precision that ran, unless another row has that id because its precision was asked for.
+    It names the precision that ran, unless another configuration has that id by its requested precision.
     """
-    varied = [name for name in _SETTINGS if len({getattr(row, name) for row in rows}) > 1]
-    short = {row.id: row.id for row in rows}
+    varied = [name for name in _SETTINGS if len({getattr(configuration, name) for configuration in configurations}) > 1]
+    short = {configuration.id: configuration.id for configuration in configurations}
     for with_options in (True, False):
-        asked = {row.id: _join_parts(row, row.requested_precision, varied, with_options) for row in rows}
-        ran = {row.id: _join_parts(row, row.precision, varied, with_options) for row in rows}
-        count_asked, count_ran = Counter(asked.values()), Counter(ran.values())
-        for row in rows:
-            if ran[row.id] not in count_asked and count_ran[ran[row.id]] == 1:
-                short[row.id] = ran[row.id]
-            elif count_asked[asked[row.id]] == 1:
-                short[row.id] = asked[row.id]
+        by_requested = {
+            configuration.id: _join_parts(configuration, configuration.requested_precision, varied, with_options)
+            for configuration in configurations
+        }
+        by_run = {
+            configuration.id: _join_parts(configuration, configuration.precision, varied, with_options)
+            for configuration in configurations
+        }
+        count_requested, count_ran = Counter(by_requested.values()), Counter(by_run.values())
+        for configuration in configurations:
+            if by_run[configuration.id] not in count_requested and count_ran[by_run[configuration.id]] == 1:
+                short[configuration.id] = by_run[configuration.id]
+            elif count_requested[by_requested[configuration.id]] == 1:
+                short[configuration.id] = by_requested[configuration.id]
     return short
 
 
@@ -191,10 +201,14 @@ def shorten_ids(rows: Sequence[Any]) -> dict[str, str]:
 _SETTINGS = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
 
 
-def _join_parts(row: Any, precision: str | None, settings: Sequence[str], with_options: bool) -> str:
-    name = slug(row.engine) if with_options and ":" in row.engine else row.engine.partition(":")[0]
-    named = escape_precision(format_precision(precision, row.recipe, row.mix))
-    return "-".join([name, named, *(f"{_SETTINGS[key]}{getattr(row, key)}" for key in settings)])
+def _join_parts(configuration: Any, precision: str | None, settings: Sequence[str], with_options: bool) -> str:
+    name = (
+        slug(configuration.engine)
+        if with_options and ":" in configuration.engine
+        else configuration.engine.partition(":")[0]
+    )
+    named = escape_precision(format_precision(precision, configuration.recipe, configuration.mix))
+    return "-".join([name, named, *(f"{_SETTINGS[key]}{getattr(configuration, key)}" for key in settings)])
 
 
 # Finished TensorRT engines, by the names that people give them.

@@ -131,8 +131,8 @@ def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
 
 
 def _list_engines(record: RecipeRecord, precision: Precision | None) -> tuple[str, ...]:
-    known = precision in record.precisions
-    return tuple(one for one in record.engines if known or record.starts.get(one, "") is None)
+    makes_precision = precision in record.precisions
+    return tuple(one for one in record.engines if makes_precision or record.starts.get(one, "") is None)
 
 
 def _takes(spec: EngineSpec, kind: ArtifactKind, record: RecipeRecord, precision: Precision | None) -> bool:

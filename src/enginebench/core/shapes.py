@@ -17,17 +17,17 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 BATCH_AXIS = "batch"
 # Axes between commas, up to the end, to the next of min/opt/max or to the next name.
 _COMMAS = re.compile(r"(?<=[:/])\s*\d+(?:\s*,\s*\d+)+(?=\s*(?:$|/|,[^,]*:))")
-# Inputs whose shapes a heading tells; a decoder with a cache has fifty.
+# Inputs whose shapes a heading lists; a decoder with a cache has fifty.
 _SHOWN = 4
 
 
 def join_axes(text: str) -> str:
     """Shapes with an x between their axes, where they are all written as trtexec's users do: `NAME:1,3,8,8`."""
-    return _COMMAS.sub(lambda found: "x".join(map(str.strip, found[0].split(","))), text)
+    return _COMMAS.sub(lambda match: "x".join(map(str.strip, match[0].split(","))), text)
 
 
 def find_size(engine: EngineSpec) -> tuple[int, str]:
-    """(batch, shapes where a run has several): rows that differ here were asked different things."""
+    """Return (batch, shapes where a run has several); configurations that differ here do different work."""
     return engine.batch, format_shapes(engine.shapes)
 
 
@@ -70,8 +70,10 @@ def takes_whole(inputs: Sequence[TensorSpec]) -> bool:
 
 def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> set[str]:
     """The outputs with an axis whose length no input shows: it depends on the values."""
-    known = {BATCH_AXIS, *(axis for spec in inputs for axis in spec.shape)}
-    return {spec.name for spec in outputs if any(isinstance(axis, str) and axis not in known for axis in spec.shape)}
+    input_axes = {BATCH_AXIS, *(axis for spec in inputs for axis in spec.shape)}
+    return {
+        spec.name for spec in outputs if any(isinstance(axis, str) and axis not in input_axes for axis in spec.shape)
+    }
 
 
 def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
@@ -89,12 +91,12 @@ def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
 
 
 def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The specs of a graph that was made of another, with what is known of the other's: axis names, sizes, values."""
-    known = {spec.name: spec for spec in parent}
+    """Return the specs of a graph made from another, with axis names, sizes and values of the other's specs."""
+    parent_specs = {spec.name: spec for spec in parent}
     whole = parent[0].name if takes_whole(parent) else None  # its first axis is no batch in what was made either
 
     def carry(spec: TensorSpec) -> TensorSpec:
-        old = known.get(spec.name)
+        old = parent_specs.get(spec.name)
         if old is None or len(old.shape) != len(spec.shape):
             return spec
         kept = old.shape[: int(spec.name == whole)]
@@ -105,7 +107,7 @@ def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tup
     return tuple(map(carry, made))
 
 
-# What tools write where they know no name.
+# What tools write for an axis without a name.
 NAMELESS = ("", "?", "-1", "None", "*")
 
 
@@ -126,16 +128,16 @@ def match_axes(
     specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], batches: Mapping[str, int | None] | None = None
 ) -> dict[str, int]:
     """{name of a dynamic axis: its length in `shapes`}, without those of `batches`, {input name: its batch axis}."""
-    known = {spec.name: spec.shape for spec in specs}
+    expected = {spec.name: spec.shape for spec in specs}
     places = find_batch_axes(specs) if batches is None else batches
     lengths: dict[str, int] = {}
     for name, shape in shapes.items():
         text = f"--input-shape {name}:{format_shape(shape)}"
-        if name not in known:
-            raise UsageError(f"{text}: no such input; the inputs are {', '.join(known)}")
-        if not fits_shape(known[name], shape):
-            raise UsageError(f"{text}: the model takes {format_shape(known[name])}")
-        for place, (axis, length) in enumerate(zip(known[name], shape, strict=True)):
+        if name not in expected:
+            raise UsageError(f"{text}: no such input; the inputs are {', '.join(expected)}")
+        if not fits_shape(expected[name], shape):
+            raise UsageError(f"{text}: the model takes {format_shape(expected[name])}")
+        for place, (axis, length) in enumerate(zip(expected[name], shape, strict=True)):
             if place == places[name] or not isinstance(axis, str):
                 continue
             if lengths.setdefault(axis, length) != length:
@@ -155,11 +157,11 @@ def fix_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]
 
 def format_input_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The shapes that were timed: `1x3x224x224` of one input, `ids 1x128, mask 1x128` of more."""
-    told = [format_shape(shape) for shape in shapes.values()]
-    if len(told) == 1:
-        return told[0]
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(f"{name} {shape}" for name, shape in list(zip(shapes, told, strict=True))[:_SHOWN]) + more
+    texts = [format_shape(shape) for shape in shapes.values()]
+    if len(texts) == 1:
+        return texts[0]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(f"{name} {shape}" for name, shape in list(zip(shapes, texts, strict=True))[:_SHOWN]) + more
 
 
 def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -45,11 +45,11 @@ JsonObject: TypeAlias = dict[str, Any]
 
 def _name_scores(document: JsonObject) -> JsonObject:
     """Schema 2 of schema 1, which knew top-1 and top-5 alone."""
-    found = document.pop("accuracy", None) or {}
-    known = [name for name in ("top1", "top5") if found.get(name)]
-    scores = [{"metric": name, "value": found[name], "share": True} for name in known]
+    accuracy = document.pop("accuracy", None) or {}
+    metrics = [name for name in ("top1", "top5") if accuracy.get(name)]
+    scores = [{"metric": name, "value": accuracy[name], "share": True} for name in metrics]
     if scores:
-        scores[0] |= {"delta": found.get("delta"), "mcnemar_p": found.get("mcnemar_p")}
+        scores[0] |= {"delta": accuracy.get("delta"), "mcnemar_p": accuracy.get("mcnemar_p")}
     return document | {"schema": "enginebench.result/2", "scores": scores}
 
 
@@ -65,8 +65,8 @@ def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
 
 def find_cache() -> Path:
     """Where this user's programs keep what they can make again. Source: XDG Base Directory 0.8, `XDG_CACHE_HOME`."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()
     return base / "enginebench"
 
 
@@ -97,15 +97,15 @@ def copy_file(source: Path, target: Path) -> None:
     the new one or none, never half of it.
     """
     with explain_reading(source):
-        given = check_regular(source).open("rb")
-    with given, replace_atomic(target) as file:
+        original = check_regular(source).open("rb")
+    with original, replace_atomic(target) as file:
         with suppress(OSError):  # Btrfs, XFS, ...; another file system shares nothing, and nothing was written
-            fcntl.ioctl(file.fileno(), FICLONE, given.fileno())
+            fcntl.ioctl(file.fileno(), FICLONE, original.fileno())
             return
         chunk = b"more"
         while chunk:
             with explain_reading(source):
-                chunk = given.read(1 << 20)
+                chunk = original.read(1 << 20)
             file.write(chunk)
 
 
@@ -230,17 +230,17 @@ def parsing(path: Path, expected: str, *caught: type[Exception], where: str = ""
     try:
         yield
     except caught as error:
-        told = "brackets nested too deep" if isinstance(error, RecursionError) else str(error) or type(error).__name__
-        text, _, field = (told, "", where) if where else told.partition(" - at `")
-        found = text if text[:2].isupper() else text[0].lower() + text[1:]
-        raise ParseError(path, field.rstrip("`"), found, expected, advice) from error
+        words = "brackets nested too deep" if isinstance(error, RecursionError) else str(error) or type(error).__name__
+        text, _, field = (words, "", where) if where else words.partition(" - at `")
+        fault = text if text[:2].isupper() else text[0].lower() + text[1:]
+        raise ParseError(path, field.rstrip("`"), fault, expected, advice) from error
 
 
 def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgrade enginebench") -> R:
     """The record in a file; with `schema`, one of this alone."""
     record = _decode(path, _read_bytes(path), kind)
-    if schema and (found := getattr(record, "schema", "")) != schema:
-        raise ParseError(path, "$.schema", repr(found), repr(schema), advice)
+    if schema and (stored_schema := getattr(record, "schema", "")) != schema:
+        raise ParseError(path, "$.schema", repr(stored_schema), repr(schema), advice)
     return record
 
 
@@ -280,8 +280,8 @@ def _check_trials(path: Path, result: Result) -> Result:
     """Checks that no trial is stored twice: the same figures, counted again, would narrow every interval."""
     counts = Counter(one.trial for one in result.measurements)
     if repeated := [number for number, count in counts.items() if count > 1]:
-        found = f"trial {repeated[0] + 1} {counts[repeated[0]]} times"
-        raise ParseError(path, "$.measurements", found, "each trial once", "Was the file edited? Measure it again")
+        fault = f"trial {repeated[0] + 1} {counts[repeated[0]]} times"
+        raise ParseError(path, "$.measurements", fault, "each trial once", "Was the file edited? Measure it again")
     return result
 
 

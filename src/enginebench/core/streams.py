@@ -39,10 +39,10 @@ T = TypeVar("T")
 
 def collect_ended(ended: SimpleQueue[T], wait: bool) -> list[T]:
     """What other threads have put there; with `wait` at least one."""
-    found = [ended.get()] if wait else []
+    submissions = [ended.get()] if wait else []
     while not ended.empty():
-        found.append(ended.get())
-    return found
+        submissions.append(ended.get())
+    return submissions
 
 
 class Streams(Protocol):

@@ -69,18 +69,18 @@ def is_array(leaf: Any) -> bool:
     return hasattr(leaf, "__array__") and not isinstance(leaf, (bool, int, float, complex, str))
 
 
-def read_call(forward: Callable[..., Any], given: Any) -> Call:
+def read_call(forward: Callable[..., Any], example: Any) -> Call:
     """The arguments that example inputs are meant as.
 
     A tuple or list holds positional arguments. A mapping holds keyword arguments if `forward` has parameters of these
     names, else it is the one argument. Anything else is the one argument.
     """
-    if isinstance(given, Mapping):
+    if isinstance(example, Mapping):
         parameters = inspect.signature(forward).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        fits = all(isinstance(name, str) if takes_any else name in parameters for name in given)
-        return ((), dict(given)) if fits else ((given,), {})
-    return (tuple(given), {}) if type(given) in (tuple, list) else ((given,), {})
+        fits = all(isinstance(name, str) if takes_any else name in parameters for name in example)
+        return ((), dict(example)) if fits else ((example,), {})
+    return (tuple(example), {}) if type(example) in (tuple, list) else ((example,), {})
 
 
 def split_made(made: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -112,10 +112,10 @@ def name_positional(forward: Callable[..., Any], count: int, *, alone: bool = Tr
     return names[:count] if len(names) >= count else [f"{INPUT}_{i}" for i in range(count)]
 
 
-def name_output_tensors(answer: Any, is_tensor: Callable[[Any], bool]) -> list[str]:
+def name_output_tensors(outputs: Any, is_tensor: Callable[[Any], bool]) -> list[str]:
     """Names of the tensors of an answer: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
-    root = OUTPUTS if _list_children(answer) is not None else OUTPUT
-    return [path[0] for path, leaf in _join_paths(list_leaves(answer, (root,))) if is_tensor(leaf)]
+    root = OUTPUTS if _list_children(outputs) is not None else OUTPUT
+    return [path[0] for path, leaf in _join_paths(list_leaves(outputs, (root,))) if is_tensor(leaf)]
 
 
 def _join_paths(leaves: list[Leaf]) -> list[Leaf]:

@@ -28,7 +28,7 @@ class Template(Struct, frozen=True):
 _FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
 _COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on --n samples"
 _BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
-_AS_ASKED = "read the label as what was requested, not as what ran"
+_CHECK_PRECISION = "read the label as what was requested, not as what ran"
 
 # Name -> template. What stands before the dot is the code, which is all that other programs need to know.
 TEMPLATES: dict[str, Template] = {
@@ -171,7 +171,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "failed_proof": Template(
         "requested {asked}; the record that would verify it failed: {failure}",
-        f"{_AS_ASKED}; times and outputs do not depend on it",
+        f"{_CHECK_PRECISION}; times and outputs do not depend on it",
     ),
     "foreign_cpu": Template(
         "other programs used the CPU during {share:.0%} of the samples", "stop them, or measure again at a quiet time"
@@ -455,14 +455,14 @@ TEMPLATES: dict[str, Template] = {
         "raise --duration; if that changes nothing, the rate is beyond what this engine carries",
     ),
     "unproved_precision.none": Template(
-        "requested {asked}, not verified: the engine keeps no record of the precision that ran", _AS_ASKED
+        "requested {asked}, not verified: the engine keeps no record of the precision that ran", _CHECK_PRECISION
     ),
     "unproved_precision.ahead": Template(
         "requested {asked}; decided ahead of time, not measured: {products}",
         "the GPU compiles the plan when it first runs: bench on it shows what ran",
     ),
     "unproved_precision.unknown": Template(
-        "{record} Not verified: the engine's record has no precision for most of the time", _AS_ASKED
+        "{record} Not verified: the engine's record has no precision for most of the time", _CHECK_PRECISION
     ),
     "unproved_precision.plan": Template(
         "in which precision this plan was built is not known, and no record shows in which it ran",
@@ -500,8 +500,8 @@ class _Range:
 
 def make_warning(template: str, **figures: Figure) -> ResultWarning:
     """The warning of that name, as a sentence and as the figures in it."""
-    known = TEMPLATES[template]
-    message, advice = _word(known, figures)
+    entry = TEMPLATES[template]
+    message, advice = _word(entry, figures)
     code = cast("WarningCode", template.partition(".")[0])
     return ResultWarning(code=code, message=message, advice=advice, template=template, figures=figures)
 
@@ -522,8 +522,8 @@ def find_sentence(warning: ResultWarning) -> tuple[object, ...]:
     template, own = TEMPLATES.get(warning.template), (warning.message, warning.advice)
     with suppress(LookupError, ValueError):  # figures of another version, whose words may be others, or damaged ones
         if template is not None and _word(template, warning.figures) == own:
-            known = ((n, None if isinstance(v, int | float) else v) for n, v in warning.figures.items())
-            return warning.template, *sorted(known)
+            words = ((n, None if isinstance(v, int | float) else v) for n, v in warning.figures.items())
+            return warning.template, *sorted(words)
     return warning.code, *own
 
 

@@ -24,7 +24,7 @@ from enginebench import __version__
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
-from enginebench.core.names import known
+from enginebench.core.names import require_precision
 from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile, TensorSpec
 from enginebench.core.shapes import concrete_shape
@@ -148,9 +148,9 @@ def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
     share = read_number(spec, "ran_share", options["ran_share"])
     if share > 1:
         raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")
-    asked = known(spec.precision)
-    ran = asked if options["ran"] == "as asked" else options["ran"]
-    shares = {ran: share, asked: 1 - share} if ran != asked else {ran: 1.0}
+    requested = require_precision(spec.precision)
+    ran = requested if options["ran"] == "as asked" else options["ran"]
+    shares = {ran: share, requested: 1 - share} if ran != requested else {ran: 1.0}
     return {name: value for name, value in shares.items() if value > 0}
 
 
@@ -263,7 +263,7 @@ def project_feeds(
     """
     batch = feeds[inputs[0].name].shape[0] if inputs and feeds[inputs[0].name].ndim else 1
     joined = np.concatenate([feeds[s.name].reshape(batch, -1).astype(np.float64) for s in inputs], axis=1)
-    answer: dict[str, Array] = {}
+    projected: dict[str, Array] = {}
     for spec in outputs:
         shape = concrete_shape(spec, batch)
         samples = joined if shape[:1] == (batch,) else joined.reshape(1, -1)  # without a batch axis all are one
@@ -271,8 +271,8 @@ def project_feeds(
         slices = max(1, samples.shape[1] // width)
         columns = np.arange(width * slices) % samples.shape[1]
         means = samples[:, columns].reshape(samples.shape[0], width, slices).mean(axis=2) + bias
-        answer[spec.name] = np.asarray(means.reshape(shape).astype(spec.dtype))
-    return answer
+        projected[spec.name] = np.asarray(means.reshape(shape).astype(spec.dtype))
+    return projected
 
 
 def _fail_at(stage: str, options: dict[str, str]) -> None:

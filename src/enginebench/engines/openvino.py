@@ -42,10 +42,10 @@ def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[s
 def read_graph(artifact: ArtifactLike) -> Any:
     """OpenVINO's model of a file; an input that only a Dropout reads, named after what that makes, has its own name."""
     model = openvino.Core().read_model(artifact.path)
-    known = list_fed(model)
+    fed = list_fed(model)
     if len(model.inputs) == len(artifact.inputs):
         for port, spec in zip(model.inputs, artifact.inputs, strict=True):
-            if spec.name not in known:
+            if spec.name not in fed:
                 port.get_tensor().add_names({spec.name})
     return model
 
@@ -128,9 +128,9 @@ def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
         "EXECUTION_DEVICES": "CPU",
     }
     for key, wanted in expected.items():
-        if wanted is not None and (found := format_property(compiled.get_property(key))) != wanted:
+        if wanted is not None and (actual := format_property(compiled.get_property(key))) != wanted:
             advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
-            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
+            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {actual}{advice}")
     return compiled
 
 
@@ -166,10 +166,10 @@ def check_declared(
     """
     first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
     for spec in (output for output in outputs if UNKNOWN_RANK not in output.shape):
-        found = arrays[spec.name].shape
-        if not fits_shape(("batch", *spec.shape[1:]) if first and spec.shape else spec.shape, found):
+        shape = arrays[spec.name].shape
+        if not fits_shape(("batch", *spec.shape[1:]) if first and spec.shape else spec.shape, shape):
             raise ArtifactError(
-                f"OpenVINO computes output {spec.name!r} as {format_shape(found)}, and the graph declares "
+                f"OpenVINO computes output {spec.name!r} as {format_shape(shape)}, and the graph declares "
                 f"{format_shape(spec.shape)}: it reads an operator in another way. Use another engine (ort), or "
                 "correct the shape that the graph declares"
             )

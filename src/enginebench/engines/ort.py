@@ -21,8 +21,8 @@ from ..core.engine_api import (
     check_feeds,
     check_state,
     find_axis_lengths,
-    flatten_answer,
-    make_answer,
+    flatten_output,
+    make_output,
 )
 from ..core.sums import keep_sums_exact, open_cpu_session
 
@@ -197,8 +197,8 @@ class OrtEngine(Closing):
             self._late = list(self._answers)
             self._run_afresh()
         # ONNX Runtime 1.31 hands out the input itself for an output that is one, and leaves our buffer unwritten.
-        for (name, answer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
-            if answer is not None and value.data_ptr() != answer.ctypes.data:
+        for (name, buffer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
+            if buffer is not None and value.data_ptr() != buffer.ctypes.data:
                 self._answers[name] = None
                 self._late.append(name)
         if self._late:
@@ -222,13 +222,13 @@ class OrtEngine(Closing):
         self._feeds = {s.name: np.empty(feeds[s.name].shape, s.dtype) for s in self.inputs}
         self._bind_inputs()
         axes = find_axis_lengths(self.inputs, feeds)
-        self._answers = {s.name: make_answer(s, axes) for s in self.outputs}
-        self._late = [name for name, answer in self._answers.items() if answer is None]
-        for name, answer in self._answers.items():
-            if answer is None:
+        self._answers = {s.name: make_output(s, axes) for s in self.outputs}
+        self._late = [name for name, buffer in self._answers.items() if buffer is None]
+        for name, buffer in self._answers.items():
+            if buffer is None:
                 self._binding.bind_output(name, "cpu")  # keeps its place in the order of outputs
             else:
-                self._binding.bind_output(name, "cpu", 0, answer.dtype.type, answer.shape, answer.ctypes.data)
+                self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
 
     def _bind_inputs(self) -> None:
         for name, buffer in self._feeds.items():
@@ -261,7 +261,7 @@ class LooseOrtEngine(OrtEngine):
     def fetch(self) -> dict[str, Array]:
         """The answers of the last run as arrays: a sequence as one row, maps as one row each."""
         check_state(self._spec.backend, closed=self._session is None, bound=bool(self._values))
-        return {spec.name: flatten_answer(value) for spec, value in zip(self.outputs, self._values, strict=True)}
+        return {spec.name: flatten_output(value) for spec, value in zip(self.outputs, self._values, strict=True)}
 
     def _call(self, names: list[str], options: Any) -> None:
         self._values = self._session._sess.run(names, self._feeds, options)

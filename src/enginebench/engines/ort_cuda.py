@@ -26,7 +26,7 @@ from ..core.engine_api import (
     find_axis_lengths,
     find_batch_axes,
     format_shape,
-    make_answer,
+    make_output,
     read_index,
 )
 from . import cuda
@@ -90,10 +90,10 @@ def open_cuda_session(path: str, settings: Any, wanted: dict[str, str]) -> Any:
             ) from error
         raise ArtifactError(f"ONNX Runtime cannot load {path}: {error}") from error
     session.disable_fallback()
-    found = session.get_providers()
-    if found[:1] != [PROVIDER]:
+    providers = session.get_providers()
+    if providers[:1] != [PROVIDER]:
         raise BackendUnavailable(
-            f"asked ONNX Runtime for {PROVIDER} and got {', '.join(found)}: its libraries (CUDA, cuDNN) were not "
+            f"asked ONNX Runtime for {PROVIDER} and got {', '.join(providers)}: its libraries (CUDA, cuDNN) were not "
             "found. Its own log above names them"
         )
     kept = session.get_provider_options().get(PROVIDER, {})
@@ -111,21 +111,21 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
     Source: onnxruntime, core/session/IOBinding.cc (BindInput).
     """
     names = tuple(value.name for value in session.get_inputs())
-    told = getattr(session, "get_input_memory_infos", None)
-    if told is None and graph:
+    read_memory = getattr(session, "get_input_memory_infos", None)
+    if read_memory is None and graph:
         raise BackendUnavailable(
             f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23.1 or later: {onnxruntime.__version__} does not say "
             "which inputs the CPU reads, whose first values a captured run keeps"
         )
-    if told is None:
+    if read_memory is None:
         return names
-    found = tuple(name for name, memory in zip(names, told(), strict=True) if memory.name != "Cuda")
-    if found and graph:
+    host_inputs = tuple(name for name, memory in zip(names, read_memory(), strict=True) if memory.name != "Cuda")
+    if host_inputs and graph:
         raise BackendUnavailable(
-            f"{NAME}:cuda_graph=1 would keep the first values of {', '.join(found)}, which the CPU reads; "
+            f"{NAME}:cuda_graph=1 would keep the first values of {', '.join(host_inputs)}, which the CPU reads; "
             "give cuda_graph=0"
         )
-    return found
+    return host_inputs
 
 
 class OrtCudaEngine(cuda.DeviceEngine):
@@ -191,9 +191,9 @@ class OrtCudaEngine(cuda.DeviceEngine):
             cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
         end.record(stream)
         end.synchronize()
-        answer = {spec.name: self._host[spec.name].array.copy() for spec in self.outputs}
+        outputs = {spec.name: self._host[spec.name].array.copy() for spec in self.outputs}
         self._staging_out_ns = time.perf_counter_ns() - begin - end.elapsed_ns(start)
-        return answer
+        return outputs
 
     def last_enqueue_ns(self) -> int:
         """Host time that the last run took to enqueue; 0 for a CUDA graph, whose launch waits inside ONNX Runtime."""
@@ -233,13 +233,13 @@ class OrtCudaEngine(cuda.DeviceEngine):
         for spec in self.outputs:
             if spec.name in first:  # an input that is handed on, which no run writes: its buffers hold the answer
                 continue
-            answer = make_answer(spec, axes)  # NaN: what no run has filled cannot pass for an answer
-            if answer is None:
+            buffer = make_output(spec, axes)  # NaN: what no run has filled cannot pass for an answer
+            if buffer is None:
                 raise ArtifactError(
                     f"output {spec.name!r} has a shape that only a run knows, {spec.shape}; {NAME} needs it "
                     "before the run"
                 )
-            first[spec.name] = answer
+            first[spec.name] = buffer
         for name, array in first.items():
             self._host[name] = cuda.PinnedArray(array.shape, array.dtype.name)
             self._device[name] = cuda.DeviceBuffer(array.nbytes)

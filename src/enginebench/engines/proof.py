@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
 from enginebench.core.errors import MeasurementError
-from enginebench.core.names import known
+from enginebench.core.names import require_precision
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN, classify_kernel
 from enginebench.core.protocols import RunCall
 from enginebench.core.recipes import quantizes_weights_only
@@ -90,7 +90,7 @@ def relabel_weights(run: Sequence[Operator], artifact: Artifact) -> list[Operato
     """
     if not quantizes_weights_only(artifact.recipe):
         return list(run)
-    return [o._replace(dtype=known(artifact.precision)) if o.kind in WEIGHT_KERNELS else o for o in run]
+    return [o._replace(dtype=require_precision(artifact.precision)) if o.kind in WEIGHT_KERNELS else o for o in run]
 
 
 def count_watched_runs(first_run_s: float) -> int:
@@ -141,8 +141,8 @@ def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: t
     if not layers:
         raise MeasurementError(f"{profiler} recorded no layer in {count_of(len(runs), 'runs')}")
     times = [sum_by_name((o.name, o.time_ns) for o in run) for run in calm]
-    found = tuple(_summarize(own, [run.get(name, 0.0) for run in times]) for name, own in layers.items())
-    return LayerProfile(layers=found, runs=len(calm), profiler=profiler, notes=notes)
+    layers_timed = tuple(_summarize(own, [run.get(name, 0.0) for run in times]) for name, own in layers.items())
+    return LayerProfile(layers=layers_timed, runs=len(calm), profiler=profiler, notes=notes)
 
 
 def _summarize(operators: Sequence[Operator], times_ns: Sequence[float]) -> LayerTime:

@@ -112,7 +112,7 @@ class TorchEngine(Closing):
 
     def fetch(self) -> dict[str, Array]:
         self._check_bound()
-        pairs = zip(self.outputs, self._list_answers(), strict=True)
+        pairs = zip(self.outputs, self._list_outputs(), strict=True)
         return {spec.name: np.array(tensor.numpy(), order="C") for spec, tensor in pairs}
 
     def count_least_ns(self) -> float:
@@ -146,7 +146,7 @@ class TorchEngine(Closing):
         with torch.inference_mode():
             self._answer = self._call(*self._tensors)  # type: ignore[misc]  # closed engines hand out no run
 
-    def _list_answers(self) -> list[Any]:
+    def _list_outputs(self) -> list[Any]:
         """The tensors of the last answer, one for each output."""
         tensors: list[Any] = list(flatten_tensors(self._answer))
         if len(tensors) != len(self.outputs):

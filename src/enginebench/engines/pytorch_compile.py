@@ -108,8 +108,8 @@ class Simplify(CustomGraphPass):  # type: ignore[misc]
 
 def drop_idle_mask(node: Node) -> None:
     """Takes the mask off an attention if it is a constant that is true, or zero, everywhere."""
-    given = "attn_mask" if len(node.args) < 4 else 3
-    mask = node.kwargs.get("attn_mask") if given == "attn_mask" else node.args[3]
+    argument = "attn_mask" if len(node.args) < 4 else 3
+    mask = node.kwargs.get("attn_mask") if argument == "attn_mask" else node.args[3]
     waiting, needed = [mask], dict[Any, None]()
     for one in waiting:
         if not isinstance(one, Node) or one.op not in ("call_function", "call_method"):
@@ -126,13 +126,13 @@ def drop_idle_mask(node: Node) -> None:
     before = _read_generators()
     try:
         with unset_fake_temporarily(), torch.no_grad():
-            found = GraphModule({}, constant)()
+            mask_value = GraphModule({}, constant)()
     except Exception:  # what was traced within vmap, for one, does not run alone
         return
     if all(map(torch.equal, before, _read_generators())) and bool(
-        (found if found.dtype is torch.bool else found == 0).all()
+        (mask_value if mask_value.dtype is torch.bool else mask_value == 0).all()
     ):
-        (node.update_kwarg if given == "attn_mask" else node.update_arg)(given, None)
+        (node.update_kwarg if argument == "attn_mask" else node.update_arg)(argument, None)
 
 
 def _read_generators() -> list[Any]:
@@ -144,13 +144,13 @@ def multiply_patches(node: Node) -> None:
     """Replaces a convolution whose windows neither overlap nor leave anything out by a product of matrices."""
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     default = {"bias": None, "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
-    given = default | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    image, weight = given["input"], given["weight"]
+    by_name = default | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    image, weight = by_name["input"], by_name["weight"]
     shapes = [one.meta.get("example_value", one.meta.get("val")) for one in (image, weight)]
     if not all(shape is not None and [type(n) for n in shape.shape] == [int] * 4 for shape in shapes):
         return
     (batch, channels, height, width), (outputs, _, rows, columns) = (shape.shape for shape in shapes)
-    setting = [given[name] for name in ("stride", "padding", "dilation", "groups")]
+    setting = [by_name[name] for name in ("stride", "padding", "dilation", "groups")]
     plain = [tuple(one) if isinstance(one, list | tuple) else one for one in setting]
     fits = plain == [(rows, columns), (0, 0), (1, 1), 1] and not height % rows and not width % columns
     small = rows * columns > 1 and channels < ALIGNED_CHANNELS
@@ -169,7 +169,7 @@ def multiply_patches(node: Node) -> None:
         order = call("permute", windows, (0, 2, 4, 1, 3, 5))
         patches = call("reshape", order, (batch, down * across, channels * rows * columns))
         matrix = call("reshape", weight, (outputs, channels * rows * columns))
-        product = graph.call_function(torch.nn.functional.linear, (patches, matrix, given["bias"]))
+        product = graph.call_function(torch.nn.functional.linear, (patches, matrix, by_name["bias"]))
         product.meta = dict(patches.meta)
         node.replace_all_uses_with(call("reshape", call("transpose", product, 1, 2), (batch, outputs, down, across)))
     name = node.name

@@ -192,7 +192,7 @@ class CudaTorchEngine(TorchEngine):
         self._lane.wait(self._copies["d2h"][1])
         self._copying = False
         times = self.last_h2d_ns(), self.last_device_ns(), self.last_d2h_ns()
-        return self._read_answers(), DeviceTimes(*times)
+        return self._read_outputs(), DeviceTimes(*times)
 
     def fetch(self) -> dict[str, Array]:
         begin = time.perf_counter_ns()
@@ -201,9 +201,9 @@ class CudaTorchEngine(TorchEngine):
         self._copy_out()
         self._lane.wait(self._copies["d2h"][1])
         self._copying = False
-        answer = self._read_answers()
+        outputs = self._read_outputs()
         self._staging_out_ns = time.perf_counter_ns() - begin - self.last_d2h_ns()
-        return answer
+        return outputs
 
     def last_device_ns(self) -> int:
         """Time between the events before and after the last run; for an eager module the GPU's waiting included."""
@@ -268,7 +268,7 @@ class CudaTorchEngine(TorchEngine):
 
     def _copy_out(self) -> None:
         lane, (start, end) = self._lane, self._copies["d2h"]
-        tensors = [tensor.contiguous() for tensor in self._list_answers()]
+        tensors = [tensor.contiguous() for tensor in self._list_outputs()]
         if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
             self._answers = tuple(lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
         lane.record(start)
@@ -276,7 +276,7 @@ class CudaTorchEngine(TorchEngine):
             pinned.copy_(tensor, non_blocking=True)
         lane.record(end)
 
-    def _read_answers(self) -> dict[str, Array]:
+    def _read_outputs(self) -> dict[str, Array]:
         return {spec.name: pinned.numpy().copy() for spec, pinned in zip(self.outputs, self._answers, strict=True)}
 
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -298,9 +298,9 @@ class CudaTorchEngine(TorchEngine):
                 self._run = _time_run(lane, enqueue, self._start, self._end, self._enqueue_ns)
             self._launch = enqueue
         except torch.OutOfMemoryError as error:
-            told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+            sizes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
             raise MeasurementError(
-                f"{self._name} runs out of device memory with {told}: {str(error).split('. ')[0]}. Choose a smaller "
+                f"{self._name} runs out of device memory with {sizes}: {str(error).split('. ')[0]}. Choose a smaller "
                 "--batch"
             ) from error
 

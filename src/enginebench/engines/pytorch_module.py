@@ -31,7 +31,7 @@ def place_module(module: Any, artifact: ArtifactLike, spec: EngineSpecLike, opti
     """
     if options["channels_last"] == "1":
         module = module.to(memory_format=torch.channels_last)
-    given = [tensor.data for tensor in chain(module.parameters(), module.buffers())]
+    tensors = [tensor.data for tensor in chain(module.parameters(), module.buffers())]
     module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
     module = module.to(torch.device(spec.device))
     for part in module.modules():
@@ -43,16 +43,16 @@ def place_module(module: Any, artifact: ArtifactLike, spec: EngineSpecLike, opti
                     node.update_kwarg("device", torch.device(spec.device))
             part.recompile()
     if isinstance(module, _CastModule) and not isinstance(module, _AutocastModule):
-        return leave_mixed_types(module, given, artifact, spec)
+        return leave_mixed_types(module, tensors, artifact, spec)
     return module
 
 
-def leave_mixed_types(module: "_CastModule", given: list[Any], artifact: ArtifactLike, spec: EngineSpecLike) -> Any:
+def leave_mixed_types(module: "_CastModule", tensors: list[Any], artifact: ArtifactLike, spec: EngineSpecLike) -> Any:
     """The cast module where it runs; else, where that does, its weights as they were `given`, under torch.autocast."""
     if runs_on_zeros(module, artifact, spec):
         return module
     cast = [tensor.data for tensor in chain(module.parameters(), module.buffers())]
-    restore(module, [tensor.to(torch.device(spec.device)) for tensor in given])
+    restore(module, [tensor.to(torch.device(spec.device)) for tensor in tensors])
     mixed = _AutocastModule(module._module, module._dtype, module._outputs)
     mixed.mixes_types = True
     if runs_on_zeros(mixed, artifact, spec):
@@ -142,8 +142,8 @@ class _CastModule(torch.nn.Module):  # type: ignore[misc]
         self._module, self._dtype, self._outputs = module, dtype, outputs
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        answer = self._module(*(x.to(self._dtype) if x.is_floating_point() else x for x in inputs))
-        return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(answer), self._outputs, strict=True))
+        outputs = self._module(*(x.to(self._dtype) if x.is_floating_point() else x for x in inputs))
+        return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(outputs), self._outputs, strict=True))
 
 
 class _AutocastModule(_CastModule):
@@ -153,10 +153,10 @@ class _AutocastModule(_CastModule):
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         with torch.autocast(inputs[0].device.type, dtype=self._dtype):
-            answer = self._module(*inputs)
-        return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(answer), self._outputs, strict=True))
+            outputs = self._module(*inputs)
+        return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(outputs), self._outputs, strict=True))
 
 
-def flatten_tensors(answer: Any) -> Iterator[Any]:
+def flatten_tensors(outputs: Any) -> Iterator[Any]:
     """The tensors of what a module returned, in order."""
-    return (leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor))
+    return (leaf for _, leaf in list_leaves(outputs) if isinstance(leaf, torch.Tensor))

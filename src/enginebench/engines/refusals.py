@@ -61,9 +61,9 @@ def make_refusal(failed: str, error: Exception) -> ArtifactError:
     words = str(error).strip()
     operator = find_operator(words)
     sentence = f"{failed}: {shorten_words(words) or type(error).__name__}"
-    found = ArtifactError(sentence) if operator is None else UnsupportedOperator(f"{operator}: {sentence}")
-    found.log = words
-    return found
+    refusal = ArtifactError(sentence) if operator is None else UnsupportedOperator(f"{operator}: {sentence}")
+    refusal.log = words
+    return refusal
 
 
 def find_operator(words: str) -> str | None:
@@ -78,8 +78,8 @@ def find_operator(words: str) -> str | None:
 def shorten_words(words: str) -> str:
     """The reason in a message of several lines, without codes and places in source code."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    for pattern, said in (dict.fromkeys(NOISE, "") | CURES).items():
-        lines = [re.sub(pattern, said, line) for line in lines]
+    for pattern, replacement in (dict.fromkeys(NOISE, "") | CURES).items():
+        lines = [re.sub(pattern, replacement, line) for line in lines]
     reasons = [line for line in lines if not LEAD_IN.match(line)]
     reason = (reasons or lines or [""])[0]
     return reason if len(reason) <= LONGEST else f"{reason[:LONGEST]} ..."

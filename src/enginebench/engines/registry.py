@@ -1,4 +1,4 @@
-"""Engines by name, our own and those of other packages. Imports the file of an engine only when that is asked for."""
+"""Engines by name, our own and those of other packages. The file of an engine is imported on first use."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Plugin(NamedTuple):
 def list_plugins(taken: Collection[str]) -> list[Plugin]:
     """Every engine that a package names, by name."""
     listed = []
-    for plugin in (found := _read_points()):
+    for plugin in (plugins := _read_points()):
         name, package, fault = plugin.name, plugin.package, None
         if name in taken:
             fault = f"{package} brings an engine {name}, which EngineBench has itself: it is not used"
-        elif rivals := [other.package for other in found if other.name == name and other is not plugin]:
+        elif rivals := [other.package for other in plugins if other.name == name and other is not plugin]:
             fault = (
                 f"{' and '.join([package, *rivals])} each bring an engine {name}: none is used. Uninstall all but one"
             )
@@ -69,11 +69,11 @@ def list_plugins(taken: Collection[str]) -> list[Plugin]:
 def _read_points() -> tuple[Plugin, ...]:
     from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
 
-    found = [
+    points = [
         Plugin(p.name, f"{p.dist.name} {p.dist.version}" if p.dist else f"the package of {p.value}", p)
         for p in entry_points(group=GROUP)
     ]
-    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
+    return tuple(sorted(points, key=lambda plugin: (plugin.name, plugin.package)))
 
 
 def load_entry(plugin: Plugin) -> Entry:
@@ -90,7 +90,7 @@ def load_entry(plugin: Plugin) -> Entry:
     if entry.name != plugin.name:
         raise BackendUnavailable(f"{where} is the entry of an engine {entry.name!r}; expected {plugin.name!r}")
     with explaining(BackendUnavailable, f"{where} is an Entry with a field of a wrong type", msgspec.ValidationError):
-        return msgspec.convert(msgspec.structs.asdict(entry), Entry)  # a struct takes any value until it is asked
+        return msgspec.convert(msgspec.structs.asdict(entry), Entry)  # a struct does not check the types of its fields
 
 
 # Every engine that EngineBench comes with, by name, in the order of lists.
@@ -110,13 +110,13 @@ def read_engine(text: str) -> tuple[str, dict[str, str]]:
     return find_entry(name).name, options
 
 
-def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+def read_engines(engines: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     """The engines of a comma-separated list, as `read_engine` reads each."""
-    return [(find_entry(name).name, options) for name, options in parse_engines(given)]
+    return [(find_entry(name).name, options) for name, options in parse_engines(engines)]
 
 
 def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
-    """The ENGINEs that `run` takes where none is named. TensorRT is asked for by name: its plans take minutes."""
+    """Return the ENGINEs that `run` takes where none is named. TensorRT must be named: its plans take minutes to build."""
     entries = [entry for entry in ENTRIES.values() if kind in entry.unasked]
     if scope == "pipelined":
         entries = [entry for entry in entries if kind in entry.overlaps] or entries  # all: the refusal names one
@@ -129,7 +129,7 @@ def choose_graph_engine(kind: DeviceKind) -> str:
 
 
 def list_precisions(engine: str, device: str) -> tuple[Precision, ...]:
-    """Those that an ENGINE runs on a device; () where only its backend knows."""
+    """Return the precisions that an ENGINE runs on a device; () where only its backend knows."""
     entry = find_entry(parse_engine(engine)[0])
     return (entry.gpu_precisions if device != "cpu" else ()) or entry.precisions
 
@@ -207,27 +207,31 @@ def probe(name: str) -> Availability:
         return Availability(engine=name, available=False, reason=str(error), package=package)
     versions = list_installed(entry.distributions)
     try:
-        answer = open_backend(name).probe()
-        if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
-            raise BackendUnavailable(f"its probe gives {name_type(answer)}; expected an Availability")
+        availability = open_backend(name).probe()
+        if not isinstance(availability, Availability):  # of a plug-in, which no type checker has seen
+            raise BackendUnavailable(f"its probe gives {name_type(availability)}; expected an Availability")
         if len(versions) > 1:  # distributions that share one import name: the last one installed wins
-            both = " and ".join(f"{distribution} {found}" for distribution, found in versions.items())
+            both = " and ".join(
+                f"{distribution} {installed_version}" for distribution, installed_version in versions.items()
+            )
             keep, drop = tuple(versions)[:2]
-            answer = replace(
-                answer,
+            availability = replace(
+                availability,
                 reason=f"{both} are both installed and overwrite each other's files; "
-                f"{answer.version or versions[keep]} is what replies",
+                f"{availability.version or versions[keep]} is what replies",
                 fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
             )
     except EngineBenchError as error:
         lacks = error.what if isinstance(error, MissingDependency) else None  # `fix` has the rest
         lacks = entry.distributions[0] if entry.distributions and not versions else lacks
         reason = f"{lacks} is not installed" if lacks else str(error)
-        answer = Availability(engine=name, available=False, reason=reason, fix=entry.fix)
+        availability = Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     except Exception as error:  # a probe that breaks is an engine that does not work here
-        answer = Availability(engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix)
-    version = answer.version or next(iter(versions.values()), None)
-    return replace(answer, version=version, verified_on=entry.verified_on, package=package)
+        availability = Availability(
+            engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix
+        )
+    version = availability.version or next(iter(versions.values()), None)
+    return replace(availability, version=version, verified_on=entry.verified_on, package=package)
 
 
 def find_package(name: str) -> str | None:
@@ -267,9 +271,9 @@ def accepts(name: str) -> tuple[ArtifactKind, ...]:
     return find_entry(name).accepts
 
 
-def find_device(name: str, asked: str) -> str:
-    """Where an engine runs: as asked, but an engine for GPUs on its default GPU where the CPU was asked for."""
-    return find_entry(name).device or asked if asked == "cpu" else asked
+def find_device(name: str, device: str) -> str:
+    """Return the device that an engine runs on: the requested one; for a GPU engine its default GPU in place of the CPU."""
+    return find_entry(name).device or device if device == "cpu" else device
 
 
 def list_names() -> tuple[str, ...]:
@@ -315,14 +319,14 @@ def find_entry(name: str) -> Entry:
     near = [other for other in list_names() if begin is not None and other.startswith(begin)]
     near = near or get_close_matches(name, list_names(), len(list_names()))
     hint = f". Did you mean {' or '.join(near)}?" if near else ""
-    known = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
-    raise UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
+    names = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
+    raise UsageError(f"unknown engine {name!r}; known: {', '.join(names)}{hint}")
 
 
 def find_absent_modules(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
-    """Those of these modules that cannot be found, nor, for the first, any that does in its place.
+    """Return the modules that cannot be found; the first is present if any of its substitutes is.
 
-    The packages around them are imported, they are not.
+    Only their parent packages are imported.
     """
     missing = [module for module in modules if not _can_find(module)]
     if missing[:1] == list(modules[:1]) and any(map(_can_find, stand_ins)):
@@ -338,11 +342,11 @@ def _can_find(module: str) -> bool:
 
 
 def list_installed(distributions: tuple[str, ...]) -> dict[str, str]:
-    """Version of each of these distributions that is installed."""
+    """Return {distribution: version} of those that are installed."""
     from importlib import metadata  # a dry run has no use for it, and would pay for its import
 
-    found = {}
+    installed = {}
     for distribution in distributions:
         with suppress(metadata.PackageNotFoundError):
-            found[distribution] = metadata.version(distribution)
-    return found
+            installed[distribution] = metadata.version(distribution)
+    return installed

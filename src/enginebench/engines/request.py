@@ -7,7 +7,7 @@ from enginebench.core.commands import format_command
 from enginebench.core.engine_api import check_state as check_state  # which engines of other packages take from here
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
-from enginebench.core.names import format_precision, known
+from enginebench.core.names import format_precision, require_precision
 from enginebench.core.recipes import find_graph_precision, find_start
 from enginebench.core.records import TEXT, Artifact, ArtifactKind, Availability, EngineSpec, Precision
 from enginebench.core.text import parse_finite
@@ -24,25 +24,25 @@ def answer_probe(
     )
 
 
-def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
+def read_options(spec: EngineSpec, declared: Mapping[str, Option]) -> dict[str, str]:
     """Every known option with its value: the one of `spec`, else the default."""
     for key, value in spec.options.items():
-        if key not in known:
-            told = (
+        if key not in declared:
+            descriptions = (
                 f"{name}={'|'.join(o.choices)} ({o.meaning}; default {o.default})"
                 if o.choices
                 else f"{name}={o.default} ({o.meaning})"
-                for name, o in known.items()
+                for name, o in declared.items()
             )
-            raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {'; '.join(told) or 'none'}")
-        option = known[key]
+            raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {'; '.join(descriptions) or 'none'}")
+        option = declared[key]
         if option.choices and value not in option.choices:
             raise UsageError(
                 f"option {key}={value!r} of engine {spec.backend} must be one of: {', '.join(option.choices)}"
             )
         if not option.choices and option.default.isdecimal():
             read_number(spec, key, value, option.signed)
-    return {key: spec.options.get(key, option.default) for key, option in known.items()}
+    return {key: spec.options.get(key, option.default) for key, option in declared.items()}
 
 
 def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> float:
@@ -71,7 +71,7 @@ def check_request(
     if artifact.path and not Path(artifact.path).is_file():
         raise ArtifactError(f"the artifact's file does not exist: {artifact.path}. If it was moved, export it again")
     if spec.precision not in precisions and not (artifact.kind == "plan" and spec.precision is None):
-        why = (reasons or {}).get(known(spec.precision))
+        why = (reasons or {}).get(require_precision(spec.precision))
         raise BackendUnavailable(
             f"engine {spec.backend} runs {', '.join(precisions)} here, not {spec.precision}{f': {why}' if why else ''}"
         )
@@ -92,21 +92,21 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
     """
     recipe = find_start(spec.backend, spec.recipe)
     wanted = format_precision(spec.precision, recipe)
-    found = f"{artifact.path} is {format_precision(artifact.precision, artifact.recipe)}"
+    actual = f"{artifact.path} is {format_precision(artifact.precision, artifact.recipe)}"
     graph = find_graph_precision(spec.backend, spec.precision)
     make = f"Make one with {format_command('quantize', 'F.onnx', options=[('--to', wanted)])}"
     if artifact.precision not in (graph, spec.precision):
         advice = f"Ask for {artifact.precision}, or give the graph that it was made from" if graph == "fp32" else make
         own = f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph"
-        raise ArtifactError(f"{own}, and {found}. {advice}")
+        raise ArtifactError(f"{own}, and {actual}. {advice}")
     if recipe is not None and artifact.recipe not in (recipe, "qat"):
-        raise ArtifactError(f"{found}, not {wanted}. {make}")
+        raise ArtifactError(f"{actual}, not {wanted}. {make}")
 
 
 def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
     """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that it was told to run it anyway."""
     if not supported and not forced:
-        name = known(spec.precision)
+        name = require_precision(spec.precision)
         raise BackendUnavailable(
             f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
             f"Arm): it would emulate them, slower than FP32. To measure that anyway: {spec.backend}:force=1"

@@ -69,11 +69,11 @@ def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
 
 def find_dtype(engine: Any, name: str) -> str:
     """NumPy's name of a tensor's element type."""
-    if (found := engine.get_tensor_dtype(name).name) not in DTYPES:
+    if (dtype := engine.get_tensor_dtype(name).name) not in DTYPES:
         raise ArtifactError(
-            f"tensor {name!r} is {found}, which NumPy does not have; keep inputs and outputs in FP32 or FP16"
+            f"tensor {name!r} is {dtype}, which NumPy does not have; keep inputs and outputs in FP32 or FP16"
         )
-    return DTYPES[found]
+    return DTYPES[dtype]
 
 
 class PlanEngine(cuda.DeviceEngine):
@@ -134,14 +134,14 @@ class PlanEngine(cuda.DeviceEngine):
         last.synchronize()
         self._copying = False
         times = copied.elapsed_ns(first), timed.last_device_ns(), last.elapsed_ns(timed.end)
-        return self._read_answers(), DeviceTimes(*times)
+        return self._read_outputs(), DeviceTimes(*times)
 
     def fetch(self) -> dict[str, Array]:
         self._open_run()
         self._copy_out()
         self._open_stream().synchronize()
         self._copying = False
-        return self._read_answers()
+        return self._read_outputs()
 
     def close(self) -> None:
         self._free_buffers()
@@ -192,7 +192,7 @@ class PlanEngine(cuda.DeviceEngine):
             if spec.name in self._device:
                 cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
 
-    def _read_answers(self) -> dict[str, Array]:
+    def _read_outputs(self) -> dict[str, Array]:
         return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
 
     def _make_context(self) -> Any:

@@ -101,12 +101,12 @@ class Library:
         registry = self.trt.get_plugin_registry()
         kind = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"  # of 8.6
         for path in [path for path in paths if path not in self._loaded]:
-            known = len(getattr(registry, kind))
+            count_before = len(getattr(registry, kind))
             try:
                 CDLL(path)
             except OSError as error:
                 raise ArtifactError(f"{self.title} cannot load the plugin library {path}: {error}") from None
-            if registry.load_library(path) is None and len(getattr(registry, kind)) == known:
+            if registry.load_library(path) is None and len(getattr(registry, kind)) == count_before:
                 raise ArtifactError(f"{self.title} finds no plugin in the library {path} that it does not have")
             self._loaded.add(path)
 

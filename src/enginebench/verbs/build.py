@@ -18,7 +18,7 @@ from enginebench import door
 from enginebench.core.aoti import is_package
 from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
-from enginebench.core.names import format_precision, known, parse_precision, slug
+from enginebench.core.names import format_precision, parse_precision, require_precision, slug
 from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
 from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ModelSource, Precision, ResultWarning
@@ -408,7 +408,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
         run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
         given, onnx = onnx, quantized_path(onnx, spec)
         reporter.say(f"{given} is {artifact.precision}; quantizing it to {onnx} first")
-        to = format_precision(known(spec.precision), spec.recipe)
+        to = format_precision(require_precision(spec.precision), spec.recipe)
         quantize(given, to, onnx, calib=calib, calib_cache=calib_cache, threads=spec.threads, progress=False)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
         needless = "it needs no --calib or --calib-cache; leave them out"
@@ -425,7 +425,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         built = replace(built, made_with=built.made_with | {"calibration": ranges.name})
     response = replace(response, artifact=built)
-    document = place_build(response, out, known(spec.precision), spec.device, warnings)
+    document = place_build(response, out, require_precision(spec.precision), spec.device, warnings)
     write_note(out, response.artifact, spec.precision)
     return document
 

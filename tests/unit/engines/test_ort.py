@@ -16,7 +16,7 @@ from enginebench.core.protocols import EmptyCall
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_checked_session_options
-from enginebench.engines.ort import flatten_answer
+from enginebench.engines.ort import flatten_output
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.zoo import packaged_onnx
@@ -163,12 +163,12 @@ def test_what_is_no_tensor_goes_in_and_comes_out(text: str, x: Any, y: Any, tmp_
 
 
 def test_answers_of_every_form_become_arrays() -> None:
-    assert flatten_answer(np.array([["cat"], ["dog"]], object)).dtype.kind == "U"
-    assert flatten_answer({"b": 1.0, "a": 2.0}).tolist() == [[2.0, 1.0]]
-    assert flatten_answer([np.ones((2, 2)), np.zeros(1)]).tolist() == [[1, 1, 1, 1, 0]]
-    assert flatten_answer([]).shape == (1, 0)
-    assert flatten_answer(None).shape == (1, 0)
-    assert flatten_answer(3.5).tolist() == [[3.5]]
+    assert flatten_output(np.array([["cat"], ["dog"]], object)).dtype.kind == "U"
+    assert flatten_output({"b": 1.0, "a": 2.0}).tolist() == [[2.0, 1.0]]
+    assert flatten_output([np.ones((2, 2)), np.zeros(1)]).tolist() == [[1, 1, 1, 1, 0]]
+    assert flatten_output([]).shape == (1, 0)
+    assert flatten_output(None).shape == (1, 0)
+    assert flatten_output(3.5).tolist() == [[3.5]]
 
 
 def test_words_are_made_and_checked(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import format_options, format_precision, known, name_mix
+from enginebench.core.names import format_options, format_precision, name_mix, require_precision
 from enginebench.core.records import Artifact
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of
@@ -182,7 +182,7 @@ class MixedProposer:
         given, run = self._rows.graph, self._request.run
         assert given is not None
         full = self._rows.plan(layering.setting, run.measure).engine
-        job = describe_graph(run, given, known(full.precision), full.recipe, self._place, exclude=excluded)
+        job = describe_graph(run, given, require_precision(full.precision), full.recipe, self._place, exclude=excluded)
         made = make_graph(run, job, self._reporter)
         name = f"mix-{name_mix(excluded)}"
         if name in self._rows.graphs and self._rows.graphs[name].sha256 != made.sha256:  # by another recipe

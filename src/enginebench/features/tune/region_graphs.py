@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
-from enginebench.core.names import format_options, format_precision, known, name_mix
+from enginebench.core.names import format_options, format_precision, name_mix, require_precision
 from enginebench.core.recipes import find_needs
 from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.core.store import encode, read_record, write_atomic
@@ -135,7 +135,7 @@ class RegionProposer:
             if answer.gain is None or not 0 < len(answer.inside) < len(answer.regions):
                 return replace(found, reason="no mix of both is faster")
             excluded = list_excluded(answer)
-            to, recipe = known(full.engine.precision), full.engine.recipe
+            to, recipe = require_precision(full.engine.precision), full.engine.recipe
             graph = describe_graph(run, given, to, recipe, self._folder.artifacts, exclude=excluded)
             made = make_graph(run, graph, self._reporter)
         except EngineBenchError as error:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, find_kind
-from enginebench.core.names import format_options, format_precision, known, show_precision
+from enginebench.core.names import format_options, format_precision, require_precision, show_precision
 from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
@@ -131,7 +131,11 @@ def list_arms(
     """
     arms, never = [], dict[str, str]()
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
-        precision, entry, kind = known(asked), find_entry(engine), find_kind(find_device(engine, request.device))
+        precision, entry, kind = (
+            require_precision(asked),
+            find_entry(engine),
+            find_kind(find_device(engine, request.device)),
+        )
         device = find_device(engine, request.device)
         own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
         asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)

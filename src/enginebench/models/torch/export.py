@@ -29,7 +29,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.feeds import random_feeds
 from enginebench.core.input_sets import EXAMPLES, GIVEN, MASKS, SET_NAMES
-from enginebench.core.names import known
+from enginebench.core.names import require_precision
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ExportCheck, InputsCheck, ResultWarning, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, format_shape, takes_whole
@@ -209,7 +209,7 @@ def _write_graph(
     examples = to_tensors(random_feeds(inputs, 1, seed=0), inputs)
     # What the graph is to say of itself; what is empty is left out.
     entries = describe_origin(
-        known(artifact.precision),
+        require_precision(artifact.precision),
         artifact.recipe,
         parent_sha256=artifact.sha256,
         preprocess_sha256=artifact.preprocess_sha256,

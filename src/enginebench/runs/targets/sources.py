@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.commands import VERB
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
-from enginebench.core.names import escape_precision, format_engine, format_precision, known, name_mix
+from enginebench.core.names import escape_precision, format_engine, format_precision, name_mix, require_precision
 from enginebench.core.recipes import RECIPES, find_needs
 from enginebench.core.records import BUILT, Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
@@ -194,7 +194,10 @@ def _transform_all(
         for precision, recipe in list_transforms(request, made):
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
-            needs, job = find_needs(precision, recipe), describe_graph(request, graph, known(precision), recipe, place)
+            needs, job = (
+                find_needs(precision, recipe),
+                describe_graph(request, graph, require_precision(precision), recipe, place),
+            )
             wait_until_sure(ranges if needs == "ranges" else [])
             wait_until_sure([*works.values()], left=others)
             child = stack.enter_context(Child(PATIENCE | find_variables(job)))

@@ -11,7 +11,7 @@ from typing import Any
 import onnxruntime
 
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
-from enginebench.core.names import known
+from enginebench.core.names import require_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import JsonObject
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
@@ -99,7 +99,7 @@ def read_plugin_capabilities() -> tuple[str, ...]:
 
 def make_openvino_options(spec: EngineSpec) -> dict[str, str]:
     """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
-    chosen = list_settings(spec.threads, find_hint(known(spec.precision), read_plugin_capabilities()))
+    chosen = list_settings(spec.threads, find_hint(require_precision(spec.precision), read_plugin_capabilities()))
     texts = {True: "YES", False: "NO"}
     told = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
     return {"load_config": json.dumps({DEVICE: told})}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, UsageError, explaining
-from enginebench.core.names import known
+from enginebench.core.names import require_precision
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, join_axes
 from enginebench.core.store import explain_reading
@@ -71,7 +71,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
             "with Q/DQ nodes of the same ranges: enginebench quantize F.onnx --to int8 --calib-cache FILE"
         )
     return BuildSettings(
-        precision=known(spec.precision),
+        precision=require_precision(spec.precision),
         weak_typing=weak,
         half_floats=options["floats"] == "fp16",
         calib_cache=_find_file(options["calib_cache"]),

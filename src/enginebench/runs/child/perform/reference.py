@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.core.engine_api import Closing, flatten_answer
+from enginebench.core.engine_api import Closing, flatten_output
 from enginebench.core.errors import ArtifactError, importing
 from enginebench.core.feeds import check_feeds
 from enginebench.core.protocols import Array, Feeds, RunCall
@@ -58,7 +58,7 @@ def open_unoptimized(artifact: Artifact, threads: int) -> ComputeCall:
     def compute(feeds: Feeds) -> Sequence[Any]:
         objects = {name: feeds[name].astype(object) for name in text}
         values: Sequence[Any] = session.run(names, {**feeds, **objects})
-        return [flatten_answer(value) for value in values]
+        return [flatten_output(value) for value in values]
 
     return compute
 
