@@ -375,7 +375,7 @@ def _allow(names: Sequence[str]) -> None:
 
 
 class Native(Printed, total=False):
-    """Options of printing, for verbs that open MODEL in an engine; Python callers have `allow_code`."""
+    """Printing and permission for native code, for verbs that open MODEL; Python callers have `allow_code`."""
 
     allow_native_code: Annotated[
         bool,
@@ -388,7 +388,7 @@ class Native(Printed, total=False):
 
 
 class Trusting(Native, total=False):
-    """Options of printing, for verbs that open stored files."""
+    """Printing and permission to run code, for verbs that open stored files."""
 
     allow_code: Annotated[
         Sequence[str],

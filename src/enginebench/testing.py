@@ -1,7 +1,7 @@
-"""What every engine promises, as checks that an engine's author runs: `check_backend("my-engine")`.
+"""Checks of the promises of every engine, for authors of engines: `check_backend("my-engine")`.
 
 A small network with fixed weights goes through the engine, as ONNX or as a PyTorch module; the truth is computed with
-NumPy in double precision. Each check names a promise of `core/protocols.py`. Whether `run` does the work is told from
+NumPy in double precision. Each check names a promise of `core/protocols.py`. Whether `run` does the work is decided by
 ratios of times on a deeper network, within one process and repeatedly; on a disturbed machine they are inconclusive.
 """
 
@@ -57,7 +57,7 @@ HALF = 0.5
 # What the busiest of two threads takes of the CPU time: half of it where they share the work, all of it where they do
 # not. On layers that are long beside waking a thread.
 THREADS_RATIO, WINDOW_S, SHARED = 0.9, 0.05, 512
-# An engine that stops computing after some calls is asked for so many, or for as many as fit into so long.
+# To catch an engine that stops computing after some calls: so many calls, or as many as fit into so long.
 MANY_CALLS, MANY_S = 2000, 3.0
 
 Expect = Callable[["Feeds"], Mapping[str, "Array"]]
@@ -70,12 +70,12 @@ class Inconclusive(Exception):
 def check_backend(
     engine: str | Backend, *, entry: Entry | None = None, expect: Expect | None = None, cache_dir: Path | None = None
 ) -> None:
-    """Checks that an engine keeps every promise of the seam; warns of those on which the machine was too disturbed.
+    """Check that an engine keeps every promise of its interface; warn of those that a disturbed machine cannot show.
 
     Args:
         engine: its name, of an engine that is installed, or a backend.
         entry: what is true of the engine; by default that of its name.
-        expect: what the engine answers, if that is not the network's own answer.
+        expect: the outputs of the engine, if they are not those of the network.
         cache_dir: a folder for what the engine makes; by default a temporary one.
 
     Raises:
@@ -117,7 +117,7 @@ class Case:
 
     Args:
         source: the network in the form that the engine takes.
-        expect: what the engine answers.
+        expect: the outputs of the engine.
         folder: for what it makes.
     """
 
@@ -158,7 +158,7 @@ class Case:
         return engine
 
     def check_output(self, engine: Engine, feeds: Feeds, words: str) -> None:
-        """Checks that the engine now holds the right answer to `feeds`."""
+        """Check that the engine now holds the right outputs for `feeds`."""
         for name, right in self.expect(feeds).items():
             got = engine.fetch()[name]
             assert got.shape == right.shape, f"{words}: {name} has shape {got.shape}, not {right.shape}"
@@ -189,7 +189,7 @@ def make_network_source(entry: Entry, folder: Path, layers: int = 0) -> Artifact
 
 
 def make_artifact(kind: ArtifactKind, path: str, sha256: str, files: tuple[FileHash, ...], layers: int) -> Artifact:
-    """What is said of the network: the deeper one has a second output, which is the first without its bias."""
+    """Describe the network as an artifact: the deeper one has a second output, the first without its bias."""
     name, outputs = (DEEP, (OUTPUT, TWIN)) if layers else ("small", (OUTPUT,))
     return Artifact(kind=kind, model=name, path=path, sha256=sha256, files=files, inputs=(INPUT,), outputs=outputs)
 

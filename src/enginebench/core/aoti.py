@@ -39,7 +39,7 @@ def is_package(path: Path) -> bool:
 
 
 def read_package_record(path: Path) -> dict[str, Any]:
-    """Read the record in a package; ArtifactError if it is damaged, or a member would be unpacked elsewhere."""
+    """Read the record in a package; ArtifactError if it is damaged or a member is unsafe to unpack."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -100,8 +100,8 @@ def find_differences(record: Mapping[str, Any], gpu: str | None) -> Iterator[str
         if wanted.get(name) != here[name]:
             yield f"it was compiled for {name} {wanted.get(name) or 'none'}; here is {here[name] or 'none'}"
     instructions = wanted.get("instructions")
-    lacking = (
-        sorted({str(flag) for flag in instructions} - set(read_flags())) if isinstance(instructions, list) else ["all"]
-    )
+    lacking = ["all"]
+    if isinstance(instructions, list):
+        lacking = sorted({str(flag) for flag in instructions} - set(read_flags()))
     if lacking:
         yield f"it was compiled with the instructions {', '.join(lacking)}, which this CPU lacks"

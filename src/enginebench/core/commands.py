@@ -113,7 +113,7 @@ def list_own_options(options: Sequence[str]) -> list[str]:
 
 
 def advise_inputs(verb: str | None = None) -> str:
-    """Format advice such as `give --inputs F.npz, or --data DIR`, with options of the verb (default: the running one)."""
+    """Format advice such as `give --inputs F.npz, or --data DIR`, from options of the verb (default: the running)."""
     verb = verb or VERB.get()
     choices = [format_choices(verb, [choice]) for choice in REAL_INPUTS if choice[0] in OPTIONS.get(verb, ())]
     return f"give {', or '.join(choices)}" if choices else "use real inputs"

@@ -1,4 +1,4 @@
-"""Which card a number means: CUDA's order of GPUs and NVML's are not the same."""
+"""Find the GPU of a CUDA index in NVML: the two libraries number GPUs in different orders."""
 
 import ctypes
 import os

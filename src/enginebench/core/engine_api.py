@@ -1,7 +1,7 @@
 """The parts of EngineBench that engines import: errors, specs of tensors and their checks, protocols.
 
-It imports the standard library alone, and NumPy only inside functions that take arrays: bundles hold a copy of it, next to
-the engine that was measured, and `--help` must not load NumPy. It must run on Python 3.10.
+It imports the standard library alone, and NumPy only inside functions that take arrays: bundles hold a copy of it, next
+to the engine that was measured, and `--help` must not load NumPy. It must run on Python 3.10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is true of one engine before anything of it is imported: its `Entry`, and the options that it takes."""
+"""The description of an engine and of its options: an `Entry`, available before the engine is imported."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,12 +29,12 @@ class Option(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     signed: bool = False  # a number below zero will do
-    only_in: tuple[Precision, ...] = ()  # it does something in these precisions alone; (): in all of them
-    recipes: tuple[Recipe, ...] = ()  # it does something to graphs of these recipes alone; (): to all
+    only_in: tuple[Precision, ...] = ()  # it has an effect in these precisions alone; (): in all
+    recipes: tuple[Recipe, ...] = ()  # it has an effect on graphs of these recipes alone; (): on all
     outside: bool = False  # it names a program, a library or a file, or lets code run: see `runs/trust.py`
     timing_only: bool = False  # no output depends on it
     dear: tuple[str, ...] = ()  # values that take minutes to build: `tune` tries them last
-    under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
+    under_load: bool = False  # it has an effect only with several streams or joined requests
 
 
 def choice(values: str, meaning: str, *, search: str = "", **others: Any) -> Option:
@@ -51,7 +51,7 @@ def switch(meaning: str, *, on: bool = False, tried: bool = False, outside: bool
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One engine: its name, the module that makes it, what it takes and needs. Nothing else says so a second time.
+    """One engine: its name, the module that makes it, what it takes and needs. This is the only such list.
 
     The module has a function `create_backend`, which gives a `core.protocols.Backend`. It may name parameters among
     `loader` (rebuilds the module of a `torch` artifact) and `cache_dir` (a folder that the next process finds again),
@@ -65,7 +65,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     reopens: tuple[ArtifactKind, ...] = ()  # what it makes and can start from again
     options: Mapping[str, Option] = {}
     gpu_options: Mapping[str, Option] = {}  # on a GPU, where they are others
-    refuses: Mapping[str, str] = {}  # options of its kin that do nothing for it, each with the reason
+    refuses: Mapping[str, str] = {}  # options of related engines that have no effect on it, each with the reason
     precisions: tuple[Precision, ...] = ()  # those that it runs; (): only its backend knows
     gpu_precisions: tuple[Precision, ...] = ()  # on a GPU, where they are others
     lacks: Mapping[Precision, str] = {}  # others, each with the reason why it never runs them
@@ -89,12 +89,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
     # graph of its own. None: it builds nothing, or anew in each process.
     builds_with: Mapping[str, str] | None = None
-    builds_apart: bool = False  # its builder can crash: it never runs in the process of whoever loads an engine
+    builds_apart: bool = False  # its builder can crash: it never runs in the process that loads an engine
     # By kind of device, the options with which `run` takes it where no engine is named; `run` leaves it out elsewhere.
     unasked: Mapping[DeviceKind, Mapping[str, str]] = {}
     # What the field sets, by kind of device and of model; `tune` tries it before any single setting.
     known_good: Mapping[DeviceKind, Mapping[Family, Mapping[str, str]]] = {}
-    distributions: tuple[str, ...] = ()  # any one of them will do
+    distributions: tuple[str, ...] = ()  # any one of them is enough
     modules: tuple[str, ...] = ()  # import names, where many distributions bring them
     stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these
     find_program: Callable[[], Path | None] | None = None  # finds the program that it runs, where it is no package

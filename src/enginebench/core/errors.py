@@ -12,7 +12,7 @@ EngineBenchError                 1
 │   ├── FeedError                    arrays that do not fit the inputs of an engine
 │   └── ParseError                   a file of a tool or of ours that cannot be read; names path and position
 └── MeasurementError             6   timing did not end in a result that can be trusted
-    ├── ChildFailed                  the child process of a trial died, hung or answered nonsense
+    ├── ChildFailed                  the child process of a trial died, hung or sent an invalid response
     └── DeviceBusy                   another run holds the device
 
 Doubt about a number is not an error: it is a `ResultWarning` in the record.
@@ -43,7 +43,7 @@ class MissingDependency(DependencyError):
 
 @contextmanager
 def importing(what: str, fix: str, caught: type[ImportError] = ModuleNotFoundError) -> Iterator[None]:
-    """That what is imported here is not installed becomes a `MissingDependency`; `{}` in `what` is the module."""
+    """Raise a failed import in the block as `MissingDependency`; `{}` in `what` is the module."""
     try:
         yield
     except caught as error:
@@ -73,7 +73,7 @@ def explaining(
 
 
 def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:
-    """That no configuration can run, with each reason once; several have lines of their own."""
+    """Make the error that no configuration can run: each reason once, several on lines of their own."""
     first, *others = dict.fromkeys(reasons)
     reasons_text = "\n- ".join(("", first, *others)) if others else f" {first}"
     return BackendUnavailable(f"no configuration can run here:{reasons_text}")
@@ -100,7 +100,7 @@ class ParseError(ArtifactError):
 
 
 class ChildFailed(MeasurementError):
-    """The process of one trial died, hung or answered nonsense; `stderr_tail` is its last output."""
+    """The process of one trial died, hung or sent an invalid response; `stderr_tail` is its last output."""
 
     def __init__(self, reason: str, stderr_tail: str = "") -> None:
         super().__init__(reason)

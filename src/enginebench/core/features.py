@@ -1,4 +1,4 @@
-"""What features bring, by name. The kernel asks here, and imports nothing of a feature before it is used.
+"""Look up what features bring, by name. The kernel imports nothing of a feature before it is used.
 
 Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where its folder is gone, what
 it brought is not found, and nothing else changes.
@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["functions", "jobs", "engines", "documents", "offers"]
 
 
 class Verb(NamedTuple):
-    """What `--help` prints of a verb, so that it imports none."""
+    """The name and help of a verb, so that `--help` imports no verb."""
 
     name: str
     group: str
@@ -33,8 +33,8 @@ class Feature(NamedTuple):
     jobs: Mapping[str, str] = NONE  # tag of a job of a child -> its class
     engines: Mapping[str, str] = NONE  # -> its Entry
     documents: Mapping[str, str] = NONE  # schema -> its record
-    offers: Mapping[str, str] = NONE  # what the kernel or another feature asks for
-    rank: int = 0  # those of a higher one come later: in lists, and where each is asked for what it offers
+    offers: Mapping[str, str] = NONE  # what the kernel or another feature looks up
+    rank: int = 0  # features of a higher rank come later in lists and look-ups
 
 
 @cache
@@ -56,7 +56,7 @@ def list_offered(kind: Kind) -> list[str]:
 
 
 def find_each(kind: Kind, name: str | None = None) -> Iterator[Any]:
-    """What features bring of a kind (under this name), one after the other."""
+    """Yield what each feature brings under this name, in the order of ranks."""
     for feature, brought in list_features().items():
         for key, target in getattr(brought, kind).items():
             if name in (None, key):
@@ -65,5 +65,5 @@ def find_each(kind: Kind, name: str | None = None) -> Iterator[Any]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What a feature brings under this name; None where it is gone."""
+    """Return what a feature brings under this name; None if no feature does."""
     return next(find_each(kind, name), None)

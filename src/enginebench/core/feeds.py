@@ -70,6 +70,6 @@ def drop_filling(outputs: Mapping[str, Array], entries: int, size: int) -> dict[
 
 def choose_buckets(max_batch: int, few: bool = False) -> tuple[int, ...]:
     """The batches for which an engine with fixed ones is made: powers of two up to `max_batch`, and that itself."""
-    # Few, where each takes long to make.
+    # Few: each can take long to make.
     smaller = (1, max_batch // 4 or 1, max_batch // 2 or 1) if few else (1 << i for i in range(max_batch.bit_length()))
     return tuple(sorted({max_batch, *smaller}))

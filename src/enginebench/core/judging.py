@@ -1,4 +1,4 @@
-"""Whether a bundle and a machine still are what was measured. Bundles hold a copy: Python's own library only."""
+"""Check that a bundle and a machine are still as measured. Bundles hold a copy: Python's own library only."""
 
 import hashlib
 import re
@@ -23,13 +23,13 @@ def read_flags() -> list[str]:
 
 
 def find_link(root: Path) -> str | None:
-    """What is wrong with the first symbolic link in a bundle; None if it holds none."""
+    """Return the fault of the first symbolic link in a bundle; None if it holds none."""
     link = next((entry for entry in root.rglob("*") if entry.is_symlink()), None)
     return None if link is None else f"{link} is a symbolic link; a bundle holds plain files only. Copy the file"
 
 
 def find_changes(root: Path, files: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A sentence for each file, of (path, SHA-256), that is gone or was changed."""
+    """Yield a sentence for each file, of (path, SHA-256), that is missing or changed."""
     for name, sha256 in files:
         path = root / name
         if not path.is_file():
@@ -57,7 +57,7 @@ def find_version(name: str) -> str | None:
 
 
 def find_other_versions(runtime: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each runtime of another version than was measured; builds of one version count as the same."""
+    """Yield a sentence for each runtime of another version than measured; builds of one version are the same."""
     for name, wanted in runtime.items():
         installed = find_version(name) or "none"
         if installed.partition("+")[0] != wanted.partition("+")[0]:
@@ -65,13 +65,13 @@ def find_other_versions(runtime: Mapping[str, str]) -> Iterator[str]:
 
 
 def find_missing(instructions: Iterable[str], present: Collection[str], precision: str | None) -> Iterator[str]:
-    """A sentence if a CPU lacks instructions with which the configuration computed."""
+    """Yield a sentence if the CPU lacks instructions that the configuration was measured with."""
     missing = [flag for flag in instructions if flag not in present]
     if missing:
         yield f"it was measured in {precision} with {', '.join(missing)}; this CPU lacks it: times and outputs differ"
 
 
 def find_other_gpu(wanted: str | None, gpus: Collection[str]) -> Iterator[str]:
-    """A sentence if the GPU of a plan is not here."""
+    """Yield a sentence if this machine lacks the GPU that a plan was built for."""
     if wanted is not None and wanted not in gpus:
         yield f"the plan was built for {wanted}; here is {', '.join(gpus) or 'no GPU'}"

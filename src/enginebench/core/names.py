@@ -146,7 +146,7 @@ def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measu
 
 
 def find_rows(text: str, results: Iterable[Result]) -> list[str]:
-    """Return the ids that a shortened one matches: `ort-fp32`, `ort-int8@cpu-b8`, `openvino`; a whole id matches itself.
+    """Return the ids that a shortened one matches: `ort-fp32`, `ort-int8@cpu-b8`. A whole id matches itself.
 
     What may be left out: the precision, its recipe, every setting behind it, and the options of an engine. The
     precision is the requested one, or where that matches none, the one that ran.
@@ -180,14 +180,10 @@ def shorten_ids(configurations: Sequence[Any]) -> dict[str, str]:
     varied = [name for name in _SETTINGS if len({getattr(configuration, name) for configuration in configurations}) > 1]
     short = {configuration.id: configuration.id for configuration in configurations}
     for with_options in (True, False):
-        by_requested = {
-            configuration.id: _join_parts(configuration, configuration.requested_precision, varied, with_options)
-            for configuration in configurations
-        }
-        by_run = {
-            configuration.id: _join_parts(configuration, configuration.precision, varied, with_options)
-            for configuration in configurations
-        }
+        by_requested, by_run = dict[str, str](), dict[str, str]()
+        for one in configurations:
+            by_requested[one.id] = _join_parts(one, one.requested_precision, varied, with_options)
+            by_run[one.id] = _join_parts(one, one.precision, varied, with_options)
         count_requested, count_ran = Counter(by_requested.values()), Counter(by_run.values())
         for configuration in configurations:
             if by_run[configuration.id] not in count_requested and count_ran[by_run[configuration.id]] == 1:

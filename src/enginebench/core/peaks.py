@@ -1,4 +1,4 @@
-"""What a machine was seen to do at best: rates, bandwidths and launch costs, stored with the machine that did it."""
+"""The measured peaks of a machine: rates, bandwidths and launch costs, stored with its description."""
 
 from typing import Literal
 
@@ -58,7 +58,7 @@ class Peaks(Struct, frozen=True, kw_only=True):
 
 
 def list_differences(then: Machine, now: Machine) -> list[str]:
-    """What of a machine sets its peaks and is not as it was: empty if peaks of `then` hold for `now`."""
+    """Return the differences of two machines that affect peaks; empty if peaks of `then` hold for `now`."""
     drivers = [next((gpu.driver for gpu in machine.gpus), None) for machine in (then, now)]
     parts: list[tuple[str, object, object]] = [
         ("processor", then.cpu_model, now.cpu_model),

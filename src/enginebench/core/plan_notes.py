@@ -1,4 +1,4 @@
-"""What lies beside a finished plan: how it was asked for, which a plan itself does not say."""
+"""Notes stored next to a finished plan: the request that it was built for, which the plan does not record."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ KEPT = ("recipe", "allowed", "made_with", "preprocess_sha256", "normalize")
 
 
 class PlanNote(Struct, frozen=True, kw_only=True):
-    """How the plan with this hash was asked for, and the shapes that its first profile allows."""
+    """The request for the plan with this hash, and the shapes that its first profile allows."""
 
     schema: str = "enginebench.plan-note/1"
     sha256: str
@@ -33,7 +33,7 @@ def write_note(plan: Path, artifact: Artifact, requested: Precision | None) -> N
 
 
 def read_note(plan: Path) -> PlanNote | None:
-    """The note beside `plan`; None where there is none, or it is of other bytes."""
+    """Read the note next to `plan`; None if there is none, or its hash is of other bytes."""
     try:
         note = read_record(_name_note(plan), PlanNote)
     except ParseError:

@@ -6,7 +6,7 @@ import re
 REORDER = "reorder"
 # Known to be in none of the precisions: work on indices, shapes and truth values.
 OTHER = "other"
-# What the record gives no type to, or one that nobody here knows. It may have been anything.
+# The record gives no type, or an unrecognized one: any precision is possible.
 UNKNOWN = "unknown"
 
 # The first that matches decides. The names are those of cuDNN 8 and 9, cuBLAS 13, CUTLASS, PyTorch 2.11 and TensorRT

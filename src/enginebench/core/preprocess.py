@@ -1,6 +1,6 @@
-"""Whether two artifacts were made for inputs that are prepared alike, as far as their hashes tell."""
+"""Compare how the inputs of two artifacts are preprocessed, by hashes."""
 
-# In place of a hash, where the user's own array took the place of a picture: nobody can know how it was prepared.
+# In place of a hash, where the user's own array replaced a picture: its preprocessing is unknown.
 EXTERNAL = "external"
 
 

@@ -1,4 +1,4 @@
-"""The seam: what a backend is, what an engine is, and the abilities that some of them have.
+"""The interface of backends and engines, and the abilities that some of them have.
 
 A backend offers `load` (the engine is timed by our loop) or `measure` (the tool times itself). Further abilities
 are protocols of their own, found with `isinstance`. There are no base classes to inherit from.
@@ -20,7 +20,7 @@ ModuleLoader: TypeAlias = Callable[[Artifact], Any]  # a torch.nn.Module, which 
 
 
 class Engine(Protocol):
-    """A loaded engine. `run` returns when the outputs are complete: that promise makes rows comparable.
+    """A loaded engine. `run` returns when the outputs are complete: that promise makes times comparable.
 
     `bind` copies the caller's arrays in, `fetch` returns arrays that the caller owns. Wrong names, shapes or
     dtypes raise `FeedError` in `bind`. `close` may be called twice.
@@ -65,7 +65,7 @@ class SelfTimed(Protocol):
 
 @runtime_checkable
 class PrecisionProof(Protocol):
-    """An engine that can say, from its runtime's own record, in which precisions it spent its time."""
+    """An engine that can report the fraction of its time in each precision, from its runtime's own record."""
 
     def effective_precision(self) -> dict[str, float]: ...
 
@@ -109,6 +109,6 @@ class CacheFlusher(Protocol):
 
 @runtime_checkable
 class LayerProfiler(Protocol):
-    """An engine that can time its layers, on what was bound last; over the same runs as its proof of precision."""
+    """An engine that can time its layers, on what was bound last; over the same runs as its precision verification."""
 
     def profile_layers(self) -> LayerProfile: ...

@@ -23,14 +23,14 @@ Clock = Literal["host", "device", "tool", "modelled"]
 Status = Literal["ok", "partial", "failed", "skipped"]
 # `implausible`: no correct engine takes so little time, or the work was not done in each timed call.
 Validity = Literal["valid", "suspect", "invalid", "implausible"]
-# Of a ratio; `not_given`: other programs slowed one side alone, so that no figure of it means anything.
+# Of a ratio; `not_given`: other programs slowed one side alone, so that the ratio has no meaning.
 RatioValidity = Literal["good", "medium", "low", "not_given"]
 # Of a configuration against the reference, by the limits of its precision.
 Outputs = Literal["same", "within_limits", "changed", "not_judged"]
 StopRule = Literal["settled", "time_limit", "sample_limit", "iterations"]
 Mark = Literal["foreign_cpu", "throttled", "low_clock", "foreign_gpu", "cold_start"]
 Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable"]
-# What a model is for: how its answers are read, and by which metric they are judged.
+# The task of a model: how its outputs are read, and the metric that evaluates them.
 Task = Literal["classification", "detection", "segmentation", "regression", "text", "embedding", "asr"]
 Axes = Literal["open", "fixed"]
 # What outputs are compared with: those of a configuration, or of the model's graph as it stands, which ONNX Runtime
@@ -46,9 +46,9 @@ WarningCode = Literal[
     "beats_bound",  # faster than the peaks of the machine allow: one of the two is wrong
     "call_overhead",  # Python's own call is a visible part of the median
     "checked_by_evaluator",  # ONNX Runtime cannot run the graph that was exported
-    "chosen_shapes",  # the graph leaves axes open, and nobody said how long they are
+    "chosen_shapes",  # the graph has dynamic axes, and no length was given for them
     "clock_drift",
-    "constant_answers",  # the reference answers every input alike: whoever agrees has shown little
+    "constant_answers",  # the reference gives equal outputs for all inputs: agreement with it shows little
     "cut_short",  # a load ended before all its requests had come
     "cuda_graph_failed",
     "double_precision",  # the model computes in FP64, which no precision is named after
@@ -72,35 +72,35 @@ WarningCode = Literal[
     "modelled",  # the time comes from a model, not from a clock
     "no_device_telemetry",
     "no_foreign_cpu_figure",
-    "no_score",  # a metric failed on this row's answers
+    "no_score",  # a metric failed on the outputs of this configuration
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
     "noisier_than_usual",  # outputs of a reduced precision, accepted by the limits of a coarser one
     "nonfinite",
     "not_settled",
     "optimizer_changes",  # ONNX Runtime's: other outputs than the graph has as it is written
     "outputs_differ",  # an engine's from those of the graph that it was built from
-    "outputs_not_compared",  # inputs or outputs differ from those of the row that was to be the reference
+    "outputs_not_compared",  # inputs or outputs differ from those of the intended reference
     "outputs_vary",  # from call to call on the same inputs: agreement with them says nothing
     "overload",  # requests were turned away
     "packed_weights",  # of few bits, in a graph that computes in floats
-    "partly_compared",  # answers were compared over fewer samples than were to be
+    "partly_compared",  # outputs were compared on fewer samples than requested
     "random_calibration",
     "random_inputs",
     "random_weights",
     "relabelled",
     "rewritten_graph",  # the engine does not read the graph as it is
     "rounding_dominates",  # the outputs of a module depend on how FP32 rounds
-    "several_machines",  # a sweep went on elsewhere in the middle of this row
+    "several_machines",  # a sweep moved to another machine during this configuration
     "shared_cores",  # the generator of a load has no core of its own
     "single_process",
     "state_restored",  # buffers that the module changes are put back before every call
     "tf32",
     "throttled",
     "too_few_samples",
-    "uneven_processes",  # processes of one row disagree by more than the verdicts' margin
+    "uneven_processes",  # trials of one configuration differ by more than the verdicts' margin
     "unread_boxes",  # boxes that were compared as numbers
     "unsteady",  # Little's law does not hold: the queue grew or shrank
-    "unproved_precision",  # no record shows in what the engine computed, or it does not say so of most of the time
+    "unproved_precision",  # no record shows the precision that ran, or it covers less than most of the time
     "unverified_engine",
     "work_outside_run",  # `run` returned before its work was done: the times are those of a part
 ]
@@ -263,19 +263,19 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     recipe: Recipe | None = None
     batch: int = 1
     threads: int = 1
-    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs, where a run has rows of several
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs, where a run measures several shapes
     mix: str = ""  # `core/names.py: name_mix` of a graph with nodes left in FP32 by choice
 
 
 class MeasureSpec(Struct, frozen=True, kw_only=True):
-    """How one row is measured. `warmup` and `iters` of None mean: until settled."""
+    """How one configuration is measured. `warmup` and `iters` of None mean: until settled."""
 
     warmup: int | None = None
     warmup_ms: int | None = None  # in place of calls, for an engine that times itself
     iters: int | None = None
     time_limit_s: float = 1.0  # of timed samples in one process
     processes: int = 10
-    settle: float | None = None  # the margin of the verdicts that end a row earlier; None: exactly so many processes
+    settle: float | None = None  # margin of verdicts that end the trials early; None: exactly so many trials
     builds: int = 1  # of an engine that builds: process i times build i modulo this many
     scope: Scope = "compute"
     depth: int = 3  # batches on their way at once in scope `pipelined`
@@ -326,7 +326,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     trial: int = field(default=0, name="repetition")
     build: int | None = None  # which of several builds it timed, 0 first; None: there is one
     started_utc: str = ""  # ISO 8601, seconds
-    order: int = 0  # position in the run's interleaved order as planned, 0 first; who fails leaves gaps
+    order: int = 0  # position in the planned interleaved order, 0 first; failed trials leave gaps
     warmup_dropped: int = 0
     warmup_settled: bool | None = None
     untimed_calls: int = 0  # at the head of blocks, to refill the caches; neither warm-up nor samples
@@ -337,7 +337,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     staging_ns: list[int] | None = None  # host's share of scope `io`: checks, copies into and out of pinned memory
     reference_ns: list[int] = []  # the fixed reference kernel, timed before and after
     call_overhead_ns: float | None = None  # an empty call through the same loop
-    least_ns: float | None = None  # a call takes no less, whatever others cost it; 0: nobody knows
+    least_ns: float | None = None  # least time of a call without other load; 0: unknown
     load_s: float | None = None
     first_run_s: float | None = None
     peak_memory_bytes: int | None = None
@@ -397,28 +397,28 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     snr_most_db: float | None = None  # what so many of the samples have at least
     snr_min_db: float | None = None  # the least of any slice, beyond chance; of boxes, of their corners
     snr_min_at: str = ""  # which slice that is
-    boxes_like: bool = False  # looks like the boxes of a detector, which nobody asked to be matched
+    boxes_like: bool = False  # looks like the boxes of a detector, but matching was not requested
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """What two engines answered to the same inputs. Non-finite values never pass."""
+    """The differences of outputs of two engines on the same inputs. Non-finite values never pass."""
 
-    n: int  # samples that both answered
-    asked: int | None = None  # samples that were to be compared, where that is known
+    n: int  # samples with outputs of both
+    asked: int | None = None  # samples requested for comparison, where known
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float] = {}
     undecided: dict[str, float] = {}  # of older runs: the limits of outputs that decide nothing; now always empty
     passed: bool = True
-    reference: str = ""  # id of the row (or SIDE) that was taken as the truth
+    reference: str = ""  # id of the configuration (or SIDE) taken as the reference
     reference_kind: ReferenceKind = "configuration"
     elsewhere: bool = False  # the reference is none of the configurations that are stored beside this one
-    unlike: tuple[str, ...] = ()  # why nothing could be held against the reference; then `passed` is False
+    unlike: tuple[str, ...] = ()  # why no comparison was possible; then `passed` is False
     inputs: str = ""  # of `further`: which set of `core/input_sets.py`
     further: "tuple[Drift, ...]" = ()  # the same on other inputs, each by limits of its own; `passed` counts them
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """A number that says how sure it is. `supported` is False where n cannot carry the statement."""
+    """A number with its confidence interval. `supported` is False where n is too small for it."""
 
     value: float
     low: float | None
@@ -438,14 +438,14 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """What a metric makes of a row's outputs for labelled samples. The first score of a row decides about it."""
+    """The value of a metric on outputs for labelled samples. A configuration's first score decides its gate."""
 
     metric: str  # the name of a built-in one, or package.module:function
     value: Estimate
     higher_is_better: bool = True
-    share: bool = False  # lies between 0 and 1, so that it is told in per cent and points
+    share: bool = False  # between 0 and 1: printed in percent and points
     delta: Estimate | None = None  # this value less the reference's, on the same samples
-    mcnemar_p: float | None = None  # of that difference, where every answer is right or wrong
+    mcnemar_p: float | None = None  # of that difference, where every output is right or wrong
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -553,7 +553,7 @@ class StageTime(Struct, frozen=True, kw_only=True):
 
 
 class Build(Struct, frozen=True, kw_only=True):
-    """One of several builds of a row's engine, each from nothing."""
+    """One of several builds of a configuration's engine, each from scratch."""
 
     artifact: Artifact  # what is loaded to time it
     build_s: float | None
@@ -578,7 +578,7 @@ RESULT_SCHEMA = "enginebench.result/2"
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """One row of a run, with everything needed to believe it. One JSON file; no summaries inside."""
+    """One configuration of a run with all its evidence. One JSON file; no summaries inside."""
 
     schema: str = RESULT_SCHEMA
     id: str
@@ -597,7 +597,7 @@ class Result(Struct, frozen=True, kw_only=True):
     scores: tuple[Score, ...] = ()  # of the labelled samples; the first one decides
     effective_precision: dict[str, float] | None = None  # precision -> fraction of time
     build_s: float | None = None
-    built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
+    built_beside: int = 0  # other configurations built at the same time: with any, `build_s` is an upper bound
     size_bytes: int | None = None
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     layers: tuple[LayerTime, ...] = ()
@@ -606,6 +606,6 @@ class Result(Struct, frozen=True, kw_only=True):
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
     axes: Axes | None = None  # whether the engine was made for these shapes alone; None: it does not say
     builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
-    look: int | None = None  # processes after which its verdicts were settled; None: it has as many as were asked for
-    bound: Bound | None = None  # by the peaks that this machine had stored when the row was measured
+    look: int | None = None  # trials after which its verdicts were settled; None: as many as requested
+    bound: Bound | None = None  # by the peaks stored for this machine when it was measured
     work: LeastWork | None = None  # of one call; None: not counted

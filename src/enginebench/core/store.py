@@ -44,7 +44,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def _name_scores(document: JsonObject) -> JsonObject:
-    """Schema 2 of schema 1, which knew top-1 and top-5 alone."""
+    """Upgrade a document of schema 1, which had top-1 and top-5 alone, to schema 2."""
     accuracy = document.pop("accuracy", None) or {}
     metrics = [name for name in ("top1", "top5") if accuracy.get(name)]
     scores = [{"metric": name, "value": accuracy[name], "share": True} for name in metrics]
@@ -112,7 +112,7 @@ def copy_file(source: Path, target: Path) -> None:
 def explain_access(
     what: str, cure: str = "", kind: type[EngineBenchError] = ArtifactError
 ) -> AbstractContextManager[None]:
-    """What the system says of a file, in words of its own."""
+    """Format the system's error for a file, without its path."""
     return explaining(kind, what, OSError, tell=lambda error: error.strerror or error, cure=cure)
 
 
@@ -225,7 +225,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 @contextmanager
 def parsing(path: Path, expected: str, *caught: type[Exception], where: str = "", advice: str = "") -> Iterator[None]:
-    """What a decoder says of a file, in its own words; without `where` the place is the field that msgspec names."""
+    """Raise an error of a decoder as ParseError; without `where` the position is the field that msgspec names."""
     caught = caught or DECODE_ERRORS
     try:
         yield
@@ -255,12 +255,12 @@ def is_bundle(path: Path) -> bool:
 
 
 def is_result(schema: str) -> bool:
-    """Whether a document of this schema is a row, of this version or an older one."""
+    """Return whether a schema is that of a stored result, of this version or an older one."""
     return schema == RESULT_SCHEMA or schema in UPGRADES
 
 
 def read_result(path: Path) -> Result:
-    """The row stored in `path`, upgraded if an older version wrote it."""
+    """Read the result stored in `path`, upgraded if an older version wrote it."""
     data = _read_bytes(path)
     schema = _decode_schema(path, data)
     if schema == RESULT_SCHEMA:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def collect_ended(ended: SimpleQueue[T], wait: bool) -> list[T]:
-    """What other threads have put there; with `wait` at least one."""
+    """Return the submissions that other threads have put in the queue; with `wait` at least one."""
     submissions = [ended.get()] if wait else []
     while not ended.empty():
         submissions.append(ended.get())
@@ -46,7 +46,7 @@ def collect_ended(ended: SimpleQueue[T], wait: bool) -> list[T]:
 
 
 class Streams(Protocol):
-    """What takes up to `depth` submissions at a time and gives each back when it has ended, in whatever order.
+    """An engine that takes up to `depth` submissions at a time and returns each when it has ended, in any order.
 
     A submission is one or more samples of equal shapes, each with a first axis for its entries; they are computed
     together. What goes wrong with one ends that one alone. `close` may be called twice.
@@ -60,7 +60,7 @@ class Streams(Protocol):
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None: ...
     def collect(self, wait: bool) -> list[Ended]:
-        """What has ended since the last call; with `wait` at least one, of those that are on their way."""
+        """Return the submissions that ended since the last call; with `wait` at least one, if any is pending."""
 
     def close(self) -> None: ...
 

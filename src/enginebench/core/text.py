@@ -86,7 +86,7 @@ def name_type(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; its class where it says nothing."""
+    """Return the first line of an error's message; its class if the message is empty."""
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 

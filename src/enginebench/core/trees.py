@@ -1,4 +1,4 @@
-"""Nested arguments and answers of a module as a flat list of tensors with stable names. One rule, for every part.
+"""Flatten nested arguments and outputs of a module to tensors with stable names. One rule for all of EngineBench.
 
 A mapping is opened by its keys (also `ModelOutput`, `BatchEncoding`), a dataclass and a named tuple by their fields, a
 list and a tuple by position; everything else is a leaf. Bundles hold a copy of this file: Python's own library only.
@@ -19,7 +19,7 @@ Leaf: TypeAlias = tuple[tuple[str, ...], Any]
 # Where a tensor stands in a template.
 HOLE = ...
 
-# The one positional argument, and the answer: alone, or opened.
+# The one positional argument, and the output: alone, or opened.
 INPUT, OUTPUT, OUTPUTS = "input", "output", "outputs"
 
 
@@ -113,7 +113,7 @@ def name_positional(forward: Callable[..., Any], count: int, *, alone: bool = Tr
 
 
 def name_output_tensors(outputs: Any, is_tensor: Callable[[Any], bool]) -> list[str]:
-    """Names of the tensors of an answer: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
+    """Return the names of the tensors of an output: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
     root = OUTPUTS if _list_children(outputs) is not None else OUTPUT
     return [path[0] for path, leaf in _join_paths(list_leaves(outputs, (root,))) if is_tensor(leaf)]
 

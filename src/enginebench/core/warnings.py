@@ -1,4 +1,4 @@
-"""Every warning that EngineBench can have about a number, the sentence it is told in, and one sentence for several."""
+"""Every warning about a number: its sentence, and how several are joined to one."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -481,12 +481,12 @@ TEMPLATES: dict[str, Template] = {
     ),
 }
 
-# Behind a warning that only some processes of a row have.
+# Added to a warning that only some trials of a configuration have.
 _OF_PROCESSES = " ({in_processes} of {of_processes} trials)"
 
 
 class _Range:
-    """The figures of several rows, written once where they look alike: "1 to 5%"."""
+    """The range of figures of several configurations, written once where both ends look alike: "1 to 5%"."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.low, self.high = min(values), max(values)
@@ -507,7 +507,7 @@ def make_warning(template: str, **figures: Figure) -> ResultWarning:
 
 
 def limit_to_processes(warning: ResultWarning, count: int, total: int) -> ResultWarning:
-    """The warning of a row of which only `count` of `total` processes have it."""
+    """Return the warning with the note that only `count` of `total` trials have it."""
     figures: dict[str, Figure] = {"in_processes": count, "of_processes": total}
     return replace(
         warning, message=warning.message + _OF_PROCESSES.format(**figures), figures={**warning.figures, **figures}
@@ -515,7 +515,7 @@ def limit_to_processes(warning: ResultWarning, count: int, total: int) -> Result
 
 
 def find_sentence(warning: ResultWarning) -> tuple[object, ...]:
-    """Equal for warnings that `format_warning` can tell in one sentence, since they differ in their numbers alone.
+    """Return a key, equal for warnings that `format_warning` can join: they differ in their numbers alone.
 
     A warning without figures, such as older versions stored, is like those of the same words.
     """
@@ -528,7 +528,7 @@ def find_sentence(warning: ResultWarning) -> tuple[object, ...]:
 
 
 def format_warning(warning: ResultWarning, *alike: ResultWarning) -> str:
-    """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges."""
+    """Format what was seen and what to do, as tables, pages and terminals print it; several with their ranges."""
     return format_kinds([(warning, *alike)])
 
 

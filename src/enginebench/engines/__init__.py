@@ -1,1 +1,1 @@
-"""Engines as they are measured and as bundles hold them: what loads and runs. They import `core` alone, relatively."""
+"""Engines as they are measured and shipped in bundles: they load and run models, and import `core` alone, relatively."""

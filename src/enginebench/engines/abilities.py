@@ -1,4 +1,4 @@
-"""What some engines offer beyond the seam: tools that time themselves and keep logs, long builds, late imports.
+"""Optional protocols of engines: tools that time themselves and keep logs, long builds, late imports.
 
 All of them are found with `isinstance`. An engine that our own loop times needs none of them.
 """
@@ -21,7 +21,7 @@ from enginebench.core.records import (
 
 @runtime_checkable
 class ReportsProgress(Protocol):
-    """A backend whose building takes minutes and says how far it is."""
+    """A backend whose builds take minutes and report their progress."""
 
     def take_note(self, note: Callable[[str], None]) -> None: ...
 
@@ -42,7 +42,7 @@ class CountsWork(Protocol):
 
 @runtime_checkable
 class WarnsOnLoad(Protocol):
-    """An engine that runs a model otherwise than it was asked to, and says how."""
+    """An engine that may run a model differently from the request, and warns of it."""
 
     def list_warnings(self) -> tuple[ResultWarning, ...]: ...
 
@@ -55,7 +55,7 @@ class StoresWeights(Protocol):
 
 
 class Reader(NamedTuple):
-    """Who reads graphs, with its version, and the newest operator set that it knows."""
+    """A reader of graphs, with its version and the newest operator set that it supports."""
 
     title: str
     newest_opset: int
@@ -80,7 +80,7 @@ class LeavesCode(Protocol):
     """A backend whose build is no artifact: it compiles while it loads, and leaves code for the next process."""
 
     def hash_code(self) -> str | None:
-        """The same for builds that left the same code; None if there is none."""
+        """Return a hash, equal for builds that left the same code; None if there is none."""
 
 
 class PlanReader(Protocol):
@@ -98,20 +98,20 @@ class PlanReader(Protocol):
 
 @runtime_checkable
 class NeedsPlanReader(Protocol):
-    """A backend that leaves the reading of those files to whoever opens it."""
+    """A backend that reads those files with the reader it is given."""
 
     def take_reader(self, reader: PlanReader) -> None: ...
 
 
 @runtime_checkable
 class Answering(Protocol):
-    """A self-timed backend that also shows what it computes: its outputs for all of `feeds`, joined."""
+    """A self-timed backend that also returns its outputs for all of `feeds`, joined."""
 
     def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
 
 
 class Composed(NamedTuple):
-    """A command line that would be run, the version of the tool that it is for, and what is doubtful about it."""
+    """A command line that would be run, the version of its tool, and warnings about it."""
 
     argv: tuple[str, ...]
     version: str
@@ -120,7 +120,7 @@ class Composed(NamedTuple):
 
 @runtime_checkable
 class Composing(Protocol):
-    """A backend that runs a program, and can say how without running it: for the version given, else the installed."""
+    """A backend of a program that can compose the command without running it, for the version given or installed."""
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed: ...
 
@@ -150,7 +150,7 @@ class TunedShapes(Protocol):
 
 @runtime_checkable
 class PlanProof(Protocol):
-    """A self-timed backend that can say in which precisions an artifact spends its time; None if it does not show."""
+    """A self-timed backend that can report the time of an artifact by precision; None if it is not recorded."""
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None: ...
 

@@ -31,7 +31,7 @@ REFUSED = "the engine refused to be enqueued"
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call of the binding returns behind its error: nothing, one value, or a tuple."""
+    """Check a call of the binding; return the values after its error: none, one, or a tuple."""
     error, *values = function(*arguments)
     if error != SUCCESS:
         raise MeasurementError(explain_error(getattr(function, "__name__", "a CUDA call"), error))
@@ -69,7 +69,7 @@ def read_name(index: int) -> str:
 
 
 class Owned:
-    """Something of CUDA's that is given back once, by calls of the binding that take it."""
+    """A resource of CUDA, freed once by calls of the binding that take it."""
 
     def __init__(self, raw: Any, *free: Callable[[Any], Any]) -> None:
         self.raw, self._free = raw, free
@@ -98,7 +98,7 @@ class Stream(Owned):
 
 
 class Event(Owned):
-    """A point in a stream, with a time. `blocking`: whoever waits for it sleeps rather than spins."""
+    """A point in a stream, with a time. `blocking`: a thread that waits for it sleeps rather than spins."""
 
     def __init__(self, blocking: bool = False) -> None:
         flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
@@ -144,7 +144,7 @@ class PinnedArray(Owned):
         self.array: Array = np.ndarray(shape, dtype, buffer=memoryview(memory))
 
     def close(self) -> None:
-        self.array = np.empty(0, self.array.dtype)  # nobody may look at memory that is given back
+        self.array = np.empty(0, self.array.dtype)  # no view of freed memory is left
         super().close()
 
 
@@ -167,7 +167,7 @@ class CapturedGraph(Owned):
 
 
 def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> CapturedGraph:
-    """What `enqueue` puts on the stream, as a graph. It must have run before: nothing is set up during capture."""
+    """Capture what `enqueue` puts on the stream as a graph. Call it once before: nothing is set up during capture."""
     call(runtime.cudaStreamBeginCapture, stream.raw, CAPTURE_MODE)
     try:
         enqueue()
@@ -235,7 +235,7 @@ def _show(text: object) -> str:
 
 
 class DeviceEngine(Closing):
-    """What engines have in common that own a stream, buffers on both sides, and a run between two events."""
+    """The base of engines with a stream, buffers on host and device, and a run between two events."""
 
     def __init__(self, name: str, index: int) -> None:
         self._name, self._index = name, index

@@ -1,6 +1,6 @@
-"""`fake`: an engine that needs only NumPy, answers by a fixed rule, takes as long as it is told and fails on request.
+"""`fake`: an engine that needs only NumPy, computes by a fixed rule, takes the requested time and fails on request.
 
-It is public: tests of every room, simulations of verdicts and users' own tests run on it.
+It is public: tests of every layer, simulations of verdicts and users' own tests run on it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from enginebench.engines.simulated import FAKE
 NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
 
-# Where the process says which trial it is (its speed is drawn from it), and on which descriptor it answers.
+# Environment variables with the trial of the process (its speed is drawn from it) and the descriptor of its response.
 TRIAL_VARIABLE = "ENGINEBENCH_REPETITION"
 RESULT_FD_VARIABLE = "ENGINEBENCH_RESULT_FD"
 
-# No UTF-8, no JSON, no text: what a native library may print over an answer.
+# No UTF-8, no JSON, no text: what a native library may print over a response.
 GARBAGE = b"\xff\xfe{not json]\x00"
 
 # Factors drawn ahead for `run_sd`.
 DRAWS = 4096
 
-# What a trick makes of the time of a run, and of other options.
+# How a trick changes the time of a run, and other options.
 PACES = {"fast": 0.8, "slow": 1.25}
 TRICKS = {"wrong": {"bias": "1"}, "crash": {"fault": "segfault", "at": "load"}}
 
@@ -144,7 +144,7 @@ create_backend = FakeBackend
 
 
 def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
-    """What the engine will tell of its precision."""
+    """Make the record of precision that the engine will report."""
     share = read_number(spec, "ran_share", options["ran_share"])
     if share > 1:
         raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")
@@ -170,7 +170,7 @@ def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: in
 def make_wait(
     latencies_ns: tuple[int, ...], clock: FakeClock | None, asleep: bool = False
 ) -> Callable[[], None] | None:
-    """What lets one run's time pass: on the given clock, or on the real one; None if there is none to pass."""
+    """Make a wait for one run's time, on the given clock or the real one; None if the time is zero."""
     if latencies_ns == (0,):
         return None
     wait = (lambda ns: time.sleep(ns / 1e9)) if asleep else _wait_busily
@@ -189,7 +189,7 @@ def _wait_busily(duration_ns: int) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class FakeEngine(Closing):
-    """`bind` computes the answer and `run` publishes it, so that a run takes what was asked for and nothing more."""
+    """`bind` computes the outputs and `run` publishes them, so that a run takes the requested time and no more."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -212,7 +212,7 @@ class FakeEngine(Closing):
         return self._run
 
     def bind(self, feeds: Feeds) -> None:
-        """Takes the arrays and computes what the next run will answer."""
+        """Take the arrays and compute the outputs of the next run."""
         check_state(NAME, closed=self._closed)
         check_feeds(self.inputs, feeds)
         self._pending = project_feeds(self.inputs, self.outputs, feeds, self.bias)
@@ -222,7 +222,7 @@ class FakeEngine(Closing):
         return {name: array.copy() for name, array in self._answer.items()}
 
     def effective_precision(self) -> dict[str, float]:
-        """Shares of time by precision, as the options have it: the record of a runtime that may say anything."""
+        """Return fractions of time by precision, as the options set them: the record of a runtime, true or false."""
         self._check_bound()
         self.before_record()
         return dict(self.record)
@@ -256,7 +256,7 @@ class FakeEngine(Closing):
 def project_feeds(
     inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], feeds: Feeds, bias: float = 0.0
 ) -> dict[str, Array]:
-    """The fake's answer: each value of an output is the mean of one slice of a sample's input values, plus `bias`.
+    """Compute the fake's outputs: each value is the mean of one slice of a sample's input values, plus `bias`.
 
     The first axis is the batch. Inputs are flattened and joined, in order, then cut into as many slices as a sample
     of the output has values; where there are fewer inputs than that, they are repeated.
@@ -281,7 +281,7 @@ def _fail_at(stage: str, options: dict[str, str]) -> None:
 
 
 def fail(fault: str) -> NoReturn:
-    """Fails for real: the process crashes, is killed, hangs, answers garbage or exits without a word."""
+    """Fail for real: the process crashes, is killed, hangs, sends an invalid response or exits silently."""
     print(f"enginebench fake engine: fault {fault}", file=sys.stderr, flush=True)
     match fault:
         case "segfault":
@@ -292,7 +292,7 @@ def fail(fault: str) -> NoReturn:
         case "hang":
             while True:
                 time.sleep(3600)
-        case "garbage":  # exit status 0: only the answer itself shows that something is wrong
+        case "garbage":  # exit status 0: only the response itself shows the failure
             os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
             os._exit(0)
         case "raise":

@@ -84,7 +84,7 @@ class BoundGraph:
 
 
 def read_capabilities() -> tuple[str, ...]:
-    """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    """Read the precisions that the CPU plugin reports on this machine: FP32, INT8, BF16, ..."""
     return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
@@ -135,7 +135,7 @@ def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def has_lost_bf16(compiled: Any, settings: Mapping[str, Any]) -> bool:
-    """Whether a graph that was asked for in BF16 was compiled in FP32, because in BF16 it does not compile."""
+    """Return whether a graph requested in BF16 was compiled in FP32, because it does not compile in BF16."""
     hint = "INFERENCE_PRECISION_HINT"
     return settings[hint] == BF16 and format_property(compiled.get_property(hint)) != BF16
 

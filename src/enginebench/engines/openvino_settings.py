@@ -1,4 +1,4 @@
-"""What OpenVINO's CPU plugin is told, in its own package or in ONNX Runtime. Bundles hold a copy of this file."""
+"""Settings of OpenVINO's CPU plugin, in its own package or in ONNX Runtime. Bundles hold a copy of this file."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 # In an FP16 graph "dynamic" leaves every node in its own type: with "f16" the plugin would also shorten those that stay
 # in FP32 because their values overflow (Magika then names another type for every file).
 HINTS: dict[str, str] = {"fp32": "f32", "fp16": "dynamic", "bf16": "bf16", "int8": "f32", "int4": "f32"}
-# What the plugin must say of itself before a hint is given. Without "FP16" it would answer f16 with BF16, silently.
+# Capability that the plugin must report before a hint is set. Without "FP16" it would compute f16 in BF16, silently.
 CAPABILITIES: dict[str, str] = {"fp16": "FP16", "bf16": "BF16"}
 
 

@@ -185,7 +185,7 @@ class OrtEngine(Closing):
         Some exporters declare others. ONNX Runtime then refuses the buffers made for them, and, where the rank is
         wrong, even the one that it made itself in the run before.
         """
-        if self._settled:  # somebody kept this call
+        if self._settled:  # a caller kept this call
             self.run()
             return
         try:
@@ -214,7 +214,7 @@ class OrtEngine(Closing):
         self._run()
 
     def _hand_over(self) -> None:
-        """Tells the session of new values in the buffers: on the CPU it reads them where they are."""
+        """Pass new values in the buffers to the session: on the CPU it reads them in place."""
 
     def _allocate(self, feeds: Feeds) -> None:
         """Binds fresh buffers for these shapes, in the binding that `run` already holds."""
@@ -236,7 +236,7 @@ class OrtEngine(Closing):
 
 
 class LooseOrtEngine(OrtEngine):
-    """A session whose inputs and answers pass as values, since text, sequences and maps cannot be bound."""
+    """A session whose inputs and outputs pass as values, since text, sequences and maps cannot be bound."""
 
     def __init__(self, session: Any, artifact: ArtifactLike, spec: EngineSpecLike) -> None:
         super().__init__(session, artifact, spec)
@@ -259,7 +259,7 @@ class LooseOrtEngine(OrtEngine):
         self._run_values = partial(self._call, [spec.name for spec in self.outputs], onnxruntime.RunOptions())
 
     def fetch(self) -> dict[str, Array]:
-        """The answers of the last run as arrays: a sequence as one row, maps as one row each."""
+        """Return the outputs of the last run as arrays: a sequence as one row, maps as one row each."""
         check_state(self._spec.backend, closed=self._session is None, bound=bool(self._values))
         return {spec.name: flatten_output(value) for spec, value in zip(self.outputs, self._values, strict=True)}
 

@@ -57,7 +57,7 @@ def make_cuda_session_options(artifact: ArtifactLike, spec: EngineSpecLike, opti
 
 
 def make_provider_options(spec: EngineSpecLike, options: Mapping[str, str], stream: cuda.Stream) -> dict[str, str]:
-    """The CUDA provider's options; TF32 is always said, because the provider's own default is on.
+    """The CUDA provider's options; TF32 is always set, because the provider's own default is on.
 
     Only FP32 switches it off: the provider reads `use_tf32` as "tensor cores may be used" and, without it, withholds
     them from FP16 and BF16 convolutions too. What is left in FP32 in such a graph may round as TF32 does, to the ten
@@ -231,9 +231,9 @@ class OrtCudaEngine(cuda.DeviceEngine):
         axes = find_axis_lengths(self.inputs, feeds)
         first = {spec.name: feeds[spec.name] for spec in self.inputs}
         for spec in self.outputs:
-            if spec.name in first:  # an input that is handed on, which no run writes: its buffers hold the answer
+            if spec.name in first:  # an input passed on as output, which no run writes: its buffers hold the output
                 continue
-            buffer = make_output(spec, axes)  # NaN: what no run has filled cannot pass for an answer
+            buffer = make_output(spec, axes)  # NaN: a buffer that no run has filled is never taken for an output
             if buffer is None:
                 raise ArtifactError(
                     f"output {spec.name!r} has a shape that only a run knows, {spec.shape}; {NAME} needs it "

@@ -1,4 +1,4 @@
-"""What a runtime's own record proves: precisions by their share of the time, layers, and kernels by name."""
+"""Precision verification from a runtime's own record: fractions of time, layers, and kernels by name."""
 
 import time
 from bisect import bisect_right
@@ -94,7 +94,7 @@ def relabel_weights(run: Sequence[Operator], artifact: Artifact) -> list[Operato
 
 
 def count_watched_runs(first_run_s: float) -> int:
-    """How many runs to watch, by how long the first one took."""
+    """Return the number of runs to watch, from the time of the first one."""
     return max(FEWEST_RUNS, min(MOST_RUNS, int(WATCH_BUDGET_S / max(first_run_s, 1e-9))))
 
 
@@ -108,7 +108,7 @@ def choose_calm_runs(runs: Sequence[Sequence[Operator]]) -> list[Sequence[Operat
 
 
 def prove_precision(runs: Sequence[Sequence[Operator]]) -> dict[str, float]:
-    """Share of time of each precision over the calm ones of the runs."""
+    """Return the fraction of time of each precision over the calm runs."""
     return share_times(operator for run in choose_calm_runs(runs) for operator in run)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch on the CPU: a callable, its input buffers, its last answer. Bundles hold a copy of this file."""
+"""PyTorch on the CPU: a callable, its input buffers, its last output. Bundles hold a copy of this file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TorchEngine(Closing):
     """Calls a module under `inference_mode`; on the CPU its outputs are complete when the call returns.
 
     Args:
-        call: the module, compiled or not; takes the artifact's inputs in their order, and answers with its outputs.
+        call: the module, compiled or not; takes the artifact's inputs in their order and returns its outputs.
         spec: its batch is that of the first buffers.
         prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
     """
@@ -147,7 +147,7 @@ class TorchEngine(Closing):
             self._answer = self._call(*self._tensors)  # type: ignore[misc]  # closed engines hand out no run
 
     def _list_outputs(self) -> list[Any]:
-        """The tensors of the last answer, one for each output."""
+        """Return the tensors of the last run, one for each output."""
         tensors: list[Any] = list(flatten_tensors(self._answer))
         if len(tensors) != len(self.outputs):
             raise ArtifactError(f"the module returned {len(tensors)} tensors; its artifact names {len(self.outputs)}")

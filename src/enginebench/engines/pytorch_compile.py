@@ -40,7 +40,7 @@ ALIGNED_CHANNELS = 8
 HALVES, PATCHED = (torch.float16, torch.bfloat16), "cuda"
 
 REASON = "recurrent layers run by PyTorch's own kernels"
-# Who wants to know when a layer runs that was left.
+# Listeners that are called when a layer that was not compiled runs.
 _LISTENING: list[Callable[[Any], None]] = []
 
 
@@ -116,7 +116,7 @@ def drop_idle_mask(node: Node) -> None:
             return
         waiting += [other for other in one.all_input_nodes if other not in needed]
         needed |= dict.fromkeys((one, *one.all_input_nodes))
-    # Whoever else has one of them may write into it.
+    # Another user of one of them may write into it.
     if any(user not in needed and user.target not in ATTENTION for one in needed for user in one.users):
         return
     constant, copies = Graph(), dict[Node, Node]()
@@ -189,7 +189,7 @@ def find_recurrent(module: Any) -> Iterator[Any]:
 
 
 def leave_recurrent(module: Any) -> None:
-    """Has torch.compile leave the recurrent layers of a module as they are, and compile what is around them."""
+    """Make torch.compile skip the recurrent layers of a module, and compile the rest."""
     for layer in find_recurrent(module):
         call = partial(_call_left, layer, layer.forward)
         update_wrapper(call, layer.forward)
@@ -207,7 +207,7 @@ def _call_left(layer: Any, forward: Callable[..., Any], *args: Any, **kwargs: An
 
 @contextmanager
 def listen_to_left(tell: Callable[[Any], None]) -> Iterator[None]:
-    """Meanwhile `tell` is called with each layer that was left, just before it runs."""
+    """Within the block, call `tell` with each layer that was not compiled, just before it runs."""
     _LISTENING.append(tell)
     try:
         yield

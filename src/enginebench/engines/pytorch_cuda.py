@@ -280,7 +280,7 @@ class CudaTorchEngine(TorchEngine):
         return {spec.name: pinned.numpy().copy() for spec, pinned in zip(self.outputs, self._answers, strict=True)}
 
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Fresh buffers for these shapes, and whatever has to be made for them."""
+        """Allocate buffers for these shapes, and prepare calls on them."""
         lane = self._lane
         lane.enter()
         self._answers = ()
@@ -310,7 +310,7 @@ class CudaTorchEngine(TorchEngine):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            # The end of a capture fails as well, and says no more than that something did.
+            # The end of a capture fails as well, without naming the cause.
             reason = " ".join(str(error.__context__ or error).split("\n")[0].split())
             also = ", and pytorch-compile does with cuda_graph=0" if self._name == "pytorch-compile" else ""
             raise ModelError(

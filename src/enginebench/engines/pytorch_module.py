@@ -48,7 +48,7 @@ def place_module(module: Any, artifact: ArtifactLike, spec: EngineSpecLike, opti
 
 
 def leave_mixed_types(module: "_CastModule", tensors: list[Any], artifact: ArtifactLike, spec: EngineSpecLike) -> Any:
-    """The cast module where it runs; else, where that does, its weights as they were `given`, under torch.autocast."""
+    """The cast module where it runs; else, where that does, its original `tensors` under torch.autocast."""
     if runs_on_zeros(module, artifact, spec):
         return module
     cast = [tensor.data for tensor in chain(module.parameters(), module.buffers())]
@@ -149,7 +149,7 @@ class _CastModule(torch.nn.Module):  # type: ignore[misc]
 class _AutocastModule(_CastModule):
     """A module whose weights stay as they are; PyTorch casts around each operator that it deems safe."""
 
-    mixes_types = False  # whether nobody asked for autocast, and the module fails once it is cast
+    mixes_types = False  # whether autocast was not requested, and the module fails once it is cast
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         with torch.autocast(inputs[0].device.type, dtype=self._dtype):

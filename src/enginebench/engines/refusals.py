@@ -1,4 +1,4 @@
-"""What an engine says of a graph that it does not take, in one sentence: the operator first, all its words in `log`."""
+"""Errors of engines that refuse a graph, in one sentence: the operator first, the full message in `log`."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ NOISE = (
     r"/onnxruntime_src/\S+ .*?\)(?: const)?(?:::<lambda\(\)>)? (?=[A-Z\[])",
     r"^-- ",
 )
-# What is said in place of a message that does not name the cure.
+# Replacements of messages that do not name the cure.
 NEWER = "pip install --upgrade onnxruntime, or export the model with a lower --opset"
 CURES = {
     r"Unsupported model IR version: (\d+), max supported IR version: (\d+)":
@@ -47,7 +47,7 @@ LONGEST = 300
 
 @contextmanager
 def explaining_refusal(failed: str) -> Iterator[None]:
-    """What an engine says in the block is an `make_refusal`; errors of ours, and that memory is full, stay."""
+    """Raise an engine's error in the block as `make_refusal` makes it; our own errors and MemoryError stay."""
     try:
         yield
     except (EngineBenchError, MemoryError):
@@ -57,7 +57,7 @@ def explaining_refusal(failed: str) -> Iterator[None]:
 
 
 def make_refusal(failed: str, error: Exception) -> ArtifactError:
-    """The error for what an engine said; all its words are its `log`."""
+    """Make the error for an engine's message; its `log` is the full message."""
     words = str(error).strip()
     operator = find_operator(words)
     sentence = f"{failed}: {shorten_words(words) or type(error).__name__}"

@@ -116,7 +116,7 @@ def read_engines(engines: str | Iterable[str]) -> list[tuple[str, dict[str, str]
 
 
 def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
-    """Return the ENGINEs that `run` takes where none is named. TensorRT must be named: its plans take minutes to build."""
+    """Return the ENGINEs that `run` takes where none is named. TensorRT must be named: its plans take minutes."""
     entries = [entry for entry in ENTRIES.values() if kind in entry.unasked]
     if scope == "pipelined":
         entries = [entry for entry in entries if kind in entry.overlaps] or entries  # all: the refusal names one
@@ -272,7 +272,7 @@ def accepts(name: str) -> tuple[ArtifactKind, ...]:
 
 
 def find_device(name: str, device: str) -> str:
-    """Return the device that an engine runs on: the requested one; for a GPU engine its default GPU in place of the CPU."""
+    """Return the device that an engine runs on: the requested one, or a GPU engine's own in place of the CPU."""
     return find_entry(name).device or device if device == "cpu" else device
 
 

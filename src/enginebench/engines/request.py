@@ -25,7 +25,7 @@ def answer_probe(
 
 
 def read_options(spec: EngineSpec, declared: Mapping[str, Option]) -> dict[str, str]:
-    """Every known option with its value: the one of `spec`, else the default."""
+    """Return every declared option with its value: the one of `spec`, else the default."""
     for key, value in spec.options.items():
         if key not in declared:
             descriptions = (
@@ -86,7 +86,7 @@ def check_request(
 
 
 def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that the graph has the precision and the recipe that the row is named after.
+    """Check that the graph has the precision and the recipe that the configuration is named after.
 
     A graph engine runs a graph as it is: the precision is the graph's, and a label alone would change nothing.
     """
@@ -104,7 +104,7 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
-    """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that it was told to run it anyway."""
+    """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that an option allows it anyway."""
     if not supported and not forced:
         name = require_precision(spec.precision)
         raise BackendUnavailable(

@@ -1,4 +1,4 @@
-"""The entry of `fake`, which waits as told."""
+"""The entry of `fake`, whose times are set by its options."""
 
 from typing import get_args
 

@@ -238,7 +238,7 @@ class PlanEngine(cuda.DeviceEngine):
 
     def _make_buffers(self, spec: TensorSpecLike, shape: tuple[int, ...]) -> None:
         self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
-        # An output that no run has filled cannot pass for an answer.
+        # A buffer that no run has filled is never taken for an output.
         pinned.array.fill(np.nan if spec.dtype.startswith("float") and spec in self.outputs else 0)
         if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:
             self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)

@@ -131,12 +131,9 @@ def list_arms(
     """
     arms, never = [], dict[str, str]()
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
-        precision, entry, kind = (
-            require_precision(asked),
-            find_entry(engine),
-            find_kind(find_device(engine, request.device)),
-        )
+        precision, entry = require_precision(asked), find_entry(engine)
         device = find_device(engine, request.device)
+        kind = find_kind(device)
         own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
         asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
         if why := find_obstacle(asked_for, sources):

@@ -194,10 +194,8 @@ def _transform_all(
         for precision, recipe in list_transforms(request, made):
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
-            needs, job = (
-                find_needs(precision, recipe),
-                describe_graph(request, graph, require_precision(precision), recipe, place),
-            )
+            needs = find_needs(precision, recipe)
+            job = describe_graph(request, graph, require_precision(precision), recipe, place)
             wait_until_sure(ranges if needs == "ranges" else [])
             wait_until_sure([*works.values()], left=others)
             child = stack.enter_context(Child(PATIENCE | find_variables(job)))
