@@ -1,1 +1,1 @@
-"""Engines as they are measured and shipped in bundles: they load and run models, and import `core` alone, relatively."""
+"""Engines as measured and shipped in bundles: they load and run models; they import `core` alone, relatively."""
