@@ -41,7 +41,7 @@ class NextRecipes:
     def propose(self, configuration: PlannedRow, result: Result) -> PlannedRow | None:
         """The configuration with the engine's next recipe; None if its own suits, was requested, or is the last.
 
-        For a transformer on a CPU with BF16 it is the same recipe, with the rest of the network in BF16.
+        For a transformer on a CPU with BF16 it is the same recipe, with the rest of the network in BF16, if it is not.
         """
         shares, spec = result.effective_precision, configuration.engine
         graph = next((artifact for artifact in self._sources if artifact.kind == "onnx"), None)
@@ -52,7 +52,8 @@ class NextRecipes:
             return None
         if shares.get("int8", 0.0) >= SUITED_SHARE or graph.precision != "fp32" or spec.device != "cpu":
             return None
-        if spec.backend == "openvino" and is_attentive(graph) and not BF16.isdisjoint(read_instructions()):
+        has_bf16 = spec.options.get("floats") != "bf16" and not BF16.isdisjoint(read_instructions())
+        if spec.backend == "openvino" and is_attentive(graph) and has_bf16:
             engine = replace(spec, options={**spec.options, "floats": "bf16"})
         elif (spec.backend, spec.recipe) in NEXT:
             engine = replace(spec, recipe=NEXT[spec.backend, spec.recipe])

@@ -49,6 +49,15 @@ def test_int8_of_a_transformer_depends_on_the_processor(
         ("openvino", "nncf", 0.1, PLAIN, {"avx512_bf16"}, "nncf", None),
         ("openvino", "tensorrt", 0.5, SOFTMAX, {"amx_bf16"}, None, "openvino-floats-bf16"),
         ("openvino", "tensorrt", 0.5, SOFTMAX, {"avx512_vnni"}, None, "openvino-int8.nncf"),
+        (
+            "openvino:floats=bf16",
+            "tensorrt",
+            0.5,
+            SOFTMAX,
+            {"amx_bf16"},
+            None,
+            "openvino-floats-bf16-56fd6d2b-int8.nncf",
+        ),
         ("ort", "dynamic", 0.4, SOFTMAX, {"avx2"}, None, "ort-int8.cpu"),
         ("ort", "cpu", 0.4, PLAIN, {"avx2"}, None, None),
         ("ort", "dynamic", None, SOFTMAX, {"avx2"}, None, None),
@@ -70,13 +79,15 @@ def test_the_next_recipe_is_tried_once_where_nobody_named_one(
     graph = keep(tmp_path, nodes)
     monkeypatch.setattr(next_recipes, "make_graph", lambda request, job, reporter: made.append(job) or graph)
     precisions: tuple[tuple[Precision, Recipe | None], ...] = (("int8", asked),)
-    request = RunRequest(model=graph.path, engines=((engine, {}),), precisions=precisions)
+    backend, _, option = engine.partition(":")
+    options = dict([option.split("=")]) if option else {}
+    request = RunRequest(model=graph.path, engines=((backend, options),), precisions=precisions)
     source = replace(graph, precision="int8", recipe=recipe, parent_sha256=graph.sha256)
-    spec = EngineSpec(backend=engine, precision="int8", recipe=recipe)
-    (row,) = [plan.plan_stored("m", spec, (graph, source), request.measure, plan.find_installed(engine))]
+    spec = EngineSpec(backend=backend, precision="int8", recipe=recipe, options=options)
+    (row,) = [plan.plan_stored("m", spec, (graph, source), request.measure, plan.find_installed(backend))]
     recipes = NextRecipes(request, [graph], RunFolder(tmp_path / "r"), Silent())
     shares = None if share is None else {"int8": share, "fp32": 1 - share}
-    result = replace(make_result(engine, f"int8@{recipe}"), id=row.id, effective_precision=shares)
+    result = replace(make_result(backend, f"int8@{recipe}"), id=row.id, effective_precision=shares)
     proposed = recipes.propose(row, result)
     assert (proposed.id if proposed else "").startswith(found or "") and (proposed is None) == (found is None)
     if proposed is not None:
