@@ -70,7 +70,10 @@ def run(name: str, out: Path, device: str) -> bool:
     shown = (
         f"{cost.value:.3f} ms ({cost.low or cost.value:.3f} to {cost.high or cost.value:.3f})" if cost else "no final"
     )
-    print(f"{name}: {winner}, {shown}, {document.spent_s:.0f} of {search.budget_s} s; goal {search.goal_ms} ms")
+    print(
+        f"{name}: {winner}, {shown} a sample, {document.spent_s:.0f} of {search.budget_s} s; "
+        f"goal {search.goal_ms} ms a call"
+    )
     for generation in record.generations:
         print(f"    {generation.proposer or 'first'}: {', '.join(one.name for one in generation.settings)}")
     print(f"    longest build of each engine: {record.build_s}; not built in time: {list(record.untried)}")

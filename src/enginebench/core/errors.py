@@ -15,7 +15,7 @@ EngineBenchError                 1
     ├── ChildFailed                  the child process of a trial died, hung or sent an invalid response
     └── DeviceBusy                   another run holds the device
 
-Doubt about a number is not an error: it is a `ResultWarning` in the record.
+A warning about a number is not an error: it is a `ResultWarning` in the record.
 """
 
 from collections.abc import Callable, Iterable, Iterator

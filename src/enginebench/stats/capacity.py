@@ -57,8 +57,8 @@ class CapacitySearch:
         passes, fails = self.find_ends()
         if passes is None and fails is None:
             return self._first
-        if (doubtful := self._find_interfered()) is not None:
-            return doubtful
+        if (uncertain := self._find_uncertain()) is not None:
+            return uncertain
         if passes is None:
             assert fails is not None
             lower = max(self._lowest, fails / self._stride ** len(self._rates(False)))
@@ -86,8 +86,8 @@ class CapacitySearch:
             ended="budget" if ended_early else "nothing passes" if passes is None else "settled",
         )
 
-    def _find_interfered(self) -> float | None:
-        """A rate whose answers are even, or one that failed below one that passed and was asked less often."""
+    def _find_uncertain(self) -> float | None:
+        """A rate that passed as often as it failed, or one that failed below one that passed and has fewer probes."""
         for rate in sorted({probe.qps for probe in self.probes}):
             if 2 * sum(votes := self._votes(rate)) == len(votes):
                 return rate
@@ -147,10 +147,10 @@ def compare_capacities(
     found, why = judge_spread(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
-    validity, warning = grade_ratio(ratio, disturbed, spread.correlation)
+    validity, why_not_good = grade_ratio(ratio, disturbed, spread.correlation)
     alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
     verdict: Verdict = found if alike else "not_shown"
-    warnings = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {warning}"]
+    of_ratio = "" if validity == "good" else f"the validity of the ratio is {validity}: {why_not_good}"
     needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_TRIALS else MIN_TRIALS
     return CapacityVerdict(
         base=names[0],
@@ -158,7 +158,7 @@ def compare_capacities(
         verdict=verdict,
         ratio=ratio,
         ratio_validity=validity,
-        reasons=tuple(filter(None, warnings)),
+        reasons=tuple(filter(None, (why, of_ratio))),
         trials_needed=needed if found == "not_shown" else None,
     )
 

@@ -69,9 +69,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     ratio_reason: str = ""  # why it is not `good`
     clear: bool = False  # the candidate is the faster one, also where its ratio is doubtful or not given
     reasons: tuple[str, ...] = ()
-    trials_needed: int | None = field(
-        default=None, name="repetitions_needed"
-    )  # for `not_shown`: as many units would show it, four times of five
+    # For `not_shown`: as many units would show it, four times of five.
+    trials_needed: int | None = field(default=None, name="repetitions_needed")
     unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build
     margin: float = MARGIN
     autocorrelation: float | None = None  # of what was compared, from one trial to the next, as estimated

@@ -262,8 +262,8 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         found = refuse(*obstacles, margin=margin)
     else:
         found = compare_rows(base, cand, margin, neighbours=neighbours)
-        warnings = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
-        found = replace(found, reasons=(*found.reasons, *warnings))
+        if found.clock == "modelled":
+            found = replace(found, reasons=(*found.reasons, "both sides are modelled, not measured"))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     times = Pair(before=_find_p50(base), after=_find_p50(cand))
     differ = [f"{MODELS_DIFFER}: {base.model} against {cand.model}"] if base.model != cand.model else []

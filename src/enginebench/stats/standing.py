@@ -208,14 +208,14 @@ def assess_ratio(
     if assessment.validity == "not_given":
         reasons = (why, *found.reasons)
         return replace(found, verdict="not_comparable", ratio=None, trials_needed=None, reasons=reasons)
-    warnings = [] if good else [f"the validity of the ratio is {assessment.validity}: {why}"]
+    limitations = [] if good else [f"the validity of the ratio is {assessment.validity}: {why}"]
     if not holds and found.verdict != "not_shown":
-        warnings.append(
+        limitations.append(
             f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin"
         )
     verdict = found.verdict if holds else "not_shown"
     needed = found.trials_needed if good or ratio == found.ratio else None  # more leave what made it wider
-    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *warnings), trials_needed=needed)
+    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *limitations), trials_needed=needed)
 
 
 def _leads(ratio: Estimate, assessment: RatioAssessment, margin: float, step: float, independent: bool) -> bool:

@@ -412,14 +412,16 @@ def format_largest(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) 
     limit, texts = f"p99 {p99_limit_ms:g} ms", []
     for rows in series:
         if largest := find_largest(rows, p99_limit_ms):
-            warnings = [] if is_supported(largest) else ["too few samples for a p99"]
-            warnings += ["disturbed"] if largest.validity != "valid" else []
-            warnings += ["modelled"] if largest.modelled else []
-            warning = f" ({', '.join(warnings)})" if warnings else ""
-            text = f"batch {largest.batch} is the largest within {limit}{warning}"
+            limitations = [] if is_supported(largest) else ["too few samples for a p99"]
+            if largest.validity != "valid":
+                limitations.append("disturbed")
+            if largest.modelled:
+                limitations.append("modelled")
+            remark = f" ({', '.join(limitations)})" if limitations else ""
+            text = f"batch {largest.batch} is the largest within {limit}{remark}"
         else:
-            doubtful = [row.status for row in rows if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
-            kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
+            statuses = [row.status for row in rows if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
+            kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in statuses)
             few = f"only batches whose configurations are {' or '.join(kinds)} meet {limit}"
             text = few if kinds else f"no batch that was measured within {limit}"
         texts.append(f"{rows[0].engine} {_name_precision(rows[0])}: {text}.")
