@@ -21,8 +21,8 @@ import numpy as np
 from figures import SAME
 
 from enginebench.core.records import Block, Drift, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.ranking import rank_results
-from enginebench.stats.standing import compare_rows
 
 TRIALS, BLOCKS, CALLS = 10, 10, 20
 RATIO = 2.5
@@ -151,7 +151,7 @@ def simulate(others: Others, runs: int, seed: int = 1) -> Found:
         for ratio, starving in ((1.0, sides), (RATIO, (True, False))):
             pytorch = make_row(rng, "pytorch", CALL_NS * ratio, others, first=starving[0])
             ort = make_row(rng, "ort", CALL_NS, others, first=starving[1])
-            headline, found = rank_results([pytorch, ort]).headlines[0], compare_rows(pytorch, ort).ratio
+            headline, found = rank_results([pytorch, ort]).headlines[0], compare_configurations(pytorch, ort).ratio
             held += [(found.low or 0.0) <= ratio <= (found.high or 0.0)] if found else []
             winners += ratio == 1 and headline.state != "tie"
             named += [headline.id] if ratio != 1 and headline.state != "tie" else []

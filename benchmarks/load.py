@@ -37,7 +37,7 @@ from enginebench.measure.pin import count_stream_threads  # noqa: E402
 from enginebench.report.progress import PlainReporter  # noqa: E402
 from enginebench.runs.request import SharedSettings  # noqa: E402
 from enginebench.stats.capacity import CapacitySearch  # noqa: E402
-from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, judge_point  # noqa: E402
+from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, meets_limit  # noqa: E402
 from queues import wait_quantile_md1  # noqa: E402
 from simulated_load import simulate  # noqa: E402
 
@@ -105,7 +105,7 @@ def compare_with_theory(arrivals: int) -> None:
             while (rate := search.next_rate()) is not None:
                 seed = len(search.probes)
                 board, _ = simulate(schedule_poisson(rate, arrivals // 4, seed=seed), draw(100 + seed))
-                held = judge_point(describe_point(read(board), qps=rate, limit=limit), limit)
+                held = meets_limit(describe_point(read(board), qps=rate, limit=limit), limit)
                 search.add(rate, bool(held))
             found = search.describe(ended_early=False)
             middle = math.sqrt(found.passes_qps * found.fails_qps)

@@ -29,10 +29,10 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Measurement, Result
 from enginebench.core.store import read_result
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.headline import Headline
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import rank_results
-from enginebench.stats.standing import compare_rows
 from enginebench.stats.summary import share_marked
 
 GROUP = 10
@@ -102,7 +102,7 @@ def show(name: str, rows: dict[str, Result], quiet: float | None) -> int:
     named = Counter("" if h.state == "tie" else rows[A].id == h.id for h in found)
     shown, missed = [], 10 * named[False] > len(groups)
     for sides, true in (((A, AGAIN), 1.0), ((B, A), quiet)):
-        ratios = [r for first in groups if (r := compare_rows(*cut_group(rows, sides, first)).ratio)]
+        ratios = [r for first in groups if (r := compare_configurations(*cut_group(rows, sides, first)).ratio)]
         held = sum((r.low or 0.0) <= (true or 0.0) <= (r.high or 0.0) for r in ratios)
         shown.append(f"{held if true else '?'} of {len(ratios)}")
         missed = missed or (true is not None and 10 * held < 9 * len(ratios))

@@ -29,10 +29,10 @@ from msgspec.structs import replace
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, Result
 from enginebench.core.store import read_result
+from enginebench.stats.assessment import compare_configurations, find_setting
 from enginebench.stats.compare import compare_apart, find_level, list_open, reduce_to_median
 from enginebench.stats.intervals import measure_spread
-from enginebench.stats.ranking import list_asked
-from enginebench.stats.standing import compare_rows, find_setting
+from enginebench.stats.ranking import list_relevant_pairs
 
 M = math.log1p(MARGIN)
 STORED = Path(__file__).parents[1] / "results"
@@ -99,7 +99,7 @@ def end_early(rows: Sequence[Result]) -> list[Result]:
     rows = list(rows)
     for look in LEVELS:
         seen = [cut(row, look) for row in rows]
-        still = list_open(seen, look, MARGIN, list_asked(seen, look))
+        still = list_open(seen, look, MARGIN, list_relevant_pairs(seen, look))
         rows = [row if row.look or row.id in still else replace(cut(row, look), look=look) for row in rows]
     return rows
 
@@ -118,11 +118,11 @@ def name_fastest(rows: Sequence[Result]) -> str | None:
     """The configuration that is shown to be faster than each of the others; None: there is a tie."""
     means = {row.id: [] if row.id != rows[0].id else [0.0] for row in rows}
     for row in rows[1:]:
-        ratio = compare_rows(rows[0], row, MARGIN).ratio
+        ratio = compare_configurations(rows[0], row, MARGIN).ratio
         means[row.id] = [-math.log(ratio.value)] if ratio else [math.inf]
     best = min(rows, key=lambda row: means[row.id])
     others = [row for row in rows if row.id != best.id]
-    return best.id if all(compare_rows(row, best, MARGIN).verdict == "faster" for row in others) else None
+    return best.id if all(compare_configurations(row, best, MARGIN).verdict == "faster" for row in others) else None
 
 
 def count_run(rng: np.random.Generator, rows: int, early: bool) -> Iterator[tuple[str, bool | float]]:
@@ -131,7 +131,7 @@ def count_run(rng: np.random.Generator, rows: int, early: bool) -> Iterator[tupl
     first, again = (end(measure(rng, truth)) for end in [end_early if early else list] * 2)
     any_wrong = False
     for i, row in enumerate(first[1:], 1):
-        log, found = truth.logs[0] - truth.logs[i], compare_rows(first[0], row, MARGIN)
+        log, found = truth.logs[0] - truth.logs[i], compare_configurations(first[0], row, MARGIN)
         any_wrong |= is_wrong(found.verdict, log, M)
         yield "wrong verdict against the baseline", is_wrong(found.verdict, log, M)
         yield "ratio covered", covers(found.ratio, log)
@@ -153,7 +153,7 @@ def count_gate(rng: np.random.Generator, early: bool) -> Iterator[tuple[str, boo
     for name, truth in (("equal", Truth([0.0, 0.0], draw_truth(rng, 2).deviations)), ("any", draw_truth(rng, 2))):
         rows = measure(rng, truth)
         base, cand = end_early(rows) if early else rows
-        found, log = compare_rows(base, cand, MARGIN), truth.logs[0] - truth.logs[1]
+        found, log = compare_configurations(base, cand, MARGIN), truth.logs[0] - truth.logs[1]
         if name == "equal":
             yield "gate fails an equal side", found.verdict == "slower"
         yield "ratio covered, bench --against", covers(found.ratio, log)
@@ -210,7 +210,10 @@ def replay(rng: np.random.Generator, orders: int = ORDERS) -> Counter[str]:
             found["the same named early"] += before is not None and before == now
             found["another named early"] += now is not None and now != before
             for i, row in enumerate(early[1:], 1):
-                verdicts = {compare_rows(full[0], full[i], MARGIN).verdict, compare_rows(early[0], row, MARGIN).verdict}
+                verdicts = {
+                    compare_configurations(full[0], full[i], MARGIN).verdict,
+                    compare_configurations(early[0], row, MARGIN).verdict,
+                }
                 found["verdicts"] += 1
                 found["opposite verdicts"] += verdicts == {"faster", "slower"}
                 found["other verdicts"] += len(verdicts) > 1

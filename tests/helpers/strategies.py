@@ -18,7 +18,7 @@ from enginebench.core.records import (
     Score,
 )
 from enginebench.stats.drift import default_limits
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from enginebench.stats.metrics.scores import estimate_share
 
 BACKENDS = ("pytorch", "pytorch", "ort", "openvino", "trtexec", "fpga-sim")
@@ -47,7 +47,7 @@ def results(draw: st.DrawFn, place: int, ids: list[str]) -> Result:
     """One row. Its option `i` makes its name in sentences its own."""
     asked = draw(one_of("fp32", "fp32", "tf32", "fp16", "int8"))
     shares, warnings = draw(proofs())
-    ran, judged = (asked, warnings) if warnings else judge_precision(asked, shares)
+    ran, judged = (asked, warnings) if warnings else check_precision(asked, shares)
     backend = draw(one_of(*BACKENDS))
     status = draw(one_of(*STATUSES))
     return Result(

@@ -12,9 +12,9 @@ from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
+from enginebench.stats.assessment import assess_result
 from enginebench.stats.compare import NOUNS, Comparison
 from enginebench.stats.diff import DiffRow, diff_results
-from enginebench.stats.standing import assess_result
 
 # Failures that the verdict itself says.
 _SAID = ("slower", "not comparable")

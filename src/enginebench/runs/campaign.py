@@ -90,15 +90,15 @@ from enginebench.runs.references import (
 )
 from enginebench.runs.scoring import Judged, score_file
 from enginebench.runs.trust import NATIVE_CODE, allow_code, holds_refused
-from enginebench.stats.alike import compare_questions, fill_lengths, judge_outputs
+from enginebench.stats.alike import assess_outputs, compare_inputs, fill_lengths
+from enginebench.stats.assessment import find_setting
 from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, list_unlike, measure_drift, refuse_drift
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from enginebench.stats.further import add_further, measure_further
 from enginebench.stats.least_time import warn_implausible
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import USUAL, Rules, list_asked, rank_results
-from enginebench.stats.standing import find_setting
+from enginebench.stats.ranking import USUAL, Rules, list_relevant_pairs, rank_results
 
 # Doubts about a row's answers, which a record of its precision leaves as they are.
 ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs", "outputs_differ", "outputs_not_compared")
@@ -807,7 +807,7 @@ class Campaign:
         wanted, answers = cut_common(*fill_lengths(reference.outputs, outputs, opened))
         unlike: list[str] = []
         if row is not None and row.inputs_of is not None:  # perhaps two models, and nobody claimed that they are alike
-            unlike = compare_questions(base, result) or list_unlike(wanted, answers)
+            unlike = compare_inputs(base, result) or list_unlike(wanted, answers)
         elif reference.kind == "onnx_evaluator":  # which may read a graph otherwise than engines do
             unlike = list_unlike(wanted, answers)
         if unlike:
@@ -879,7 +879,7 @@ class Campaign:
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
         for rows in filter(lambda rows: len(rows) > 1, groups.values()):
             rules = replace(self._rules, requested=self._list_requested())
-            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials, rules))
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_relevant_pairs(rows, trials, rules))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._save(replace(result, status="ok", look=trials))
@@ -1063,7 +1063,7 @@ def make_plain(row: PlannedRow) -> PlannedRow | None:
 
 def has_changed(result: Result) -> bool:
     """Whether its outputs are known to be others than the reference's."""
-    return judge_outputs(result, is_reference=False)[0] == "changed"
+    return assess_outputs(result, is_reference=False)[0] == "changed"
 
 
 def has_answered(result: Result) -> bool:
@@ -1099,7 +1099,7 @@ def judge_proof(result: Result, proof: Proof) -> Result:
             result,
             warnings=(*answered, make_record_warning(result.requested_precision, proof.failure), *proof.warnings),
         )
-    ran, warnings = judge_precision(
+    ran, warnings = check_precision(
         result.requested_precision, proof.effective_precision, result.engine.device, proof.weights
     )
     return replace(

@@ -32,7 +32,7 @@ from enginebench.report.history import (
 from enginebench.runs.folder import ARTIFACTS
 from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.trials import condense_trial
-from enginebench.stats.validity import judge
+from enginebench.stats.validity import assess_samples
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
 _CACHE_FORM = 3
@@ -130,7 +130,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
         shapes=format_input_shapes(result.shapes) if result.shapes else "",
-        validity=judge(condensed)[0],
+        validity=assess_samples(condensed)[0],
         clock=trials[0].clock if trials else None,
         n=len(pooled),
         processes=len(trials),

@@ -58,7 +58,7 @@ def compare_specs(
     return problems
 
 
-def compare_questions(base: Result, cand: Result) -> list[str]:
+def compare_inputs(base: Result, cand: Result) -> list[str]:
     """Why two rows cannot have been asked the same: their inputs differ, as the engines were fed; empty if they do not.
 
     An open axis is as long as the row was fed, so that here it does not fit every length.
@@ -75,7 +75,7 @@ def compare_questions(base: Result, cand: Result) -> list[str]:
 _USUAL = ("fp32", None)
 
 
-def judge_outputs(
+def assess_outputs(
     result: Result, *, is_reference: bool, requested: Iterable[Precision | None] = ()
 ) -> tuple[Outputs, str]:
     """(verdict on the outputs of a configuration, why).
@@ -91,7 +91,7 @@ def judge_outputs(
     whys = list_invented(result)
     random = f"random {' and '.join(whys)}" if whys else ""
     broken = drift is not None and any(output.nonfinite for output in drift.outputs)
-    if not broken and do_answers_vary(result, drift.reference if drift else result.id):
+    if not broken and do_outputs_vary(result, drift.reference if drift else result.id):
         return "not_judged", VARIES
     if is_reference and (drift is None or drift.reference == result.id):
         if broken:
@@ -113,7 +113,7 @@ def judge_outputs(
     return ("within_limits", own.removeprefix(": ")) if shortened else ("same", random and f"with {random}")
 
 
-def do_answers_vary(result: Result, reference: str) -> bool:
+def do_outputs_vary(result: Result, reference: str) -> bool:
     """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
     found = [warning.figures for warning in result.warnings if warning.code == "outputs_vary"]
     return any(figures.get("row", reference) == reference for figures in found)
@@ -160,7 +160,7 @@ def check_comparisons(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-def hold_to_limits(
+def apply_usual_limits(
     results: Sequence[Result], limits: Mapping[str, float] | None = None, requested: Iterable[Precision | None] = ()
 ) -> list[Result]:
     """The rows with their outputs held to the usual limits, those of all reduced precisions to the same ones.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 
 from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
-from enginebench.stats.compare import MIN_TRIALS, count_needed, judge_spread
+from enginebench.stats.compare import MIN_TRIALS, count_needed, decide_verdict
 from enginebench.stats.intervals import estimate_geometric, measure_series
 from enginebench.stats.queueing import Limit
 from enginebench.stats.validity import disturbed_alike, grade_ratio
@@ -144,7 +144,7 @@ def compare_capacities(
         why = "no round found a rate that meets the limit on both sides" if rounds else ended
         return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
     spread = measure_series([math.log(b / a) for a, b in known])
-    found, why = judge_spread(spread, CAPACITY_MARGIN)
+    found, why = decide_verdict(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
     validity, why_not_good = grade_ratio(ratio, disturbed, spread.correlation)

@@ -223,7 +223,7 @@ def conclude(
     spread: Spread, method: str, margin: float, level: float, clock: str, reasons: Sequence[str], unit: Unit = "process"
 ) -> Comparison:
     """The verdict on a mean log ratio, with the trials that would show one where it does not."""
-    verdict, why = judge_spread(spread, margin, level, unit)
+    verdict, why = decide_verdict(spread, margin, level, unit)
     needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
     if verdict == "not_shown" and needed is None:
         why += f"; the difference lies so close to it that {MAX_TRIALS} {NOUNS[unit]} would not show a verdict"
@@ -239,7 +239,7 @@ def conclude(
     )
 
 
-def judge_spread(spread: Spread, margin: float, level: float = 0.95, unit: Unit = "process") -> tuple[Verdict, str]:
+def decide_verdict(spread: Spread, margin: float, level: float = 0.95, unit: Unit = "process") -> tuple[Verdict, str]:
     """(verdict, why it is `not_shown` or "") for a mean log ratio.
 
     With m = ln(1 + margin): `faster` when the interval lies above m, `slower` when below -m, `equivalent` when the
@@ -425,7 +425,7 @@ def can_change(spread: Spread, trials: int, margin: float) -> bool:
     sure = spread
     if is_correlated(spread.correlation, spread.n, EARLY_CHANCE):
         sure = replace(spread, caution=EARLY_WIDTH)
-    if judge_spread(sure, margin, LEVELS[trials])[0] != "not_shown":
+    if decide_verdict(sure, margin, LEVELS[trials])[0] != "not_shown":
         return False
     deviation, m, level = spread.error * math.sqrt(spread.n), math.log1p(margin), LEVELS[MOST]
     moved = quantile_of_t(EXPECTED, spread.n - 1) * deviation * math.sqrt(1 / spread.n - 1 / MOST)

@@ -12,14 +12,14 @@ from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Result, Score, Verdict
-from enginebench.stats.alike import VARIES, do_answers_vary
+from enginebench.stats.alike import VARIES, do_outputs_vary
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.compare import Comparison, refuse
 from enginebench.stats.drift import LIMITS, find_exceeded
 from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.quantiles import median
-from enginebench.stats.standing import compare_rows
 
 DIFF_SCHEMA = "enginebench.diff/1"
 
@@ -261,7 +261,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     elif obstacles := _find_obstacles(base, "base") + _find_obstacles(cand, "candidate"):
         found = refuse(*obstacles, margin=margin)
     else:
-        found = compare_rows(base, cand, margin, neighbours=neighbours)
+        found = compare_configurations(base, cand, margin, neighbours=neighbours)
         if found.clock == "modelled":
             found = replace(found, reasons=(*found.reasons, "both sides are modelled, not measured"))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
@@ -270,7 +270,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     found = replace(found, reasons=(*found.reasons, *differ))
     row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(found))
     if same_inputs:
-        agree, why = judge_answers(base, cand)
+        agree, why = compare_outputs(base, cand)
         if agree:
             return replace(row, outputs_agree=True)
         verdict: Verdict = "slower" if agree is False and row.verdict == "slower" else "not_comparable"
@@ -292,7 +292,7 @@ def _find_obstacles(result: Result, side: str) -> list[str]:
     return [f"the {side} is {result.status}: {result.reason or told}"]
 
 
-def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
+def compare_outputs(base: Result, cand: Result) -> tuple[bool | None, str]:
     """(whether the candidate's answers agree with the base's within the limits, why not or why nobody knows).
 
     True only where the candidate was held against this very base, and every output against at least one limit.
@@ -300,7 +300,7 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
     drift = cand.drift
     if drift is not None and drift.unlike:
         return None, f"the outputs cannot be compared: {'; '.join(drift.unlike)}"
-    if do_answers_vary(base, base.id):
+    if do_outputs_vary(base, base.id):
         return None, VARIES
     if drift is None or drift.reference != base.id:
         silent = next((row for row in (base, cand) if row.drift is None), cand)

@@ -24,7 +24,7 @@ TRACE_SHARE = 0.01
 SHOWN_SHARE = 0.005
 
 
-def judge_precision(
+def check_precision(
     requested: Precision | None,
     shares: Mapping[str, float] | None,
     device: str = "cpu",

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
+from enginebench.stats.assessment import Assessment, compare_configurations, find_today, is_plain_fp32
 from enginebench.stats.compare import MIN_TRIALS, NOUNS, Comparison, Times, choose_clock
 from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
 from enginebench.stats.quantiles import median
-from enginebench.stats.standing import Assessment, compare_rows, find_today, is_plain_fp32
 from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, find_worst
 
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
@@ -166,7 +166,7 @@ def make_headline(
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
     other = strict is not None and not plain and strict.result.id != row.result.id
     measured = [one for one in group if one.summary]
-    outputs, outputs_reason = _judge_outputs(row, group, scored)
+    outputs, outputs_reason = _assess_named_outputs(row, group, scored)
     alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1
     return Headline(
         batch=row.result.engine.batch,
@@ -214,7 +214,7 @@ def _choose_among_equals(
 
 def _find_behind(row: Assessment, best: Assessment, margin: float) -> Behind | None:
     """Return by how much a row was behind another in few trials; None: by no more than a speed state explains."""
-    found = compare_rows(row.result, best.result, margin)
+    found = compare_configurations(row.result, best.result, margin)
     if row is best or found.ratio is None or found.ratio.n >= MIN_TRIALS or found.ratio.value <= SPEED_RATIO:
         return None
     return Behind(id=row.result.id, factor=found.ratio.value, n=found.ratio.n, unit=NOUNS[found.unit])
@@ -246,7 +246,7 @@ def _find_cure(result: Result) -> str:
     return find_kept(drift)
 
 
-def _judge_outputs(row: Assessment, group: Sequence[Assessment], scored: str) -> tuple[Outputs, str]:
+def _assess_named_outputs(row: Assessment, group: Sequence[Assessment], scored: str) -> tuple[Outputs, str]:
     """As of the row; a metric that it keeps outweighs its outputs, and a reference of nothing shows nothing."""
     if scored and row.outputs != "same":
         return "within_limits", f"{scored} is within its limit"
@@ -260,7 +260,7 @@ def _judge_outputs(row: Assessment, group: Sequence[Assessment], scored: str) ->
 def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
     """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
-    found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
+    found = [(row, compare_configurations(row.result, best, margin)) for row in chosen[1:]]
     tied = [(row, one) for row, one in found if not one.clear and not _is_ahead(chosen[0], row, one)]
     unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
@@ -320,7 +320,7 @@ def find_start_s(result: Result) -> float | None:
 def _compare_with(today: Result | None, row: Assessment, margin: float) -> Comparison | None:
     if today is None or today.id == row.result.id:
         return None
-    return row.comparison if today.id == row.baseline else compare_rows(today, row.result, margin)
+    return row.comparison if today.id == row.baseline else compare_configurations(today, row.result, margin)
 
 
 def _explain_ratio(found: Comparison | None) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from enginebench.core.records import Block, Measurement, ResultWarning, Validity
 from enginebench.core.warnings import find_sentence, make_warning
 from enginebench.stats.quantiles import Floats, convert_percent, nearest_rank
-from enginebench.stats.validity import find_worst, judge_marks, list_mark_warnings
+from enginebench.stats.validity import assess_marks, find_worst, list_mark_warnings
 
 Times = NDArray[np.int64]
 
@@ -248,7 +248,7 @@ def _assess_point(
         )
     suspect = any(warning.code in ("generator_late", "unsteady", "cut_short") for warning in found)
     own: Validity = "suspect" if suspect else "valid"
-    return replace(point, warnings=tuple(found), validity=find_worst([judge_marks(watched), own]))
+    return replace(point, warnings=tuple(found), validity=find_worst([assess_marks(watched), own]))
 
 
 def was_interrupted(point: LoadPoint) -> bool:
@@ -267,14 +267,14 @@ def is_interfered(point: LoadPoint) -> bool:
     return any(warning.code in DISTURBANCES for warning in point.warnings)
 
 
-def judge_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[ResultWarning, ...]]:
+def assess_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[ResultWarning, ...]]:
     """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
     disturbed = [point.validity for point in points if is_interfered(point)]
     found = {find_sentence(c): c for point in points for c in point.warnings if c.code not in EXPECTED}
     return find_worst(disturbed), tuple(found.values())
 
 
-def judge_point(point: LoadPoint, limit: Limit) -> bool | None:
+def meets_limit(point: LoadPoint, limit: Limit) -> bool | None:
     """Whether the limit holds at this rate: True or False where the requests show it, None where they are too few.
 
     It holds where the share of late requests is below that of the percentile with 99 % confidence (LoadGen's early

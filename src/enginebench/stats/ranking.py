@@ -10,20 +10,20 @@ from msgspec.structs import replace
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
-from enginebench.stats.alike import check_comparisons, find_references, hold_to_limits, is_reduced, list_invented
-from enginebench.stats.condensed import condense_result
-from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
-from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
-from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.standing import (
+from enginebench.stats.alike import apply_usual_limits, check_comparisons, find_references, is_reduced, list_invented
+from enginebench.stats.assessment import (
     Assessment,
     assess_result,
-    compare_rows,
+    compare_configurations,
     find_baseline,
     find_setting,
     find_today,
     is_plain_fp32,
 )
+from enginebench.stats.condensed import condense_result
+from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
+from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
+from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.validity import UNUSABLE
 
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
@@ -48,7 +48,7 @@ class Ref(Struct, frozen=True, kw_only=True):
 class Ranking(Struct, frozen=True, kw_only=True):
     """The rows of a run, in the order given, and the answers; the two references are those of the first setting."""
 
-    standings: tuple[Assessment, ...]
+    assessments: tuple[Assessment, ...]
     fastest: Ref | None
     recommended: Ref | None
     recommended_by: RecommendedBy
@@ -80,7 +80,7 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
     requested = (*rules.requested, *(result.requested_precision for result in results))
-    kept = hold_to_limits(check_comparisons([*map(condense_result, results)]), rules.limits, requested)
+    kept = apply_usual_limits(check_comparisons([*map(condense_result, results)]), rules.limits, requested)
     settings: dict[tuple[object, ...], list[Result]] = {}
     for result in kept:
         settings.setdefault(find_setting(result), []).append(result)
@@ -98,16 +98,16 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     found = [_rank_group(group, rules) for group in groups.values()]
     answers = [answer for answer in found if answer is not None]
     fastest = {answer.fastest.setting: answer.fastest for answer in answers}
-    standings = []
+    assessments = []
     for row in rows:  # with its comparison with the fastest, so that one hopeless baseline costs nothing else
         best = fastest.get(row.setting)
         if best is not None and row.summary is not None and best.result.id != row.result.id:
-            held = compare_rows(best.result, row.result, rules.margin)
+            held = compare_configurations(best.result, row.result, rules.margin)
             row = replace(row, ratio_to_fastest=held.ratio, verdict_to_fastest=held.verdict)
-        standings.append(row)
+        assessments.append(row)
     equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
     return Ranking(
-        standings=tuple(standings),
+        assessments=tuple(assessments),
         fastest=_refer(answers[0].fastest, equal) if answers else None,
         recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
         recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
@@ -115,7 +115,7 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     )
 
 
-def list_asked(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
+def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
     """Pairs of rows of one setting whose comparison matters to its answer after so many trials.
 
     All with a baseline, and all with who leads or may, but of rows whose outputs changed: those are not taken, however
@@ -126,9 +126,9 @@ def list_asked(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set
     seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
     found = rank_results(seen, rules)
     leaders = {name for answer in found.headlines for name in (answer.id, *answer.tied_with)}
-    baselines = {answer.baseline for answer in found.headlines} | {row.baseline for row in found.standings}
+    baselines = {answer.baseline for answer in found.headlines} | {row.baseline for row in found.assessments}
     leaders |= {found.fastest.id} if found.fastest else set()
-    changed = {row.result.id for row in found.standings if row.outputs == "changed"} - leaders
+    changed = {row.result.id for row in found.assessments if row.outputs == "changed"} - leaders
     if found.recommended_by == "metric":
         changed = set()
     return {
@@ -139,7 +139,7 @@ def list_asked(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set
     }
 
 
-class _Answer(Struct, frozen=True):
+class _SettingRanking(Struct, frozen=True):
     """On one setting."""
 
     fastest: Assessment
@@ -148,7 +148,7 @@ class _Answer(Struct, frozen=True):
     headline: Headline
 
 
-def _rank_group(group: Sequence[Assessment], rules: Rules) -> _Answer | None:
+def _rank_group(group: Sequence[Assessment], rules: Rules) -> _SettingRanking | None:
     ranked = order_by_speed(group)
     agreeing = choose_agreeing(ranked)
     metric, limit_ms = rules.metric, rules.p99_limit_ms
@@ -167,7 +167,7 @@ def _rank_group(group: Sequence[Assessment], rules: Rules) -> _Answer | None:
     scored, keeps_p99 = name_metric(metric) if accurate and metric else "", bool(kept) or not chosen
     given = (rules.baseline_engine, rules.margin)
     headline = make_headline(group, named, reasons, *given, scored=scored, keeps_p99=keeps_p99)
-    return _Answer(
+    return _SettingRanking(
         fastest=(agreeing or named)[0],
         recommended=next((row for row in kept if row.result.id == headline.id), None),
         by_metric=accurate is not None,

@@ -69,7 +69,7 @@ _MARKS: dict[Mark, str] = {
 }
 
 
-def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[ResultWarning]]:
+def assess_samples(measurements: Sequence[Measurement]) -> tuple[Validity, list[ResultWarning]]:
     """(valid, suspect or invalid; the warnings), from the samples alone.
 
     `implausible`: no correct engine takes so little time, or the work was not done in each call that was timed.
@@ -86,7 +86,7 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[ResultWar
     own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
     own = "implausible" if is_implausible(kept) else own
     warnings = [*list_mark_warnings(kept), *_list_trial_warnings(kept), *list_enqueue_warnings(kept), *drifting]
-    return find_worst([judge_marks(kept), own]), warnings
+    return find_worst([assess_marks(kept), own]), warnings
 
 
 def hides_work(measurements: Sequence[Measurement]) -> bool:
@@ -120,7 +120,7 @@ class RatioAssessment(Struct, frozen=True):
     alike: bool = False  # both sides were disturbed alike, so that the interval covers all uncertainty
 
 
-def judge_ratio(
+def assess_ratio_validity(
     base: Sequence[Measurement],
     cand: Sequence[Measurement],
     ratio: Estimate,
@@ -286,7 +286,7 @@ def _gets_faster(measurement: Measurement) -> bool:
     return halves is not None and halves[0] > SPEED_RATIO * halves[1]
 
 
-def judge_marks(measurements: Sequence[Measurement]) -> Validity:
+def assess_marks(measurements: Sequence[Measurement]) -> Validity:
     """What the marks alone say: `invalid` where more samples than that are in blocks whose median itself is another."""
     total = sum(map(count_timed, measurements))
     if sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b)) > INVALID_SHARE * total:

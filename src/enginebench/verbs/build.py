@@ -53,7 +53,7 @@ from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from enginebench.verbs.given import open_composing, open_progress, read_device, to_path
 from enginebench.verbs.quantize import open_calibration, quantize
 
@@ -531,7 +531,7 @@ def _judge(
         return requested, (make_warning("unproved_precision.ahead", asked=requested, products=products),)
     if proof.failure is not None:
         return requested, (make_record_warning(requested, proof.failure),)
-    return judge_precision(requested, proof.effective_precision, device)
+    return check_precision(requested, proof.effective_precision, device)
 
 
 def list_products(ahead: AheadOfTime, requested: Precision) -> str:

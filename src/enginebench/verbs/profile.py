@@ -30,7 +30,7 @@ from enginebench.runs.request import pass_on
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from enginebench.stats.engine_profile import EngineProfileDocument, LimitedLayers, describe_profile
 from enginebench.verbs.given import begin, check_extra, share
 
@@ -118,7 +118,7 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
             if (limit := find("offers", "limit_layers")) is not None:
                 limited = limit(request, artifacts, (row.engine, source, response.shapes), limited.layers, reporter)
     profile = replace(response.profile, layers=limited.layers)
-    ran, warnings = judge_precision(row.engine.precision, response.effective_precision, row.engine.device)
+    ran, warnings = check_precision(row.engine.precision, response.effective_precision, row.engine.device)
     document = describe_profile(
         model=row.model,
         engine=replace(row.engine, precision=ran),

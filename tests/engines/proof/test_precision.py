@@ -23,7 +23,7 @@ from enginebench.engines.backends.openvino.settings import find_node_dtype
 from enginebench.engines.backends.torch import operators
 from enginebench.engines.backends.torch.operators import find_operator_dtype, name_modules, read_operator_times
 from enginebench.engines.proof import Operator, relabel_moves, share_times, summarize_layers
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from events import make_event
 from graphs import write_graph
 
@@ -52,7 +52,7 @@ def test_eight_bits_are_found_under_an_fp32_label(backend: Any, quantized: Artif
         shares = engine.effective_precision()
     assert shares["int8"] > 0.1
     assert sum(shares.values()) == pytest.approx(1)
-    ran, warnings = judge_precision("fp32", shares)
+    ran, warnings = check_precision("fp32", shares)
     assert ran == "int8"
     assert [c.code for c in warnings] == ["relabelled"]
 
@@ -172,7 +172,7 @@ def test_a_graph_inside_of_an_openvino_node_is_unknown(tmp_path: Path, kind: str
     shares = prove_control_flow(OpenvinoBackend(), tmp_path, kind)
     assert set(shares) <= {"fp32", "unknown", "other", "reorder"}
     assert shares["unknown"] > 0.5 and shares["fp32"] > 0
-    ran, (warning,) = judge_precision("fp32", shares)
+    ran, (warning,) = check_precision("fp32", shares)
     assert (ran, warning.code) == ("fp32", "unproved_precision") and "unknown precision" in warning.message
 
 
@@ -181,7 +181,7 @@ def test_onnx_runtime_knows_the_graph_inside(tmp_path: Path, kind: str) -> None:
     shares = prove_control_flow(OrtBackend(), tmp_path, kind)
     # The container itself took all the time of its kernels once more: with them counted twice, FP32 is about a half.
     assert shares["fp32"] > 0.6 and "int8" not in shares
-    assert judge_precision("fp32", shares) == ("fp32", ())
+    assert check_precision("fp32", shares) == ("fp32", ())
 
 
 @pytest.mark.parametrize("backend", [OrtBackend(), OpenvinoBackend()], ids=["ort", "openvino"])
@@ -201,7 +201,7 @@ def test_bytes_and_masks_are_no_int8(tmp_path: Path, backend: Any) -> None:
         engine.bind({"x": np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8)})
         shares = engine.effective_precision()
     assert "int8" not in shares and sum(shares.values()) == pytest.approx(1)
-    assert judge_precision("fp32", shares)[0] == "fp32"
+    assert check_precision("fp32", shares)[0] == "fp32"
 
 
 @pytest.mark.parametrize(

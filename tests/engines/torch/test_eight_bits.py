@@ -23,7 +23,7 @@ from enginebench.models.torch import eight_bits
 from enginebench.models.torch.eight_bits import quantize_module
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.source import load_module, make_torch_artifact
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 
 pytest.importorskip("torchao")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -85,7 +85,7 @@ def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(module, tm
     with backend.load(backend.build(made, spec, tmp_path), spec) as engine:
         engine.bind({"a": np.ones((1, 16), np.float32)})
         engine.run()
-        assert judge_precision("int8", engine.effective_precision())[0] == "fp32"
+        assert check_precision("int8", engine.effective_precision())[0] == "fp32"
 
 
 def test_two_inputs_keep_their_batch_open_and_bare_products_with_weights_count(module, tmp_path) -> None:

@@ -29,7 +29,7 @@ from enginebench.runs.child.perform import build
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.scoring import Judged, open_metrics
-from enginebench.stats.alike import check_comparisons, judge_outputs
+from enginebench.stats.alike import assess_outputs, check_comparisons
 from enginebench.stats.ranking import Rules
 from in_process import Children
 from reporters import Silent
@@ -310,7 +310,7 @@ def test_an_engine_that_is_wrong_on_further_inputs_alone_is_changed(
     assert first.drift is not None and first.drift.passed
     assert second.drift is not None and second.drift.passed == (on is None)
     assert {one.inputs for one in second.drift.further} == {"large", "examples"}
-    verdict, why = judge_outputs(second, is_reference=False)
+    verdict, why = assess_outputs(second, is_reference=False)
     assert (verdict, why.startswith(on or "")) == ("same" if on is None else "changed", True)
     assert bed.stored(rows[1]).drift == second.drift
 
@@ -365,7 +365,7 @@ def test_an_engine_that_answers_otherwise_each_time_judges_nothing(bed: Bed, mon
     assert all(
         any(f"{results[0].id} gives different outputs for the same inputs" in text for text in texts) for texts in told
     )
-    assert [judge_outputs(r, is_reference=False)[0] for r in results] == ["not_judged", "not_judged"]
+    assert [assess_outputs(r, is_reference=False)[0] for r in results] == ["not_judged", "not_judged"]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_an_optimizer_that_changes_the_outputs_is_named_and_its_highest_sound_le
     (said,) = [c for c in results[row.id].warnings if c.template == "outputs_differ.optimizer"]
     assert said.message == "onnxruntime's optimizer changes this graph's outputs; ort:opt=basic keeps them"
     ranking = rank_results(list(results.values()))
-    assert [one.outputs for one in ranking.standings] == ["changed", "same"]
+    assert [one.outputs for one in ranking.assessments] == ["changed", "same"]
     assert ranking.recommended is not None
     assert ranking.recommended.id == basic.id
     assert ranking.headlines[0].baseline == row.id, "times stay against what the user runs"
@@ -174,7 +174,7 @@ def test_a_slow_graph_is_compared_on_fewer_samples(bed: Bed, graph: Artifact, mo
     monkeypatch.setattr(module, "REFERENCE_BUDGET_S", 0.0)
     (result,) = bed.run(plan(graph)).values()
     assert (result.drift.n, result.drift.asked) == (2, 32)
-    (said,) = [c for one in rank_results([result]).standings for c in describe_warnings(one.result)]
+    (said,) = [c for one in rank_results([result]).assessments for c in describe_warnings(one.result)]
     assert said.message == "outputs were compared on 2 of 32 samples"
 
 
@@ -187,7 +187,7 @@ def describe_warnings(result: Any) -> list[Any]:
 def test_a_graph_with_random_numbers_is_not_judged(bed: Bed, tmp_path: Path) -> None:
     graph = keep(build_graph("r = RandomNormalLike (x)\n y = Add (x, r)", {}), tmp_path)
     result = bed.run(plan(graph))[plan(graph).id]
-    assert rank_results([result]).standings[0].outputs == "not_judged"
+    assert rank_results([result]).assessments[0].outputs == "not_judged"
 
 
 def test_quick_compares_fewer_samples(bed: Bed, graph: Artifact) -> None:

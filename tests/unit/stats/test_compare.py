@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from scipy import stats
 
 from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureSpec, Result, TensorSpec
-from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
+from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, decide_verdict
 from enginebench.stats.intervals import Spread
 from samples import make_machine
 from samples import make_result as make_row
@@ -60,7 +60,7 @@ def test_verdicts_are_where_the_intervals_lie(mean: float, error: float, n: int)
         expected = "slower"
     elif abs(mean) + narrow < m:
         expected = "equivalent"
-    assert judge_spread(spread, 0.02)[0] == expected
+    assert decide_verdict(spread, 0.02)[0] == expected
 
 
 def test_five_trials_give_no_verdict_and_say_so() -> None:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.condensed import condense_result
-from enginebench.stats.standing import compare_rows
 from enginebench.stats.summary import share_marked
 from enginebench.stats.trials import condense_trial, count_timed, take_figures
-from enginebench.stats.validity import judge, measure_trials
+from enginebench.stats.validity import assess_samples, measure_trials
 
 
 def make_trial(rng: np.random.Generator, number: int, *, busy: float, falls: bool = False) -> Measurement:
@@ -45,10 +45,10 @@ def test_whole_and_condensed_trials_are_judged_alike(busy: float, falls: bool) -
     base, cand = make_row("base", 1, 0.0), make_row("cand", 2, busy, falls=falls)
     short = [condense_result(row) for row in (base, cand)]
     for whole, condensed in zip((base, cand), short, strict=True):
-        assert judge(whole.measurements) == judge(condensed.measurements)
+        assert assess_samples(whole.measurements) == assess_samples(condensed.measurements)
         assert measure_trials(whole.measurements) == measure_trials(condensed.measurements)
         assert share_marked(whole.measurements) == share_marked(condensed.measurements)
-    assert compare_rows(base, cand) == compare_rows(*short)
+    assert compare_configurations(base, cand) == compare_configurations(*short)
 
 
 def test_a_condensed_row_holds_no_samples_and_what_was_derived_from_them() -> None:

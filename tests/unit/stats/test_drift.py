@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision, Task
 from enginebench.stats.alike import check_comparisons, fill_lengths
-from enginebench.stats.diff import judge_answers
+from enginebench.stats.diff import compare_outputs
 from enginebench.stats.drift import (
     MAX_SNR_DB,
     default_limits,
@@ -708,7 +708,7 @@ def test_detectors_that_show_nothing_are_compared_by_their_numbers(task):
     one["scores"], other["scores"] = one["scores"] / 5, other["scores"] / 5
     same = measure_drift(one, one, limits, task=task)
     assert same.passed and [o.name for o in same.outputs] == list(one) and same.outputs[0].decisions is None
-    assert judge_answers(make_result(), make_result("ort", drift=replace(same, reference="pytorch-fp32-b1")))[0]
+    assert compare_outputs(make_result(), make_result("ort", drift=replace(same, reference="pytorch-fp32-b1")))[0]
     drift = measure_drift(one, other, limits, task=task)
     assert not drift.passed and any("boxes: error is" in text for text in find_exceeded(drift))
     rows = [np.concatenate([s["boxes"], s["scores"][..., None], s["labels"][..., None]], axis=2) for s in (one, other)]
@@ -739,7 +739,7 @@ def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
     drift = measure_drift({"out": reference}, {"out": candidate}, INT8, reference_id="pytorch-fp32-b1")
     base, cand = make_result(), make_result("ort", "int8", drift=drift)
     assert check_comparisons([base, cand])[1].drift is not None
-    assert judge_answers(base, cand)[0] is agrees
+    assert compare_outputs(base, cand)[0] is agrees
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginebench.core.records import Precision
-from enginebench.stats.effective import judge_precision, list_shares
+from enginebench.stats.effective import check_precision, list_shares
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ from enginebench.stats.effective import judge_precision, list_shares
     ],
 )
 def test_labels_are_held_to_the_record(requested: Any, shares: Any, ran: str, code: str | None) -> None:
-    found, warnings = judge_precision(requested, shares)
+    found, warnings = check_precision(requested, shares)
     assert found == ran
     assert [c.code for c in warnings] == ([code] if code else [])
     assert all(c.advice for c in warnings)
@@ -67,25 +67,25 @@ def test_the_shares_are_listed_largest_first() -> None:
 
 def test_fp32_without_a_record_is_warned_about_where_products_are_shortened() -> None:
     for shares in (None, {}):
-        ran, (warning,) = judge_precision("fp32", shares, "cuda:0")
+        ran, (warning,) = check_precision("fp32", shares, "cuda:0")
         assert (ran, warning.code) == ("fp32", "unproved_precision")
-        assert judge_precision("fp32", shares, "cpu") == ("fp32", ())
+        assert check_precision("fp32", shares, "cpu") == ("fp32", ())
 
 
 def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
-    _, (warning,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
+    _, (warning,) = check_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
     assert warning.message.startswith(
         "Requested fp32; ran 96% of the time in an unknown precision, 4% in fp32. Not verified: the engine's record"
     )
-    _, (warning,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
+    _, (warning,) = check_precision("int8", {"fp32": 0.9, "reorder": 0.1})
     assert warning.message == "Requested int8; ran 90% of the time in fp32, 10% in reorder. Reported as fp32"
 
 
 @pytest.mark.parametrize("shares", [None, {"fp32": 0.93, "int8": 0.07}, {"fp32": 0.8, "int8": 0.2}, {"other": 1.0}])
 def test_a_module_that_comes_quantized_is_named_after_its_weights_in_every_run(shares: Any) -> None:
-    ran, (warning,) = judge_precision("fp32", shares, weights="int8")
+    ran, (warning,) = check_precision("fp32", shares, weights="int8")
     assert (ran, warning.code) == ("int8", "relabelled") and "stored in int8" in warning.message
-    assert judge_precision("bf16", {"bf16": 1.0}, weights="int8") == ("bf16", ())
+    assert check_precision("bf16", {"bf16": 1.0}, weights="int8") == ("bf16", ())
 
 
 @given(
@@ -97,6 +97,6 @@ def test_a_module_that_comes_quantized_is_named_after_its_weights_in_every_run(s
 @settings(max_examples=200)
 def test_a_row_is_named_after_what_it_asked_or_what_the_record_holds(requested: Any, raw: dict[str, float]) -> None:
     shares = {name: share / sum(raw.values()) for name, share in raw.items()}
-    ran, warnings = judge_precision(requested, shares)
+    ran, warnings = check_precision(requested, shares)
     assert ran == requested or shares[ran] > 0
     assert (ran != requested) == any(c.code == "relabelled" for c in warnings)

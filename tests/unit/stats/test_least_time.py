@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from enginebench.core.records import Gpu, LeastWork, Machine, Measurement, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.stats.least_time import HIGHEST_MHZ, bound_call_ms, find_bound_ms, warn_implausible
-from enginebench.stats.validity import explain_implausible, is_implausible, judge
+from enginebench.stats.validity import assess_samples, explain_implausible, is_implausible
 from samples import make_result
 
 XEON = replace(
@@ -122,7 +122,7 @@ def make_timed(median_ms: float, *, share: float = 1.0, **fields: object) -> Res
 def test_times_below_the_bound_are_implausible(row: Result, implausible: bool) -> None:
     warned = warn_implausible(row)
     assert is_implausible(warned.measurements) == implausible
-    assert (judge(warned.measurements)[0] == "implausible") == implausible
+    assert (assess_samples(warned.measurements)[0] == "implausible") == implausible
     assert ("no correct engine is so fast" in explain_implausible(warned.measurements)) == implausible
     assert warn_implausible(warned) == warned, "once is enough"
 

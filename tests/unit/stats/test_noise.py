@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN
 from enginebench.core.records import Measurement
-from enginebench.stats.compare import can_change, compare, compare_apart, count_needed, judge_spread
+from enginebench.stats.assessment import add_ratio_validity
+from enginebench.stats.compare import can_change, compare, compare_apart, count_needed, decide_verdict
 from enginebench.stats.intervals import (
     Spread,
     estimate_autocorrelation,
@@ -18,7 +19,6 @@ from enginebench.stats.intervals import (
     measure_spread,
     widen_error,
 )
-from enginebench.stats.standing import assess_ratio
 from scripts import load_script
 
 RUNS = 300
@@ -115,14 +115,14 @@ def test_a_drift_between_the_sides_gets_no_verdict_and_says_why() -> None:
     assert drifting.ratio.value == pytest.approx(steady.ratio.value)
     assert drifting.ratio.low is not None and steady.ratio.low is not None
     assert drifting.ratio.low < steady.ratio.low and (drifting.autocorrelation or 0) > 0.6
-    trusted = assess_ratio(drifting, base, make_side(DRIFTING), NAMES)
+    trusted = add_ratio_validity(drifting, base, make_side(DRIFTING), NAMES)
     assert (trusted.ratio_validity, trusted.clear) == ("low", False)
     assert "neighbouring trials resemble each other, autocorrelation 0.7" in trusted.ratio_reason
 
 
 def test_a_large_difference_is_shown_all_the_same() -> None:
     base, cand = make_side([0.0] * 10), make_side([log - 1 for log in DRIFTING])
-    found = assess_ratio(compare(base, cand), base, cand, NAMES)
+    found = add_ratio_validity(compare(base, cand), base, cand, NAMES)
     assert (found.verdict, found.ratio_validity, found.clear) == ("faster", "low", True)
 
 
@@ -132,16 +132,16 @@ def test_six_trials_that_may_be_correlated_do_not_end_early() -> None:
     wavy = [0.032, 0.035, 0.047, 0.048, 0.046, 0.033]
     assert sorted(calm) == sorted(wavy)
     shown, waiting, clear = (measure_series(values) for values in (calm, wavy, [10 * value for value in wavy]))
-    assert [judge_spread(spread, MARGIN, LEVELS[6])[0] for spread in (shown, clear)] == ["faster"] * 2
+    assert [decide_verdict(spread, MARGIN, LEVELS[6])[0] for spread in (shown, clear)] == ["faster"] * 2
     assert [can_change(spread, 6, MARGIN) for spread in (shown, waiting, clear)] == [False, True, False]
 
 
 def test_a_verdict_that_is_withheld_names_the_autocorrelation() -> None:
     spread = Spread(mean=0.03, error=0.0035, freedom=9, n=10, correlation=0.3, caution=1.5)
-    verdict, why = judge_spread(spread, MARGIN)
+    verdict, why = decide_verdict(spread, MARGIN)
     assert verdict == "not_shown"
     assert "resemble each other (autocorrelation 0.30)" in why and "1.5 times as wide" in why
-    assert judge_spread(replace(spread, caution=1.0), MARGIN) == ("faster", "")
+    assert decide_verdict(replace(spread, caution=1.0), MARGIN) == ("faster", "")
     assert (count_needed(spread, MARGIN) or 0) > 10
 
 

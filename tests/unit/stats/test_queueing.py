@@ -12,7 +12,7 @@ from enginebench.stats.queueing import (
     Stamps,
     describe_point,
     join_queries,
-    judge_point,
+    meets_limit,
     seems_to_hold,
 )
 
@@ -35,15 +35,15 @@ def test_early_stopping_asks_for_as_many_requests_as_loadgen(late: int, needed: 
     enough = describe_point(make_stamps([10.0] * late + [1.0] * (needed - late)), qps=100, limit=limit)
     short = describe_point(make_stamps([10.0] * late + [1.0] * (needed - late - 1)), qps=100, limit=limit)
     assert enough.late == short.late == late
-    assert judge_point(enough, limit) is True
-    assert judge_point(short, limit) is not True
+    assert meets_limit(enough, limit) is True
+    assert meets_limit(short, limit) is not True
 
 
 def test_a_limit_fails_where_more_are_late_than_the_percentile_leaves_and_is_open_between() -> None:
     limit = Limit(ms=5.0)
     point = describe_point(make_stamps([10.0] * 7 + [1.0] * 655), qps=100, limit=limit)
-    assert judge_point(point, limit) is False
-    assert judge_point(describe_point(make_stamps([10.0] * 4 + [1.0] * 658), qps=100, limit=limit), limit) is None
+    assert meets_limit(point, limit) is False
+    assert meets_limit(describe_point(make_stamps([10.0] * 4 + [1.0] * 658), qps=100, limit=limit), limit) is None
 
 
 def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
@@ -54,8 +54,8 @@ def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
     whole = describe_point(make_stamps([1.0] * 1000), qps=100, limit=limit)
     lost = make_warning("cut_short", came=661, planned=1000, reason="SIGSEGV")
     point = describe_point(stamps, qps=100, limit=limit, warnings=(lost,))
-    assert judge_point(whole, limit) is True and seems_to_hold(whole, limit, 1000)
-    assert judge_point(point, limit) is None and not seems_to_hold(point, limit, 661)
+    assert meets_limit(whole, limit) is True and seems_to_hold(whole, limit, 1000)
+    assert meets_limit(point, limit) is None and not seems_to_hold(point, limit, 661)
     assert [warning.code for warning in point.warnings] == ["cut_short"]  # the rate is not what it died of
 
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 import enginebench
 from enginebench.core.records import Result, ResultWarning
 from enginebench.core.warnings import make_warning
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import default_limits
 from enginebench.stats.metrics.scores import loses_too_much
 from enginebench.stats.ranking import Rules, find_quality, rank_results
-from enginebench.stats.standing import compare_rows
 from samples import make_drift, make_implausible, make_result
 
 SOURCE = Path(enginebench.__file__).parent
@@ -51,22 +51,22 @@ def test_nothing_is_rejected_that_is_nearer_to_the_reference_than_something_acce
     base = make_result(median_ms=20)
     bf16, int8 = make_noisy("ort", "bf16", 19.45, median_ms=2), make_noisy("ort", "int8", 7.3, median_ms=5, seed=2)
     ranking = rank_results([base, bf16, int8])
-    assert [row.outputs for row in ranking.standings] == ["same", "within_limits", "within_limits"]
+    assert [row.outputs for row in ranking.assessments] == ["same", "within_limits", "within_limits"]
     assert ranking.recommended is not None and ranking.recommended.id == bf16.id
-    told = [[str(c) for c in row.result.warnings if c.code == "noisier_than_usual"] for row in ranking.standings]
+    told = [[str(c) for c in row.result.warnings if c.code == "noisier_than_usual"] for row in ranking.assessments]
     assert [len(texts) for texts in told] == [0, 1, 0]
     assert "noisier than BF16 usually is: 19.4 dB, expected 20 or more" in told[1][0]
-    alone = rank_results([base, bf16]).standings[1]
+    alone = rank_results([base, bf16]).assessments[1]
     assert (alone.outputs, alone.agreement.outputs_agree) == ("changed", False)
-    assert rank_results([base, bf16], Rules(requested=("bf16", "int8"))).standings[1].outputs == "within_limits"
-    own = rank_results([base, bf16, int8], Rules(limits={"snr": 20.0})).standings[1]
+    assert rank_results([base, bf16], Rules(requested=("bf16", "int8"))).assessments[1].outputs == "within_limits"
+    own = rank_results([base, bf16, int8], Rules(limits={"snr": 20.0})).assessments[1]
     assert own.outputs == "changed" and not own.result.warnings, "the user's own limits are held as they are"
 
 
 def test_fp32_and_tf32_keep_their_own_limits_whatever_else_was_asked_for() -> None:
     rows = [make_result(median_ms=20), make_noisy("ort", "fp32", 45), make_noisy("ort", "tf32", 25, identity="t")]
     rows += [make_noisy("ort", "int8", 7.3)]
-    found = [row.outputs for row in rank_results(rows).standings]
+    found = [row.outputs for row in rank_results(rows).assessments]
     assert found == ["same", "changed", "changed", "within_limits"]
 
 
@@ -115,8 +115,8 @@ def test_noise_of_random_weights_is_judged_alike_for_all_reduced_precisions() ->
     output = replace(bf16.drift.outputs[0], centred_cosine_mean=0.4)
     bf16 = replace(bf16, drift=replace(bf16.drift, outputs=(output,)))
     base = make_result(median_ms=20)
-    assert rank_results([base, bf16]).standings[1].outputs == "changed"
-    found = rank_results([base, bf16, int8]).standings[1]
+    assert rank_results([base, bf16]).assessments[1].outputs == "changed"
+    found = rank_results([base, bf16, int8]).assessments[1]
     assert found.outputs == "not_judged" and [c.code for c in found.result.warnings] == ["random_weights"]
 
 
@@ -169,10 +169,10 @@ def test_an_implausible_time_is_never_named_and_nobody_is_held_against_it() -> N
         assert ranking.fastest and ranking.recommended
         assert {headline.id, ranking.fastest.id, ranking.recommended.id} == {"openvino-fp32-b1"}
         assert headline.baseline == base and headline.rejected is None
-        first, *others = ranking.standings
+        first, *others = ranking.assessments
         assert (first.validity, first.pareto, first.speedup) == ("implausible", False, None)
         assert {row.baseline for row in others} == {base}
     assert headline.ratio_reason == "ort:x=1 fp32 has an implausible time"
     assert rank_results([cheat]).fastest is None
-    found = compare_rows(rows[1], cheat)
+    found = compare_configurations(rows[1], cheat)
     assert (found.verdict, found.ratio) == ("not_comparable", None) and "are implausible" in found.ratio_reason

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.core.records import Drift, Result
+from enginebench.stats.assessment import assess_result, compare_configurations
 from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
-from enginebench.stats.ranking import USUAL, Rules, list_asked
-from enginebench.stats.standing import assess_result, compare_rows
+from enginebench.stats.ranking import USUAL, Rules, list_relevant_pairs
 from samples import make_result, make_scores
 from scripts import load_script
 
@@ -85,7 +85,7 @@ def test_which_of_two_is_faster_is_asked_only_where_the_answer_names_one(simulat
     rows = [simulation.make_row(name, np.exp(log) * 1e6) for name, log in logs.items()]
 
     def ask(rows: Sequence[Result]) -> tuple[set[str], set[str]]:
-        pairs = list_asked(rows, 6)
+        pairs = list_relevant_pairs(rows, 6)
         told = {row.id for row in rows if all({row.id, other.id} in pairs for other in rows if other is not row)}
         return told, list_open(rows, 6, MARGIN, pairs)
 
@@ -112,7 +112,7 @@ def test_who_changes_the_outputs_is_asked_about_where_it_may_be_taken(simulation
     scored = [score(first, 0.99), *(score(row, 0.96) for row in changed)]
 
     def list_asked_about(rows: Sequence[Result], rules: Rules = USUAL) -> set[str]:
-        return list_open(rows, 6, MARGIN, list_asked(rows, 6, rules))
+        return list_open(rows, 6, MARGIN, list_relevant_pairs(rows, 6, rules))
 
     assert list_asked_about([first, *changed]) == set()
     assert list_asked_about([scored[0], *(score(row, 0.985) for row in changed)]) == {"a", "b"}
@@ -130,9 +130,9 @@ def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:
         return math.log(ratio.high / ratio.low)  # type: ignore[attr-defined]
 
     wider = quantile_of_t((1 + LEVELS[6]) / 2, 5) / quantile_of_t(0.975, 5)
-    found, narrow = (compare_rows(*rows, MARGIN).ratio for rows in (early, plain))
+    found, narrow = (compare_configurations(*rows, MARGIN).ratio for rows in (early, plain))
     assert found is not None and narrow is not None and width(found) == pytest.approx(wider * width(narrow))
-    mixed = compare_rows(replace(fixed[0], look=10), early[1], MARGIN)
+    mixed = compare_configurations(replace(fixed[0], look=10), early[1], MARGIN)
     assert mixed.ratio == found and mixed.reasons == (), (
         "the trials beyond the look have no partner, and that is no doubt"
     )

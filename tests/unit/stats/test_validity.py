@@ -12,11 +12,17 @@ from enginebench.core.warnings import make_warning
 from enginebench.report.bench import describe_bench, format_conclusion
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import describe_run
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.compare import compare
-from enginebench.stats.diff import diff_results, judge_answers
+from enginebench.stats.diff import compare_outputs, diff_results
 from enginebench.stats.drift import default_limits
-from enginebench.stats.standing import compare_rows
-from enginebench.stats.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio, measure_trials
+from enginebench.stats.validity import (
+    STARVED_RATIO,
+    assess_ratio_validity,
+    assess_samples,
+    estimate_slowdown,
+    measure_trials,
+)
 from samples import make_drift, make_result
 from scripts import load_script
 
@@ -28,7 +34,7 @@ def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: A
 
 
 def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
-    validity, warnings = judge(measurements)
+    validity, warnings = assess_samples(measurements)
     assert all(c.advice for c in warnings)
     return validity, [c.code for c in warnings]
 
@@ -98,7 +104,7 @@ def test_speed_that_changed_between_processes() -> None:
 @pytest.mark.parametrize(("hidden", "expected"), [(5, "valid"), (6, "invalid"), (10, "invalid")])
 def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> None:
     lazy = make(warnings=(make_warning("work_outside_run", share=0.98),))
-    assert judge([lazy] * hidden + [make()] * (10 - hidden))[0] == expected
+    assert assess_samples([lazy] * hidden + [make()] * (10 - hidden))[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> 
 def test_times_without_the_work_are_implausible(template: str, trials: int, expected: str) -> None:
     figures = {"first_ms": 1.0, "again_ms": 0.1} if "repeated" in template else {"share": 0.5}
     short = make(warnings=(make_warning(template, **figures),))
-    assert judge([short] * trials + [make()] * (10 - trials))[0] == expected
+    assert assess_samples([short] * trials + [make()] * (10 - trials))[0] == expected
 
 
 def make_row(side: Sequence[Measurement]) -> Result:
@@ -151,7 +157,7 @@ def make_side(
 def assess_result(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
     ratio = compare(base, cand).ratio
     assert ratio is not None
-    assessment = judge_ratio(base, cand, ratio, NAMES)
+    assessment = assess_ratio_validity(base, cand, ratio, NAMES)
     return assessment.validity, assessment.reason
 
 
@@ -169,7 +175,7 @@ def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
 def test_short_calls_beside_others_all_the_time_leave_a_warning() -> None:
     """They did not wait for a turn, but may have been slowed otherwise: the interval allows for that."""
     base, cand = (make_row(make_side(ms, marked=1.0, seed=i)) for i, ms in enumerate((1.0, 0.25)))
-    found = compare_rows(base, replace(cand, id="cand"))
+    found = compare_configurations(base, replace(cand, id="cand"))
     assert found.ratio_validity == "low" and found.ratio is not None and found.ratio.low is not None
     assert found.ratio.low < 4 / 1.4 and (found.ratio.high or 0) > 4 * 1.4 and found.verdict == "faster"
 
@@ -223,7 +229,7 @@ def test_the_interval_holds_what_slowed_one_side_more(base_ms, marked, factor, s
     sides = make_side(base_ms, marked=marked, slowed=[factor] * TRIALS), make_side(5, marked=marked, seed=seed)
     base, cand = map(make_row, sides)
     assert factor > 1.3 or compare(*sides).verdict == ("faster" if seed else "equivalent")
-    found = compare_rows(base, replace(cand, id="cand"))
+    found = compare_configurations(base, replace(cand, id="cand"))
     assert (found.verdict, found.ratio_validity, found.clear) == ("not_shown", validity, False)
     assert found.ratio is not None and found.ratio.low is not None and found.ratio.high is not None
     assert any(found.ratio.low < edge < found.ratio.high for edge in (1 / 1.02, 1.02))
@@ -234,7 +240,7 @@ def test_a_wide_interval_beyond_the_margin_names_the_faster_one() -> None:
     base, cand = make_side(6.17, slowed=[1.0] * 6), make_side(2.43, slowed=[1.0] * 6, seed=1)
     factors = (1.0, 1.8, 0.6, 1.7, 0.65, 1.2)
     cand = [replace(m, latency_ns=[round(f * ns) for ns in m.latency_ns]) for m, f in zip(cand, factors, strict=True)]
-    found = compare_rows(make_row(base), make_row(cand))
+    found = compare_configurations(make_row(base), make_row(cand))
     assert (found.ratio_validity, found.ratio_reason) == ("low", "wide interval")
     assert found.verdict == "faster"
     assert found.clear
@@ -243,7 +249,7 @@ def test_a_wide_interval_beyond_the_margin_names_the_faster_one() -> None:
 def test_times_of_a_part_of_the_work_have_no_ratio() -> None:
     hidden = ResultWarning(code="work_outside_run", message="run leaves 90% of its work")
     lazy = make_row([replace(m, warnings=(hidden,)) for m in make_side(1)])
-    found = compare_rows(make_row(make_side(20)), replace(lazy, id="lazy"))
+    found = compare_configurations(make_row(make_side(20)), replace(lazy, id="lazy"))
     assert (found.verdict, found.ratio, found.ratio_validity) == ("not_comparable", None, "not_given")
     assert "those of a part of its work" in found.ratio_reason
 
@@ -252,10 +258,10 @@ def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
     """By all pairs, where every other trial starves; not by calls that would be the faster ones undisturbed."""
     ort = make_row(make_side(0.4, marked=1.0, burst=0.2, seed=1))
     some = make_row(make_side(1.2, marked=1.0, burst=0.2, slowed=[1, 900] * 5))
-    found = compare_rows(some, replace(ort, id="ort"))
+    found = compare_configurations(some, replace(ort, id="ort"))
     assert found.ratio_validity == "not_given" and found.clear
     quicker = make_row(make_side(0.3, marked=1.0, burst=0.2, slowed=[900.0] * TRIALS))
-    found = compare_rows(quicker, replace(ort, id="ort"))
+    found = compare_configurations(quicker, replace(ort, id="ort"))
     assert found.ratio_validity == "not_given" and not found.clear
     told = tell(quicker, ort)
     why = "pytorch fp32 was slowed by other programs far more than ort fp32"
@@ -281,10 +287,10 @@ def test_a_starved_baseline_leaves_the_tie_where_each_trial_of_another_is_faster
         replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name))
         for row, name in ((ort, "openvino"), (pytorch, "ort"))
     )
-    assert not compare_rows(pytorch, replace(cand, id="cand")).clear
-    assert compare_rows(slow, replace(cand, id="cand")).clear
+    assert not compare_configurations(pytorch, replace(cand, id="cand")).clear
+    assert compare_configurations(slow, replace(cand, id="cand")).clear
     few = [replace(row, measurements=row.measurements[:5]) for row in (slow, cand)]
-    assert not compare_rows(few[0], replace(few[1], id="cand")).clear
+    assert not compare_configurations(few[0], replace(few[1], id="cand")).clear
 
 
 def test_simulated_neighbours_give_no_false_ratio() -> None:
@@ -325,8 +331,8 @@ def test_two_models_that_vary_are_not_held_against_each_other() -> None:
     base = replace(make_result(), id="base", warnings=(varies,), drift=None)
     gross = replace(make_drift(9.0, passed=False, centred=0.2), reference="base")
     cand = replace(make_result(seed=1), id="cand", drift=gross)
-    assert judge_answers(base, cand) == (None, "the model gives different outputs for the same inputs each time")
-    assert judge_answers(replace(base, warnings=()), cand)[0] is False
+    assert compare_outputs(base, cand) == (None, "the model gives different outputs for the same inputs each time")
+    assert compare_outputs(replace(base, warnings=()), cand)[0] is False
 
 
 @pytest.mark.parametrize("others", [others.__name__ for others in load_script("benchmarks/disturbed.py").OTHERS])

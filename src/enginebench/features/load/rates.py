@@ -48,7 +48,7 @@ from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
     is_interfered,
-    judge_point,
+    meets_limit,
     seems_to_hold,
     strict_min_samples,
     was_cut_short,
@@ -441,7 +441,7 @@ class Prober:
             offsets = self._schedule(bench, rate, count)
             self._check_time(_last_s(offsets), bench, rate, end_s)
             point = self._probe_rate(bench, offsets, rate)
-            held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
+            held = meets_limit(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
             doubtful = is_interfered(point)
             if held is not None:
                 break

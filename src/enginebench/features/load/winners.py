@@ -14,7 +14,7 @@ from enginebench.features.load.rates import LoadCandidate, Prober, make_bench, n
 from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
-from enginebench.stats.queueing import judge_search
+from enginebench.stats.queueing import assess_search
 
 
 def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
@@ -94,5 +94,5 @@ def load_row(
         per_s, capacity = prober.measure_offline(bench).achieved_per_s, None
     else:
         per_s, capacity = None, prober.search_capacity(bench, earlier)
-    validity, warnings = judge_search([*prober.pilots, *prober.points])
+    validity, warnings = assess_search([*prober.pilots, *prober.points])
     return Carried(per_s=per_s, capacity=capacity, validity=validity, warnings=warnings)

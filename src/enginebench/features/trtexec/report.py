@@ -23,7 +23,7 @@ from enginebench.report.layer_table import format_remainder, format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
 from enginebench.report.run.series import bin_calls, follow_calls
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfiledLayer, ProfileDocument
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         images_per_s=times.images_per_s if times else find_images(log),
         **{name: getattr(log, name) for name in _OF_LOG},
         **fields,
-        precision=log.precision or judge_precision(None, shares)[0],
+        precision=log.precision or check_precision(None, shares)[0],
         model=Path(log.model).name if log.model else None,
         # The limit as the log prints it: "default", "512 MiB".
         workspace=(pools["workspace"] or None) if "workspace" in pools else build.get("Workspace"),

@@ -21,13 +21,13 @@ from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
-from enginebench.stats.alike import hold_to_limits, is_reduced, judge_outputs, list_invented
+from enginebench.stats.alike import apply_usual_limits, assess_outputs, is_reduced, list_invented
+from enginebench.stats.assessment import add_ratio_validity
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.quantiles import median
-from enginebench.stats.standing import assess_ratio
-from enginebench.stats.validity import explain_implausible, judge
+from enginebench.stats.validity import assess_samples, explain_implausible
 
 
 class Rows:
@@ -132,7 +132,7 @@ def find_refusal(
                 f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
             )
     rows = [reference, result] if reference is not None else [result]
-    held = hold_to_limits(rows, limits, requested)[-1]
+    held = apply_usual_limits(rows, limits, requested)[-1]
     return _find_drift(held, limits, requested, by_score=base is not None and is_reduced(result))
 
 
@@ -150,7 +150,7 @@ def _find_drift(
         kept = all(keeps_limits(output, limits) for output in drift.outputs)
         held = limits
     else:
-        kept = by_score or judge_outputs(result, is_reference=False, requested=requested)[0] != "changed"
+        kept = by_score or assess_outputs(result, is_reference=False, requested=requested)[0] != "changed"
         held = drift.limits
     return None if kept else f"its outputs differ too much: {_describe(drift, held)}"
 
@@ -257,14 +257,14 @@ class TimedTrack:
         result = self.find_result(setting, final=final)
         if result is None or not result.measurements:
             return "valid", ()
-        validity, warnings = judge(result.measurements)
+        validity, warnings = assess_samples(result.measurements)
         return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.warnings), *warnings]))
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
         if a is None or b is None:
             return found
-        return assess_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
+        return add_ratio_validity(found, a.measurements, b.measurements, (base.name, candidate.name))
 
     def is_changed(self, setting: Setting) -> bool:
         """Whether a setting was built, and gives other outputs than the reference."""

@@ -14,7 +14,7 @@ from enginebench.report.numbers import format_significant, format_small
 from enginebench.runs.child.arrays import holds_arrays, load_outputs
 from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
-from enginebench.stats.alike import compare_questions, fill_lengths
+from enginebench.stats.alike import compare_inputs, fill_lengths
 from enginebench.stats.diff import Change, DiffDocument, DiffRow, Pair, diff_results, join_documents
 from enginebench.stats.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
@@ -100,7 +100,7 @@ def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, ta
     (wanted, _), (answers, _) = map(load_outputs, files)
     opened = {name for side in (base, cand) for name in list_open_outputs(side)}
     wanted, answers = map(dict, cut_common(*fill_lengths(wanted, answers, opened)))
-    if unlike := compare_questions(base, cand) or list_unlike(wanted, answers):
+    if unlike := compare_inputs(base, cand) or list_unlike(wanted, answers):
         return replace(cand, drift=refuse_drift(base.id, unlike))
     limits = limits_between(base.requested_precision, cand.requested_precision)
     try:

@@ -38,6 +38,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import format_shapes
 from enginebench.core.warnings import limit_to_processes, make_warning
+from enginebench.stats.assessment import Assessment, compare_configurations
 from enginebench.stats.builds import BuildEffect, describe_builds, list_build_warnings
 from enginebench.stats.compare import MIN_TRIALS, Unit
 from enginebench.stats.drift import list_sample_warnings
@@ -46,7 +47,6 @@ from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.profile import list_bound_warnings, list_kernel_warnings, share_of_limit
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
-from enginebench.stats.standing import Assessment, compare_rows
 from enginebench.stats.summary import Summary, mean_of_known
 
 RUN_SCHEMA = "enginebench.run/1"
@@ -181,7 +181,7 @@ _OF_RESULT = (
 )
 _OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
 _OF_MEASURE = ("scope", "cache")
-_OF_STANDING = (
+_OF_ASSESSMENT = (
     "clock",
     "modelled",
     "speedup",
@@ -195,22 +195,22 @@ _OF_STANDING = (
 )
 
 
-def describe_row(standing: Assessment) -> Row:
-    result, found, summary = standing.result, standing.comparison, standing.summary
+def describe_row(assessment: Assessment) -> Row:
+    result, found, summary = assessment.result, assessment.comparison, assessment.summary
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.
-    limited_ms = None if summary is None or standing.modelled else (summary.p50_device or summary.p50).value
+    limited_ms = None if summary is None or assessment.modelled else (summary.p50_device or summary.p50).value
     beaten = list_bound_warnings(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
     gpus = result.machine.gpus if result.machine else ()
     made_with = {**(result.artifacts[-1].made_with if result.artifacts else {}), **engine.options}
-    sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (standing, _OF_STANDING))
+    sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (assessment, _OF_ASSESSMENT))
     return Row(
         **{name: getattr(source, name) for source, names in sources for name in names},
         engine=format_engine(engine),
         weights=result.artifacts[0].weights if result.artifacts else None,
-        validity="suspect" if beaten and standing.validity == "valid" else standing.validity,
+        validity="suspect" if beaten and assessment.validity == "valid" else assessment.validity,
         bound_ms=result.bound.bound_ms if result.bound else None,
         of_limit=share_of_limit(result.bound, limited_ms),
         bound_by=result.bound.bound_by if result.bound else None,
@@ -232,11 +232,11 @@ def describe_row(standing: Assessment) -> Row:
         energy_mj=mean_of_known([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
         top1_accuracy=find_value(result.scores, "top1"),
-        warnings=_collect_warnings(result, (*standing.warnings, *list_build_warnings(effect), *beaten)),
+        warnings=_collect_warnings(result, (*assessment.warnings, *list_build_warnings(effect), *beaten)),
         result=f"rows/{result.id}.json",
         stop_rules=tuple(sorted({m.stop_rule for m in measured})),
-        **_describe_times(standing.summary),
-        **to_fields(standing.agreement),
+        **_describe_times(assessment.summary),
+        **to_fields(assessment.agreement),
     )
 
 
@@ -273,7 +273,7 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
     held = {row.id: row for row in rows}
     for group in group_rows([row for row in rows if row.p50_ms]):
         for row, slower in pairwise(group):
-            found = compare_rows(known[slower.id], known[row.id], margin)
+            found = compare_configurations(known[slower.id], known[row.id], margin)
             if found.ratio is not None:
                 verdict = found.verdict if found.ratio.n >= MIN_TRIALS else None
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
@@ -285,7 +285,7 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
         for row in group:
             alike = [one for one in engines[row.engine] if bits[one.id] > bits[row.id]]
             if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more
-                ratio = compare_rows(known[wider.id], known[row.id], margin).ratio
+                ratio = compare_configurations(known[wider.id], known[row.id], margin).ratio
                 held[row.id] = replace(held[row.id], wider=wider.id, ratio_to_wider=ratio)
     return tuple(held.values())
 
@@ -340,12 +340,12 @@ def describe_run(
 ) -> RunDocument:
     """The document of a run: its rows in the order given, and the answers."""
     ranking = rank_results(results, rules)
-    condensed = [standing.result for standing in ranking.standings]
+    condensed = [assessment.result for assessment in ranking.assessments]
     return RunDocument(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=_hold_together([describe_row(standing) for standing in ranking.standings], condensed, rules.margin),
+        rows=_hold_together([describe_row(assessment) for assessment in ranking.assessments], condensed, rules.margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,

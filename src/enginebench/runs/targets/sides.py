@@ -26,7 +26,7 @@ from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
 from enginebench.runs.trust import allow_engines, allow_model, find_opened, trust_engine
 from enginebench.stats.alike import compare_preparation, compare_specs
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 
 SIDE_TIMEOUT_S = 1800.0
 # What a side answers to further sets of inputs.
@@ -173,7 +173,7 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
     opened = replace(response.artifact, model=plan.model)
     if response.proof is None:
         return opened
-    ran, warnings = judge_precision(None, response.proof.effective_precision, spec.device)
+    ran, warnings = check_precision(None, response.proof.effective_precision, spec.device)
     return replace(opened, precision=ran, warnings=(*opened.warnings, *warnings))
 
 

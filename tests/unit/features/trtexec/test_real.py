@@ -14,7 +14,7 @@ from enginebench.features.trtexec.records import LogRun, Stat
 from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
-from enginebench.stats.effective import judge_precision
+from enginebench.stats.effective import check_precision
 from enginebench.stats.layer_records import LayersDocument
 from enginebench.stats.plans.layers import read_layer_info
 from enginebench.stats.plans.profile import read_layer_profile
@@ -206,7 +206,7 @@ def test_tf32_is_not_sold_as_fp32(real: Path) -> None:
     shares = ToolFiles().read_precision(next(folder.glob("*.graph.json")), next(folder.glob("*.profile.json")))
     assert shares is not None and shares["tf32"] == pytest.approx(share) and sum(shares.values()) == pytest.approx(1)
     assert set(shares) == {"tf32", "fp32", "reorder"}
-    ran, (warning,) = judge_precision("fp32", shares, "cuda:0")
+    ran, (warning,) = check_precision("fp32", shares, "cuda:0")
     assert ran == "tf32" and warning.code == "relabelled" and "Reported as tf32" in warning.message
 
 

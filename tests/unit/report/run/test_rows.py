@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from enginebench.core.records import Block, Build, LayerTime, Result, ResultWarning
 from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
 from enginebench.report.run.sections import find_largest, format_builds, format_largest, list_batches, make_builds
+from enginebench.stats.assessment import assess_result, find_baseline
 from enginebench.stats.ranking import Rules
-from enginebench.stats.standing import assess_result, find_baseline
 from reports import write_markdown, write_page
 from samples import make_drift, make_estimate, make_result, make_run
 

@@ -21,7 +21,7 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import find_size
-from enginebench.stats.alike import judge_outputs
+from enginebench.stats.alike import assess_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
 from enginebench.stats.condensed import condense_result
 from enginebench.stats.intervals import is_correlated
@@ -31,10 +31,10 @@ from enginebench.stats.validity import (
     SPEED_RATIO,
     WIDE_RATIO,
     RatioAssessment,
+    assess_ratio_validity,
+    assess_samples,
     hides_work,
     is_implausible,
-    judge,
-    judge_ratio,
     widen_ratio,
 )
 
@@ -165,7 +165,9 @@ def is_plain_fp32(result: Result) -> bool:
     return result.engine.precision == result.requested_precision == "fp32"
 
 
-def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = True) -> Comparison:
+def compare_configurations(
+    base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = True
+) -> Comparison:
     """The comparison of two rows with the validity of its ratio; `not_comparable`, with reasons, where they are unlike.
 
     Where others slowed one side alone there is neither ratio nor verdict; who is faster may be `clear` all the same.
@@ -176,21 +178,21 @@ def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbou
     names, level = (name_result(base), name_result(cand)), find_level(base, cand)
     if not neighbours:
         found = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
-        return assess_ratio(found, _list_measured(base), _list_measured(cand), names)
+        return add_ratio_validity(found, _list_measured(base), _list_measured(cand), names)
     trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
     found = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
     shared = {m.trial for m in base.measurements} & {m.trial for m in cand.measurements}
     left, right = ([m for m in _list_measured(row) if m.trial in shared] for row in (base, cand))
-    return assess_ratio(found, left, right, names)
+    return add_ratio_validity(found, left, right, names)
 
 
-def assess_ratio(
+def add_ratio_validity(
     found: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
 ) -> Comparison:
     """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
     if found.ratio is None:
         return found
-    assessment = judge_ratio(base, cand, found.ratio, names, found.autocorrelation)
+    assessment = assess_ratio_validity(base, cand, found.ratio, names, found.autocorrelation)
     ratio, why = widen_ratio(found.ratio, assessment), assessment.reason
     # A verdict has to hold also without what slowed one side more than the other.
     low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + found.margin
@@ -250,12 +252,12 @@ def assess_result(
     """
     result = condense_result(result)
     measured = _list_measured(result)
-    validity, warnings = judge(measured)
+    validity, warnings = assess_samples(measured)
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
-    found = compare_rows(base, result, margin) if base and base.id != result.id else None
+    found = compare_configurations(base, result, margin) if base and base.id != result.id else None
     one = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method="the baseline itself")
-    outputs, outputs_reason = judge_outputs(result, is_reference=is_reference, requested=requested)
+    outputs, outputs_reason = assess_outputs(result, is_reference=is_reference, requested=requested)
     return Assessment(
         result=result,
         summary=result.summary,
