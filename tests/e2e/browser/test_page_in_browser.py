@@ -178,7 +178,8 @@ def test_the_page_never_scrolls_sideways(visit: Visits, report: Path, width: int
 
 
 @pytest.mark.parametrize(
-    ("kind", "width", "scheme"), [("report", 1280, "light"), ("report", 390, "dark"), ("report_with_warnings", 390, "light")]
+    ("kind", "width", "scheme"),
+    [("report", 1280, "light"), ("report", 390, "dark"), ("report_with_warnings", 390, "light")],
 )
 def test_axe_finds_nothing(visit, request, axe, kind, width, scheme) -> None:
     page = visit(request.getfixturevalue(kind), width=width, color_scheme=scheme).page
