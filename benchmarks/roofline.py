@@ -88,7 +88,7 @@ def main() -> None:
     if not given.stored:
         found = enginebench.roofline(device="cpu" if given.part == "cpu" else "cuda:0", threads=1, quick=given.quick)
         for one in found.peaks:
-            print(f"{one.device:7} {one.kind:7} {one.precision or '-':5} {one.value:10.4g} {one.unit:7} {one.how}")
+            print(f"{one.device:7} {one.kind:7} {one.precision or '-':5} {one.value:10.4g} {one.unit:7} {one.method}")
     count = rows = 0
     for document in [profile_cpu()] if given.part == "cpu" else profile_gpu():
         show(document)

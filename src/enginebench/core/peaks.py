@@ -8,7 +8,7 @@ from enginebench.core.records import Machine, Precision
 
 PEAKS_SCHEMA = "enginebench.roofline/1"
 
-# Rates of multiply-accumulates, of bytes, and times that nothing can be done in less of.
+# Rates of multiply-accumulates, rates of bytes, and the shortest times of a launch or a call.
 PeakKind = Literal["gemm", "conv", "l1", "l2", "l3", "l4", "memory", "kernel", "graph", "call"]
 Unit = Literal["GMAC/s", "GB/s", "us"]
 UNITS: dict[PeakKind, Unit] = {
@@ -27,9 +27,9 @@ LEVELS: tuple[PeakKind, ...] = ("l1", "l2", "l3", "l4", "memory")
 
 
 class Peak(Struct, frozen=True, kw_only=True):
-    """The best that was observed of one thing: the highest rate, or the shortest time.
+    """The best observed value of one quantity: the highest rate, or the shortest time.
 
-    `low` and `high` are the best of the least and of the most fortunate trial, so one of them is `value`.
+    Each trial has a best of its own; `low` and `high` are the smallest and the largest of them, and one is `value`.
     """
 
     kind: PeakKind
@@ -42,7 +42,7 @@ class Peak(Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     capacity_bytes: int | None = None  # of a cache: of all the cores that the threads have
     n: int = 1  # trials
-    how: str = ""  # the operator and the size that reached it
+    method: str = field(default="", name="how")  # the operator and the size that reached it
 
 
 class Peaks(Struct, frozen=True, kw_only=True):

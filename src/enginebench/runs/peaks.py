@@ -1,4 +1,4 @@
-"""The stored peaks: one file for each machine in the user's cache folder, and one in every run that used them."""
+"""Store and find peaks: one file per machine in the user's cache folder, and a copy in every run that used them."""
 
 import os
 from pathlib import Path
@@ -12,24 +12,24 @@ from enginebench.core.records import Machine
 from enginebench.core.store import encode, find_cache, read_record, write_atomic
 
 FILE = "ceilings.json"
-HOW = "`enginebench roofline` measures it, `enginebench roofline --quick` in less than a minute"
+ADVICE = "`enginebench roofline` measures it, `enginebench roofline --quick` in less than a minute"
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class StoredPeaks(Struct, frozen=True, kw_only=True):
     """The peaks of a machine, or the reason why there are none."""
 
     peaks: Peaks | None = field(default=None, name="ceilings")
     reason: str = ""
-    stored: bool = True  # whether a file is there
+    exists: bool = True  # whether there is a file for this machine
 
 
 def find_peak_store() -> Path:
-    """The folder of this user's peaks: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache."""
+    """Return the folder of this user's peaks: `$ENGINEBENCH_CEILINGS`, else one in the user's cache."""
     return Path(os.environ.get("ENGINEBENCH_CEILINGS") or find_cache() / "ceilings")
 
 
 def name_file(machine: Machine) -> str:
-    """The file of a machine's peaks: home folders are shared by machines of several kinds."""
+    """Return the file name of a machine's peaks. Machines of several kinds can share one home folder."""
     gpus = [gpu.name for gpu in machine.gpus]
     return f"{slug(' '.join([machine.cpu_model, f'{len(machine.cpus_allowed)} cpus', *gpus]))[:120]}.json"
 
@@ -42,16 +42,16 @@ def store_peaks(peaks: Peaks, out: Path | None = None) -> list[Path]:
     return paths
 
 
-def find_peaks(machine: Machine) -> Found:
+def find_peaks(machine: Machine) -> StoredPeaks:
     """Find the stored peaks of this machine; those of another machine or library are refused, with the reason."""
     path = find_peak_store() / name_file(machine)
     if not path.exists():
-        return Found(reason=f"no roofline is stored for this machine: {HOW}", stored=False)
+        return StoredPeaks(reason=f"no roofline is stored for this machine: {ADVICE}", exists=False)
     try:
         peaks = read_record(path, Peaks, PEAKS_SCHEMA, "Run enginebench roofline again")
     except EngineBenchError as error:
-        return Found(reason=f"the stored roofline cannot be used: {error}. {HOW}")
+        return StoredPeaks(reason=f"the stored roofline cannot be used: {error}. {ADVICE}")
     if changed := "; ".join(list_differences(peaks.machine, machine)):
         when = peaks.measured_utc
-        return Found(reason=f"the stored roofline ({when}) no longer matches this machine: {changed}. {HOW}")
-    return Found(peaks=peaks)
+        return StoredPeaks(reason=f"the stored roofline ({when}) no longer matches this machine: {changed}. {ADVICE}")
+    return StoredPeaks(peaks=peaks)

@@ -1,4 +1,4 @@
-"""What a machine can do at best, and how far rows and layers are from it."""
+"""Measure the peaks of a machine, and compare configurations and layers with them."""
 
 from enginebench.core.features import Feature, Verb
 

@@ -1,4 +1,4 @@
-"""What an ONNX graph has to do: multiply-accumulates and tensors of every node, shapes inferred for real inputs."""
+"""Count the work of an ONNX graph: multiply-accumulates and tensors of every node, with shapes of real inputs."""
 
 import ast
 import math
@@ -11,33 +11,33 @@ from enginebench.features.roofline.jobs import GraphWork, NodeWork
 from enginebench.models.onnx.tensors import MOVES, fix_inputs, infer_tensors
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
-# Quantizing and its inverse are done by whoever makes the values, or takes them.
+# Quantizing and its inverse are fused into the node that makes the values, or into the one that reads them.
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
-    """The work of a graph. Nodes inside of branches and loops are not counted.
+    """Count the work of a graph, without nodes inside of branches and loops.
 
-    An input that is not among `shapes` has `batch` on its first axis if that is open.
+    An input that is not among `shapes` has `batch` on its first axis if that is dynamic.
 
     Source of the counts: the operators' definitions in the ONNX specification; one multiply-accumulate for each product
-    that the plain definition sums, whatever algorithm (Winograd, FFT) does with fewer.
+    in the sums of the definition, even if an algorithm (Winograd, FFT) needs fewer.
     """
-    known = infer_tensors(fix_inputs(model, shapes, batch))
-    nodes = [_describe_node(node, known) for node in model.graph.node]
+    tensors = infer_tensors(fix_inputs(model, shapes, batch))
+    nodes = [_describe_node(node, tensors) for node in model.graph.node]
     counted = [node for node in model.graph.node if node.op_type not in MOVES]
-    unknown = sum(any(name and name not in known for name in node.output) for node in counted)
+    unknown = sum(any(name and name not in tensors for name in node.output) for node in counted)
     return GraphWork(
         nodes=tuple(nodes),
-        tensors={name: tensor for name, (tensor, _) in known.items()},
+        tensors={name: tensor for name, (tensor, _) in tensors.items()},
         outputs=tuple(value.name for value in model.graph.output),
         unknown=unknown,
     )
 
 
-def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
-    shapes = {tensor: shape for tensor, (_, shape) in known.items()}
+def _describe_node(node: NodeProto, tensors: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
+    shapes = {tensor: shape for tensor, (_, shape) in tensors.items()}
     macs = count_node_macs(node, shapes)
     scopes = _read_scopes(node)
     return NodeWork(
@@ -55,7 +55,7 @@ def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]
 
 
 def _list_read_shares(node: NodeProto, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, float]]:
-    """Inputs of which a part alone must be read: strides that leave rows out, rows that are picked."""
+    """Yield (input, fraction) of inputs of which only a part is read: strides skip rows, a Gather picks some."""
     output = shapes.get(node.output[0]) if node.output else None
     data = shapes.get(node.input[0]) if node.input else None
     if not data or output is None:
@@ -72,9 +72,9 @@ def _list_read_shares(node: NodeProto, shapes: Mapping[str, Shape]) -> Iterator[
 
 
 def _read_scopes(node: NodeProto) -> tuple[str, ...]:
-    """Paths of the modules around the operator that a node was exported from, outermost first.
+    """Return the paths of the modules around the operator from which a node was exported, outermost first.
 
-    Source: what PyTorch's exporter (2.5 and newer) keeps in `metadata_props`; the last scope is the operator itself.
+    Source: `metadata_props` of PyTorch's exporter (2.5 and newer); the last scope is the operator itself.
     """
     text = next((p.value for p in node.metadata_props if p.key == _SCOPES), "")
     try:

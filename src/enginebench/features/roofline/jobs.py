@@ -1,4 +1,4 @@
-"""What `roofline`, and whoever bounds a row, asks of a child; and what every node of a graph has to do."""
+"""Jobs of child processes: measure a device's peaks, and count the work of every node of a graph."""
 
 from pathlib import Path
 from typing import Literal
@@ -10,16 +10,16 @@ from enginebench.core.records import Precision
 from enginebench.core.tensors import TensorWork
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
-# Which peak a node's multiply-accumulates are held against.
+# The kind of peak with which a node's multiply-accumulates are compared.
 Unit = Literal["conv", "gemm"]
 
 
 class NodeWork(Struct, frozen=True, kw_only=True):
     """One node of an ONNX graph.
 
-    `read_shares` says how much of an input must be read where that is not all of it (a stride that leaves rows out, the
-    rows that a Gather takes). A node that `moves` can be done without touching a byte: a view, or a write in place by
-    whoever makes its input.
+    `read_shares` has the fraction of an input that must be read, if not all of it (a stride that skips rows, the rows
+    that a Gather takes). A node that `moves` need not touch a byte: it is a view, or written in place by the node that
+    makes its input.
     """
 
     name: str
@@ -40,7 +40,7 @@ class GraphWork(Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeWork, ...]
     tensors: dict[str, TensorWork]
     outputs: tuple[str, ...]
-    unknown: int = 0  # nodes of which something has no shape that can be inferred; they count as nothing
+    unknown: int = 0  # nodes with an output whose shape cannot be inferred; their work is not counted
 
 
 class PeaksResponse(Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class PeaksResponse(Struct, frozen=True, kw_only=True):
 
 
 class PeaksJob(Job[PeaksResponse], frozen=True, kw_only=True, tag="ceilings"):
-    """Find the best that a device does, in this process."""
+    """Measure the peaks of a device in this process."""
 
     timed = True
 
@@ -67,7 +67,7 @@ class PeaksJob(Job[PeaksResponse], frozen=True, kw_only=True, tag="ceilings"):
 
 
 class WorkJob(Job[GraphWork], frozen=True, kw_only=True, tag="work"):
-    """Count what every node of an ONNX graph has to do, with inputs of these shapes."""
+    """Count the work of every node of an ONNX graph, with inputs of these shapes."""
 
     path: str
     shapes: dict[str, tuple[int, ...]]

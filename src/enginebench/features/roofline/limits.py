@@ -1,9 +1,9 @@
-"""How far rows and layers are from what their machine can do: its peaks against the work of their graph.
+"""The least time of configurations and layers: the work of their graph at the peaks of their machine.
 
 The bound of a fused group of nodes is the longer one of its multiply-accumulates at the best rate and its compulsory
-bytes at the best bandwidth, plus what launching it costs. Compulsory are what enters the group, its weights, and what
-leaves it, once each: what stays inside need never reach memory. Source: Williams, Waterman, Patterson, "Roofline: an
-insightful visual performance model for multicore architectures", CACM 52(4), 2009.
+bytes at the best bandwidth, plus the cost of launching it. Compulsory bytes are the group's inputs, weights and
+outputs, each counted once: values that stay inside the group need never reach memory. Source: Williams, Waterman,
+Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,27 +35,27 @@ WIDTHS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8"
 
 class Limits(Struct, frozen=True, kw_only=True):
     rates: dict[Unit, dict[str, float]]  # GMAC/s by precision
-    levels: tuple[tuple[float | None, float], ...]  # (bytes that fit, GB/s), innermost first; memory has no end
+    levels: tuple[tuple[float | None, float], ...]  # (capacity in bytes, GB/s), innermost first; None: memory
     launch_ms: float = 0.0  # of each kernel; 0 where nothing is launched
-    call_ms: float = 0.0  # of the whole
+    call_ms: float = 0.0  # of a call of the whole model
 
     def find_rate(self, unit: Unit, precision: str | None) -> float | None:
-        """GMAC/s: of a precision without a peak, or that nobody knows, the highest of all.
+        """Return the peak rate in GMAC/s; the highest of all if the precision is unknown or has no peak.
 
-        A convolution may be done as a product, never the other way round: Winograd's algorithm and its like do a 3x3
-        convolution with fewer multiplications than are counted.
+        A convolution may run at the rate of a product, but not the reverse: Winograd's and similar algorithms need
+        fewer multiplications for a 3x3 convolution than are counted, so that the rate of convolutions is too high.
         """
         units: tuple[Unit, ...] = ("conv", "gemm") if unit == "conv" else ("gemm",)
-        known = [self.rates[name] for name in units if self.rates.get(name)]
-        own = [rates[precision] for rates in known if precision in rates] if precision else []
-        return max(own or [rate for rates in known for rate in rates.values()], default=None)
+        rates_by_unit = [self.rates[name] for name in units if self.rates.get(name)]
+        own = [rates[precision] for rates in rates_by_unit if precision in rates] if precision else []
+        return max(own or [rate for rates in rates_by_unit for rate in rates.values()], default=None)
 
 
 def choose_limits(peaks: Sequence[Peak], device: str, threads: int) -> Limits | None:
-    """The limits of a device; of the CPU on so many threads. None where nothing was measured that could set them.
+    """Return the limits of a device, of the CPU with `threads` threads; None if no peaks of it were measured.
 
-    More threads are never taken to be slower than fewer: the best of all numbers up to `threads` counts. If `threads`
-    itself was not measured, the next larger number stands for it.
+    More threads are never assumed to be slower than fewer: the best peak of all thread counts up to `threads` is used.
+    If `threads` itself was not measured, the next larger measured count replaces it.
     """
     own = [one for one in peaks if one.device == device]
     counts = sorted({one.threads for one in own if one.threads is not None})
@@ -67,8 +67,8 @@ def choose_limits(peaks: Sequence[Peak], device: str, threads: int) -> Limits | 
     for unit in ("conv", "gemm"):
         for one in usable:
             if one.kind == unit and one.precision:
-                held = rates.setdefault(unit, {})
-                held[one.precision] = max(one.value, held.get(one.precision, 0.0))
+                best = rates.setdefault(unit, {})
+                best[one.precision] = max(one.value, best.get(one.precision, 0.0))
     levels = [
         (max((one.capacity_bytes for one in alike if one.capacity_bytes), default=None), max(c.value for c in alike))
         for level in LEVELS
@@ -85,9 +85,9 @@ def choose_limits(peaks: Sequence[Peak], device: str, threads: int) -> Limits | 
 
 
 def find_least_ms(count_bytes: float, limits: Limits) -> float:
-    """Milliseconds in which so many bytes can move at best: what fits into a cache at its rate, the rest outside it.
+    """Return the shortest time in milliseconds to move so many bytes: each level's capacity at that level's rate.
 
-    The caches are filled one after the other from the innermost, as if each held a part of its own: a working set that
+    The levels are filled one after the other, innermost first, as if each held a part of its own: a working set that
     fits into a level is never charged at the rate of the next one.
     """
     best, total_ns, left = max(rate for _, rate in limits.levels), 0.0, count_bytes
@@ -101,7 +101,7 @@ def find_least_ms(count_bytes: float, limits: Limits) -> float:
 def bound_nodes(
     graph: GraphWork, names: Collection[str], limits: Limits, precision: str | None, *, launches: int = 1
 ) -> Bound | None:
-    """The least time of nodes that are done together, in at least so many kernels; None where they touch nothing."""
+    """Return the least time of nodes executed together in at least `launches` kernels; None if they only move views."""
     nodes = [node for node in graph.nodes if node.name in names]
     if not nodes or all(node.moves for node in nodes):
         return None
@@ -120,7 +120,7 @@ def bound_nodes(
 
 
 def count_bytes(graph: GraphWork, nodes: Sequence[NodeWork], precision: str | None) -> float:
-    """Compulsory bytes of nodes that are done together: what enters, weights among it, and what leaves, once each."""
+    """Count the compulsory bytes of nodes executed together: their inputs, weights and outputs, each once."""
     made = {tensor for node in nodes for tensor in node.outputs}
     names = {node.name for node in nodes}
     wanted = {t for node in graph.nodes if node.name not in names for t in node.inputs} | set(graph.outputs)
@@ -129,7 +129,7 @@ def count_bytes(graph: GraphWork, nodes: Sequence[NodeWork], precision: str | No
         for tensor in node.inputs:
             if tensor not in made and not node.moves:
                 shares[tensor] = max(shares.get(tensor, 0.0), node.read_shares.get(tensor, 1.0))
-            elif tensor not in made:  # a view, or a conversion: whoever reads behind it reads this, or a part of it
+            elif tensor not in made:  # a view or a conversion: its readers read this tensor, or a part of it
                 behind = [one.read_shares.get(t, 1.0) for t in node.outputs for one in nodes if t in one.inputs]
                 shares[tensor] = max([shares.get(tensor, 0.0), *behind])
     width = WIDTHS.get(precision or "") if precision else min(WIDTHS.values())
@@ -138,25 +138,25 @@ def count_bytes(graph: GraphWork, nodes: Sequence[NodeWork], precision: str | No
 
 
 def _size(graph: GraphWork, tensor: str, width: float | None) -> float:
-    known = graph.tensors.get(tensor)
-    return known.count_bytes(width) if known else 0.0
+    tensor_work = graph.tensors.get(tensor)
+    return tensor_work.count_bytes(width) if tensor_work else 0.0
 
 
 class BoundModel(Struct, frozen=True, kw_only=True):
-    """A whole run of a model: its least time, and its layers with theirs."""
+    """The least time of one inference of a model, and its layers with theirs."""
 
     bound: Bound
     layers: tuple[LayerTime, ...] = ()
 
 
 def bound_layers(joining: Joining, graph: GraphWork, limits: Limits, precision: str | None) -> BoundModel:
-    """The bounds of joined layers, and of the whole: their sum, that of nodes which no layer tells, and the call."""
+    """Bound each joined layer, and the whole model: the sum of its layers, of nodes in no layer, and of the call."""
     layers = tuple(_bound_layer(joined, graph, limits) for joined in joining.layers)
     left = bound_nodes(graph, joining.left, limits, None, launches=0)
-    known = [layer.bound for layer in layers if layer.bound] + ([left] if left else [])
-    if not known:
+    bounds = [layer.bound for layer in layers if layer.bound] + ([left] if left else [])
+    if not bounds:
         return bound_whole(graph, limits, precision)
-    return BoundModel(bound=replace(_add(known, limits), unmapped_share=joining.unmapped_share), layers=layers)
+    return BoundModel(bound=replace(_add(bounds, limits), unmapped_share=joining.unmapped_share), layers=layers)
 
 
 def _bound_layer(joined: JoinedLayer, graph: GraphWork, limits: Limits) -> LayerTime:
@@ -164,21 +164,23 @@ def _bound_layer(joined: JoinedLayer, graph: GraphWork, limits: Limits) -> Layer
     if joined.shares:
         return layer
     own = layer.precision if layer.precision in WIDTHS else None
-    found = bound_nodes(graph, joined.nodes, limits, own)
-    # What nobody tells may have been done elsewhere: the lower one of both bounds holds either way.
-    alone = bound_nodes(graph, set(joined.nodes) - set(joined.absorbed), limits, own) if joined.absorbed else found
-    lower = min((found, alone), key=lambda bound: bound.bound_ms) if found and alone else None
-    return replace(layer, bound=lower)
+    bound = bound_nodes(graph, joined.nodes, limits, own)
+    if bound is not None and joined.unnamed:
+        # The unnamed nodes may have run in another layer: the lower one of both bounds is right in either case.
+        without_unnamed = bound_nodes(graph, set(joined.nodes) - set(joined.unnamed), limits, own)
+        if without_unnamed is None or without_unnamed.bound_ms < bound.bound_ms:
+            bound = without_unnamed
+    return replace(layer, bound=bound)
 
 
 def bound_whole(graph: GraphWork, limits: Limits, precision: str | None) -> BoundModel:
-    """The least time of a graph of whose layers nothing is known: as if all of it were fused into one."""
-    found = bound_nodes(graph, {node.name for node in graph.nodes}, limits, precision)
-    return BoundModel(bound=_add([found] if found else [], limits))
+    """Bound a graph without any layers, as if all of its nodes were fused into one kernel."""
+    bound = bound_nodes(graph, {node.name for node in graph.nodes}, limits, precision)
+    return BoundModel(bound=_add([bound] if bound else [], limits))
 
 
 def _add(bounds: Sequence[Bound], limits: Limits) -> Bound:
-    """The bound of groups that run one after the other, and of the call; set by what sets most of it."""
+    """Add the bounds of groups that run one after the other, and the call; `bound_by` names the largest part."""
     sums: dict[BoundBy, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0, "call": limits.call_ms}
     for bound in bounds:
         sums["compute" if bound.compute_ms >= bound.bandwidth_ms else "bandwidth"] += bound.bound_ms - bound.launch_ms
@@ -197,27 +199,27 @@ WORK_TIMEOUT_S = 100.0
 
 
 class Works:
-    """The work of graphs, each counted once, in a child: the parent imports no ONNX."""
+    """Count the work of graphs, each once, in a child process: the parent imports no ONNX."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], GraphWork | EngineBenchError] = {}
+        self._counted: dict[tuple[str, str], GraphWork | EngineBenchError] = {}
 
     def count(self, graph: Artifact, engine: EngineSpec, shapes: dict[str, tuple[int, ...]]) -> GraphWork:
         key = graph.path, repr((engine.batch, sorted(shapes.items())))
-        if key not in self._known:
+        if key not in self._counted:
             job = WorkJob(path=graph.path, shapes=shapes, batch=engine.batch)
             try:
-                self._known[key] = run_child(job, timeout_s=WORK_TIMEOUT_S)
+                self._counted[key] = run_child(job, timeout_s=WORK_TIMEOUT_S)
             except EngineBenchError as error:
-                self._known[key] = error
-        found = self._known[key]
-        if isinstance(found, EngineBenchError):
-            raise found
-        return found
+                self._counted[key] = error
+        work = self._counted[key]
+        if isinstance(work, EngineBenchError):
+            raise work
+        return work
 
 
 def bound_engine(peaks: Peaks, engine: EngineSpec, work: GraphWork, layers: Sequence[LayerTime]) -> BoundModel | None:
-    """The least time of an engine on a graph, by its layers where it has any; None without peaks for its device."""
+    """Bound an engine on a graph, layer by layer if it has layers; None without peaks of its device."""
     limits = choose_limits(peaks.peaks, engine.device, engine.threads)
     if limits is None:
         return None
@@ -228,34 +230,38 @@ def bound_engine(peaks: Peaks, engine: EngineSpec, work: GraphWork, layers: Sequ
 
 def limit_layers(
     request: RunRequest,
-    place: Path,
+    folder: Path,
     ran: tuple[EngineSpec, Artifact, dict[str, tuple[int, ...]]],
     layers: Sequence[LayerTime],
     reporter: Reporter,
 ) -> LimitedLayers:
-    """The layers of a profile, joined to the graph and bounded; `ran` has what its engine started from, and shapes."""
+    """Join the layers of a profile to the nodes of the graph, and bound them.
+
+    Args:
+        ran: the engine of the profile, the artifact from which it was made, and the shapes of its inputs.
+    """
     engine, source, shapes = ran
-    found = find_peaks(describe_machine())
-    if found.peaks is None and source.kind != "onnx":
-        return LimitedLayers(layers=tuple(layers), notes=(f'no "of peak" column: {found.reason}',))
+    stored = find_peaks(describe_machine())
+    if stored.peaks is None and source.kind != "onnx":
+        return LimitedLayers(layers=tuple(layers), notes=(f'no "of peak" column: {stored.reason}',))
     try:
-        graph = source if source.kind == "onnx" else _export(request, place, reporter)
+        graph = source if source.kind == "onnx" else _export(request, folder, reporter)
         work = Works().count(graph, engine, shapes)
     except EngineBenchError as error:
         why = f"layers could not be joined to nodes of an ONNX graph: {error}"
         return LimitedLayers(layers=tuple(layers), notes=(why,))
-    bounded = bound_engine(found.peaks, engine, work, layers) if found.peaks else None
+    bounded = bound_engine(stored.peaks, engine, work, layers) if stored.peaks else None
     if bounded is not None:
         missing = f"the shapes of {count_of(work.unknown, 'nodes')} cannot be inferred; their work is not counted"
         notes = (missing,) if work.unknown else ()
         return LimitedLayers(layers=bounded.layers or tuple(layers), bound=bounded.bound, notes=notes)
     joined = tuple(replace(one.layer, onnx_nodes=one.nodes) for one in join_layers(layers, work).layers)
-    reason = found.reason or f"the stored roofline has no peaks of {engine.device} with {engine.threads} threads"
+    reason = stored.reason or f"the stored roofline has no peaks of {engine.device} with {engine.threads} threads"
     return LimitedLayers(layers=joined, notes=(f'no "of peak" column: {reason}',))
 
 
-def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
-    out, axes = str(place.absolute()), request.dynamic_axes
+def _export(request: RunRequest, folder: Path, reporter: Reporter) -> Artifact:
+    out, axes = str(folder.absolute()), request.dynamic_axes
     job = SourceJob(source=request.source, out_dir=out, batch=request.batches[0], dynamic_axes=axes, data=request.data)
     made = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
     if graphs := [artifact for artifact in made if artifact.kind == "onnx"]:
@@ -264,46 +270,48 @@ def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
 
 
 def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
-    """Gives every row that was measured its bound, where this machine's peaks are stored, and stores it.
+    """Add its bound to every measured configuration, and store it, if peaks of this machine are stored.
 
-    The peaks are kept beside the rows. What cannot be bounded is told, and stays without.
+    The peaks are copied into the run. A configuration that cannot be bounded has no bound, and the reason is reported.
     """
     measured = [result for result in results.values() if any(m.latency_ns for m in result.measurements)]
     if not measured:
         return
-    found = find_peaks(record.machine)
-    if found.peaks is None:
-        if found.stored:  # who never asked for a roofline misses none
-            reporter.say(f'no "of peak" column: {found.reason}')
+    stored = find_peaks(record.machine)
+    if stored.peaks is None:
+        if stored.exists:  # a user who never measured a roofline expects no such column
+            reporter.say(f'no "of peak" column: {stored.reason}')
         return
-    write_atomic(folder.root / FILE, encode(found.peaks, indent=2))
-    works, told = Works(), set[str]()
+    write_atomic(folder.root / FILE, encode(stored.peaks, indent=2))
+    works, reasons = Works(), set[str]()
     with TemporaryDirectory() as place:
         graphs = _Graphs(folder, record, Path(place), reporter)
         for result in measured:
             try:
                 work = works.count(graphs.find(result), result.engine, result.shapes)
             except EngineBenchError as error:
-                told.add(f"{result.model} has no bound: {error}")
+                reasons.add(f"{result.model} has no bound: {error}")
                 continue
-            bounded = bound_engine(found.peaks, result.engine, work, result.layers)
+            bounded = bound_engine(stored.peaks, result.engine, work, result.layers)
             if bounded is not None:
                 results[result.id] = replace(result, bound=bounded.bound, layers=bounded.layers or result.layers)
                 folder.write_result(results[result.id])
-    for text in sorted(told):
+    for text in sorted(reasons):
         reporter.say(text)
 
 
 def bound_model(
     folder: RunFolder, record: RunRecord, result: Result, timeout_s: float, reporter: Reporter
 ) -> tuple[Bound | None, str]:
-    """The least time of a row's model, as if it were one kernel, in the best of the run's precisions: the same for all
-    settings. Or None, and why nobody knows it."""
-    found, request = find_peaks(record.machine), replace(record.request, timeout_s=timeout_s)
-    known = found.peaks.peaks if found.peaks else ()
-    limits = choose_limits(known, result.engine.device, result.engine.threads)
+    """Bound the model of a configuration, as if it were one kernel, in the run's fastest precision; or say why not.
+
+    The bound is the same for all settings of the model.
+    """
+    stored, request = find_peaks(record.machine), replace(record.request, timeout_s=timeout_s)
+    peaks = stored.peaks.peaks if stored.peaks else ()
+    limits = choose_limits(peaks, result.engine.device, result.engine.threads)
     if limits is None:
-        return None, found.reason or "the stored roofline has no peaks of this device with so many threads"
+        return None, stored.reason or "the stored roofline has no peaks of this device with so many threads"
     try:
         with TemporaryDirectory() as place:
             graphs = _Graphs(folder, replace(record, request=request), Path(place), reporter)
@@ -315,7 +323,7 @@ def bound_model(
 
 
 class _Graphs:
-    """The ONNX graph whose work a row did. Of a run whose engines needed none, one is exported to be counted."""
+    """Find the ONNX graph of a configuration; export one to be counted if no engine of the run needed one."""
 
     def __init__(self, folder: RunFolder, record: RunRecord, place: Path, reporter: Reporter) -> None:
         self._sources = [folder.absolute(source) for source in record.sources]
@@ -323,7 +331,7 @@ class _Graphs:
         self._exported: Artifact | EngineBenchError | None = None
 
     def find(self, result: Result) -> Artifact:
-        """The graph that its engine was made of; for an engine that takes none, the run's own in FP32."""
+        """Return the graph from which the engine was made; for an engine that takes none, the run's own in FP32."""
         own = [artifact for artifact in result.artifacts if artifact.kind == "onnx"]
         plain = [artifact for artifact in self._sources if artifact.kind == "onnx" and artifact.precision == "fp32"]
         if (graphs := own[-1:] or plain[:1]) and Path(graphs[0].path).is_file():

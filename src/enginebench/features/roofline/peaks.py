@@ -1,7 +1,7 @@
-"""The best that a machine was seen to do: trials of known work, each tried again and again, and the best one kept.
+"""Measure a machine's peaks: repeat probes of known work, and keep the best of each.
 
-A rate that was reached once can be reached: noise only ever takes away. So a peak is a best, never a mean, and the
-spread of the bests over trials says how near it is to settled.
+A rate that was reached once can be reached: noise only lowers it. So a peak is the best value, never a mean, and the
+spread of the bests over trials shows how reproducible it is.
 """
 
 import time
@@ -20,27 +20,27 @@ from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.child.jobs import NoteCall
 
-# Seconds of so many calls in a row.
+# Returns the seconds of so many consecutive calls.
 Timer: TypeAlias = Callable[[Callable[[], object], int], float]
-# A clock that ticks in nanoseconds and costs some tens of them is told apart from nothing by this much.
+# A measured span must be this long: reading the clock costs some tens of nanoseconds, less than 1 % of it.
 SHORTEST_S = 20e-6
-# Nobody waits for a trial that takes longer; the first call of each is not counted.
+# At most so many calls are timed together: a probe that needs more would take too long.
 MOST_CALLS = 1 << 16
 
 
 class PeakProbe(Struct, frozen=True, kw_only=True):
-    """One way to reach a peak: `call` does `work`: multiply-accumulates, bytes, or how often a cost is paid."""
+    """One way to reach a peak. `call` does `work`: multiply-accumulates, bytes, or a number of launches or calls."""
 
     kind: PeakKind
     call: Callable[[], object]
     work: float
     precision: Precision | None = None
-    how: str = ""
+    method: str = ""
     capacity_bytes: int | None = None
 
 
 def time_host_calls(call: Callable[[], object], count: int) -> float:
-    """Seconds of `count` calls by the host's clock: for what is complete when it returns."""
+    """Time `count` calls by the host's clock, in seconds: for work that is complete when the call returns."""
     start = time.perf_counter()
     for _ in range(count):
         call()
@@ -57,10 +57,10 @@ def observe(
     clock: Callable[[], float] = time.perf_counter,
     trials: int = 1,
 ) -> list[Peak]:
-    """The best of each peak in each trial, for which it has `budget_s`, over all probes of it.
+    """Measure each peak for `budget_s` in each trial, and return the best value over all of its probes.
 
-    Probes of one kind and precision are ways to the same peak. They take turns within a trial, so that none has
-    all of the quiet moments.
+    Probes of one kind and precision are ways to the same peak. They are interleaved within a trial, so that none of
+    them gets all of the quiet moments.
     """
     groups: dict[tuple[PeakKind, Precision | None], list[PeakProbe]] = {}
     for probe in probes:
@@ -78,14 +78,14 @@ def observe(
             high=value,
             device=device,
             capacity_bytes=probe.capacity_bytes,
-            how=probe.how,
+            method=probe.method,
         )
         for value, probe in best
     ]
 
 
 def count_calls(probe: PeakProbe, timer: Timer) -> int:
-    """Calls that are timed together, so that a clock can tell them from nothing; warms up, too."""
+    """Warm up, and return the number of calls to time together, so that they take long enough for the clock."""
     timer(probe.call, 1)
     count = 1
     while count < MOST_CALLS and timer(probe.call, count) < SHORTEST_S:
@@ -104,22 +104,26 @@ def _time_group(
             seconds = timer(probe.call, count) / count
             best[id(probe)] = min(seconds, best.get(id(probe), seconds))
     values = [(scale_to_unit(probe, best[id(probe)]), probe) for probe in group]
-    return (min if _is_cost(group[0].kind) else max)(values, key=lambda pair: pair[0])
+    if _is_cost(group[0].kind):
+        return min(values, key=lambda pair: pair[0])
+    return max(values, key=lambda pair: pair[0])
 
 
 def scale_to_unit(probe: PeakProbe, seconds: float) -> float:
-    """What a trial shows that took so long, in the unit of its kind."""
-    return 1e6 * seconds / probe.work if _is_cost(probe.kind) else probe.work / max(seconds, 1e-12) / 1e9
+    """Convert the seconds of one call into the unit of the probe's kind: microseconds, GMAC/s or GB/s."""
+    if _is_cost(probe.kind):
+        return 1e6 * seconds / probe.work
+    return probe.work / max(seconds, 1e-12) / 1e9
 
 
 def _is_cost(kind: PeakKind) -> bool:
     return UNITS[kind] == "us"
 
 
-def join_best(found: Iterable[Peak]) -> tuple[Peak, ...]:
-    """Of each peak the best over trials or processes, and how far apart these are."""
+def join_best(peaks: Iterable[Peak]) -> tuple[Peak, ...]:
+    """Return the best of each peak over trials or processes, with the range of these."""
     groups: dict[tuple[PeakKind, Precision | None], list[Peak]] = {}
-    for peak in found:
+    for peak in peaks:
         groups.setdefault((peak.kind, peak.precision), []).append(peak)
     return tuple(
         replace(
@@ -152,15 +156,15 @@ def _observe_cpu(job: PeaksJob) -> PeaksResponse:
     precisions = _choose(job.precisions, possible, why)
     caches = read_caches(pinned[0] if pinned else 0)
     with torch.inference_mode():
-        probes = [*list_cpu_probes(precisions, caches, job.threads)]
+        probes = list(list_cpu_probes(precisions, caches, job.threads))
         with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a peak is the best that any library reaches
             from enginebench.features.roofline import trials_graph
 
             probes += trials_graph.list_graph_probes(precisions, job.threads)
-        found = observe(probes, device="cpu", threads=job.threads, budget_s=job.budget_s, trials=job.trials)
+        peaks = observe(probes, device="cpu", threads=job.threads, budget_s=job.budget_s, trials=job.trials)
     notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
     notes = (*notes, *_note_missing(job.precisions, precisions, why))
-    return PeaksResponse(peaks=join_best(found), notes=notes)
+    return PeaksResponse(peaks=join_best(peaks), notes=notes)
 
 
 def _observe_gpu(job: PeaksJob) -> PeaksResponse:
@@ -175,20 +179,20 @@ def _observe_gpu(job: PeaksJob) -> PeaksResponse:
     wanted = _choose(job.precisions, PRECISIONS, "a GPU's peaks are not known in")
     with torch.inference_mode():
         observe_gpu = partial(observe, device=job.device, threads=None, budget_s=job.budget_s, trials=job.trials)
-        found = observe_gpu(list_gpu_probes(wanted, quick=job.quick), timer=timer)
-        found += observe_gpu(list_host_trials())  # by the host's clock: what its copies and launches take
-    seen = [one.precision for one in found if one.precision]
+        peaks = observe_gpu(list_gpu_probes(wanted, quick=job.quick), timer=timer)
+        peaks += observe_gpu(list_host_trials())  # by the host's clock: what its copies and launches take
+    seen = [one.precision for one in peaks if one.precision]
     notes = _note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in")
-    return PeaksResponse(peaks=join_best(found), notes=notes)
+    return PeaksResponse(peaks=join_best(peaks), notes=notes)
 
 
-def _choose(asked: tuple[Precision, ...], possible: tuple[Precision, ...], why: str) -> tuple[Precision, ...]:
-    chosen = tuple(precision for precision in asked or possible if precision in possible)
+def _choose(requested: tuple[Precision, ...], possible: tuple[Precision, ...], why: str) -> tuple[Precision, ...]:
+    chosen = tuple(precision for precision in requested or possible if precision in possible)
     if not chosen:
-        raise UsageError(f"--precisions {','.join(asked)}: {why} it. Possible: {', '.join(possible)}")
+        raise UsageError(f"--precisions {','.join(requested)}: {why} it. Possible: {', '.join(possible)}")
     return chosen
 
 
-def _note_missing(asked: Sequence[Precision], seen: Sequence[Precision], why: str) -> tuple[str, ...]:
-    missing = [precision for precision in asked if precision not in seen]
+def _note_missing(requested: Sequence[Precision], seen: Sequence[Precision], why: str) -> tuple[str, ...]:
+    missing = [precision for precision in requested if precision not in seen]
     return (f"{why} {', '.join(missing)}",) if missing else ()

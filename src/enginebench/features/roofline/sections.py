@@ -1,4 +1,4 @@
-"""Peaks of a machine as a table and as a picture."""
+"""Render a machine's peaks as a table and as a chart."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NAMES = {
     "graph": "empty graph",
     "call": "empty call",
 }
-# A figure of five digits is given in a unit a thousand times as large.
+# A figure of five digits is shown in a unit a thousand times as large.
 _LARGER: dict[Unit, str] = {"GMAC/s": "TMAC/s", "GB/s": "TB/s", "us": "ms"}
 
 
 def list_peaks(document: Peaks) -> list[Section]:
-    """Every peak with the range of its trials, and what could not be measured."""
+    """List every peak with the range of its trials, and what could not be measured."""
     lines = []
     for one in document.peaks:
         name = "empty kernel, waited for" if one.kind == "call" and one.device != "cpu" else NAMES[one.kind]
@@ -49,10 +49,10 @@ def list_peaks(document: Peaks) -> list[Section]:
 
 
 def draw_peaks(document: Peaks) -> Spec:
-    """The roofline: what a unit of work can be done in, by how many multiply-accumulates come with each byte.
+    """Draw the roofline: the highest rate of work by its multiply-accumulates per byte of memory.
 
-    One line for each precision; of a CPU at the most threads. The slope is memory's bandwidth, the flat part the better
-    one of products and convolutions.
+    One line for each precision; for a CPU, with the most threads. The slope is memory's bandwidth, the flat part the
+    better one of products and convolutions.
     """
     from enginebench.report.charts import COLOURS, chart_rows, finish, import_altair
 
@@ -74,7 +74,7 @@ def draw_peaks(document: Peaks) -> Spec:
 
 
 def list_measured_devices(peaks: Sequence[Peak]) -> list[tuple[str, int | None]]:
-    """(device, threads): of a CPU those with the most."""
+    """Return (device, threads) of each device; of a CPU, the highest number of threads."""
     most: dict[str, int | None] = {}
     for peak in peaks:
         before = most.get(peak.device)
@@ -83,7 +83,7 @@ def list_measured_devices(peaks: Sequence[Peak]) -> list[tuple[str, int | None]]
 
 
 def draw_roofline(peaks: Sequence[Peak], device: tuple[str, int | None]) -> list[Row]:
-    """The ends and the corner of each precision's line on a device."""
+    """Return the two ends and the corner of each precision's line on a device."""
     own = [peak for peak in peaks if (peak.device, peak.threads) == device]
     memory = next((peak.value for peak in own if peak.kind == "memory"), None)
     rates: dict[str, float] = {}
@@ -97,7 +97,7 @@ def draw_roofline(peaks: Sequence[Peak], device: tuple[str, int | None]) -> list
     first, last = min(corners.values()) / 10, max(corners.values()) * 10
     points: list[Row] = []
     for precision, rate in rates.items():
-        known = {"device": name, "precision": precision, "label": f"{precision} {format_significant(rate)}"}
+        labels = {"device": name, "precision": precision, "label": f"{precision} {format_significant(rate)}"}
         for at in (first, corners[precision], last):
-            points.append({**known, "macs": at, "rate": min(rate, at * memory), "end": at == last})
+            points.append({**labels, "macs": at, "rate": min(rate, at * memory), "end": at == last})
     return points

@@ -1,4 +1,4 @@
-"""Ways to a GPU's peaks through PyTorch: cuBLAS, cuDNN, copies, and kernels that do nothing."""
+"""Probes of a GPU's peaks through PyTorch: cuBLAS, cuDNN, copies, and kernels that do nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ PRODUCTS = (2048, 4096, 8192)
 # (channels, height and width, kernel, batch): those of ResNets at the batches where GPUs are at their best.
 CONVOLUTIONS = ((64, 56, 3, 64), (128, 28, 3, 128), (256, 14, 3, 256), (512, 7, 3, 256), (256, 56, 1, 64))
 QUICK_CONVOLUTIONS = 3
-# Of one read: more than any cache; and shares of the cache that a working set fills.
+# A working set larger than any cache; and the fractions of the cache that a working set in it fills.
 BEYOND_CACHE_BYTES = 1 << 30
 FILLED = (0.25, 0.5)
 # Kernels in one graph: enough that its own launch does not show in the time of each.
@@ -34,7 +34,7 @@ _FLOAT = 4
 
 @contextmanager
 def allow_tf32(allowed: bool) -> Iterator[None]:
-    """Meanwhile FP32 products and convolutions are multiplied in TF32, or strictly not."""
+    """Allow or forbid TF32 in FP32 products and convolutions within the block."""
     before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
     try:
@@ -44,7 +44,7 @@ def allow_tf32(allowed: bool) -> Iterator[None]:
 
 
 def make_timer(device: str) -> Timer:
-    """Times calls by the device's own clock: events around them, which count no launch that hides behind work."""
+    """Return a timer by the device's own clock: events around the calls exclude launches that overlap with work."""
 
     def time_events(call: Callable[[], object], count: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -60,21 +60,21 @@ def make_timer(device: str) -> Timer:
 
 
 def list_gpu_probes(precisions: Sequence[Precision], *, quick: bool = False) -> Iterator[PeakProbe]:
-    """Every trial of the current GPU that is timed by its own clock, as far as this GPU and this build have it.
+    """Yield the probes of the current GPU that its own clock times, if this GPU and this build of PyTorch run them.
 
-    `quick` takes fewer shapes, since cuDNN tries every algorithm on each.
+    `quick` uses fewer shapes, since cuDNN tries every algorithm on each.
     """
     torch.backends.cudnn.benchmark = True  # the fastest algorithm, Winograd among them, is found by trying
     for precision in precisions:
         yield from filter(_runs, _list_products(precision))
         yield from filter(_runs, _list_convolutions(precision, CONVOLUTIONS[: QUICK_CONVOLUTIONS if quick else None]))
     yield from _list_reads()
-    how = f"an empty kernel, one of {KERNELS} in a graph"
-    yield PeakProbe(kind="kernel", call=capture(KERNELS).replay, work=KERNELS, how=how)
+    method = f"an empty kernel, one of {KERNELS} in a graph"
+    yield PeakProbe(kind="kernel", call=capture(KERNELS).replay, work=KERNELS, method=method)
 
 
 def list_host_trials() -> Iterator[PeakProbe]:
-    """What launching costs by the host's clock, waited for: a kernel that does nothing, and a graph of one."""
+    """Yield probes of launch costs by the host's clock, with the wait: an empty kernel, and a graph of one."""
 
     def launch() -> None:
         torch.cuda._sleep(0)
@@ -86,12 +86,12 @@ def list_host_trials() -> Iterator[PeakProbe]:
         graph.replay()
         torch.cuda.synchronize()
 
-    yield PeakProbe(kind="call", call=launch, work=1, how="an empty kernel, launched and waited for")
-    yield PeakProbe(kind="graph", call=replay, work=1, how="a graph of one empty kernel, launched and waited for")
+    yield PeakProbe(kind="call", call=launch, work=1, method="an empty kernel, launched and waited for")
+    yield PeakProbe(kind="graph", call=replay, work=1, method="a graph of one empty kernel, launched and waited for")
 
 
 def capture(kernels: int) -> Any:
-    """A CUDA graph of so many kernels that do nothing, one after the other."""
+    """Return a CUDA graph of so many empty kernels, one after the other."""
     torch.cuda._sleep(0)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -102,11 +102,11 @@ def capture(kernels: int) -> Any:
 
 
 def _runs(trial: PeakProbe) -> bool:
-    """Whether the GPU and this build can do it at all."""
+    """Return whether the GPU and this build of PyTorch can run a probe."""
     try:
         trial.call()
         torch.cuda.synchronize()
-    except (RuntimeError, ValueError):  # no kernel for it, or no memory; a precision that none reaches is told
+    except (RuntimeError, ValueError):  # no kernel for it, or no memory; precisions without a probe are reported later
         return False
     return True
 
@@ -114,7 +114,7 @@ def _runs(trial: PeakProbe) -> bool:
 def _list_products(precision: Precision) -> Iterator[PeakProbe]:
     for n in PRODUCTS:
         if (call := _make_product(precision, n)) is not None:
-            yield PeakProbe(kind="gemm", precision=precision, work=n**3, call=call, how=f"{precision} {n}x{n}")
+            yield PeakProbe(kind="gemm", precision=precision, work=n**3, call=call, method=f"{precision} {n}x{n}")
 
 
 def _make_product(precision: Precision, n: int) -> Callable[[], object] | None:
@@ -136,7 +136,7 @@ def _make_product(precision: Precision, n: int) -> Callable[[], object] | None:
 
 
 def _set_tf32(precision: Precision, call: Callable[[], object]) -> Callable[[], object]:
-    """The call with what its precision needs set around it; the settings cost less than a launch."""
+    """Return the call with TF32 allowed or forbidden around it; setting it costs less than a launch."""
     if precision not in ("fp32", "tf32"):
         return call
 
@@ -156,8 +156,8 @@ def _list_convolutions(precision: Precision, shapes: Sequence[tuple[int, int, in
         w = torch.randn(channels, channels, kernel, kernel, device="cuda", dtype=_DTYPES[precision])
         x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
         work, call = batch * channels**2 * kernel**2 * size**2, partial(torch.conv2d, x, w, None, 1, pad)
-        how = f"{precision} {kernel}x{kernel}, {channels} channels, {size}x{size}, batch {batch}"
-        yield PeakProbe(kind="conv", precision=precision, work=work, call=_set_tf32(precision, call), how=how)
+        method = f"{precision} {kernel}x{kernel}, {channels} channels, {size}x{size}, batch {batch}"
+        yield PeakProbe(kind="conv", precision=precision, work=work, call=_set_tf32(precision, call), method=method)
 
 
 def _list_reads() -> Iterator[PeakProbe]:
@@ -169,13 +169,13 @@ def _list_reads() -> Iterator[PeakProbe]:
 
 
 def _list_reads_of(kind: PeakKind, size: int, capacity: int | None) -> Iterator[PeakProbe]:
-    """Reads and copies whose working set has `size` bytes; a cache's are repeated in one graph."""
+    """Yield reads, copies and writes of a working set of `size` bytes; reads are repeated within one call."""
     n = size // _FLOAT
-    row, x, y = (torch.ones(count, device="cuda") for count in (n, n // 2, n // 2))
+    line, x, y = (torch.ones(count, device="cuda") for count in (n, n // 2, n // 2))
     times = max(1, (1 << 30) // size)
-    view, label = row.expand(times, n), f"of {size >> 20} MiB"
+    view, label = line.expand(times, n), f"of {size >> 20} MiB"
     make = partial(PeakProbe, kind=kind, capacity_bytes=capacity)
-    yield make(work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
-    yield make(work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
-    yield make(work=size, call=lambda: y.copy_(x), how=f"copy {label}")
-    yield make(work=size // 2, call=lambda: y.fill_(1.0), how=f"fill {label}")
+    yield make(work=times * size, call=lambda: view.sum(1), method=f"sum {label}, {times} times")
+    yield make(work=times * size, call=lambda: view.amax(1), method=f"maximum {label}, {times} times")
+    yield make(work=size, call=lambda: y.copy_(x), method=f"copy {label}")
+    yield make(work=size // 2, call=lambda: y.fill_(1.0), method=f"fill {label}")

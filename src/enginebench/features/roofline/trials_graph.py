@@ -1,4 +1,4 @@
-"""Ways to a CPU's peaks through ONNX Runtime and OpenVINO, whose kernels are not PyTorch's: the best ones count."""
+"""Probes of a CPU's peaks through ONNX Runtime and OpenVINO, whose kernels differ from PyTorch's: the best counts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,9 +16,9 @@ from enginebench.features.roofline.peaks import PeakProbe
 with importing("{}", 'pip install "enginebench[ort]"'):
     from onnx import TensorProto, helper, numpy_helper
 
-# A chain of so many operators: what goes in and out of the whole, as floats, costs little beside it.
+# Operators in a chain: so many that copying the floats in and out of it costs little in comparison.
 CHAIN = 4
-# Rows, and the widths between which a chain of products goes to and fro: a square, and a transformer's.
+# (height, width, other width) of a chain of products, which alternates between the widths: squares, a transformer's.
 PRODUCTS = ((256, 256, 256), (512, 512, 512), (197, 192, 768))
 # (channels, height and width, kernel): those of ResNets.
 CONVOLUTIONS = ((64, 56, 3), (128, 28, 3), (256, 14, 3), (512, 7, 3), (256, 28, 1))
@@ -28,27 +28,29 @@ Open = Callable[[bytes, Any, int], Callable[[], object]]
 
 
 def list_graph_probes(precisions: Sequence[Precision], threads: int) -> Iterator[PeakProbe]:
-    """Products and convolutions in FP32 and INT8, on so many threads, by each runtime that is installed."""
+    """Yield products and convolutions in FP32 and INT8, with so many threads, by each runtime that is installed."""
     for runtime, open_graph in _list_runtimes():
         for precision in (one for one in PRECISIONS if one in precisions):
-            for rows, narrow, wide in PRODUCTS:
+            for height, narrow, wide in PRODUCTS:
                 widths = [wide if i % 2 else narrow for i in range(CHAIN + 1)]
-                x = np.ones((rows, narrow), np.float32)
+                x = np.ones((height, narrow), np.float32)
                 call = open_graph(_build("MatMul", x, [*pairwise(widths)], precision), x, threads)
-                how = f"{runtime}, {CHAIN} products, {rows}x{narrow} by {narrow}x{wide} and back"
-                yield PeakProbe(kind="gemm", precision=precision, work=CHAIN * rows * narrow * wide, call=call, how=how)
+                method = f"{runtime}, {CHAIN} products, {height}x{narrow} by {narrow}x{wide} and back"
+                yield PeakProbe(
+                    kind="gemm", precision=precision, work=CHAIN * height * narrow * wide, call=call, method=method
+                )
             for channels, size, kernel in CONVOLUTIONS:
                 x = np.ones((1, channels, size, size), np.float32)
                 shape = (channels, channels, kernel, kernel)
                 call = open_graph(_build("Conv", x, [shape] * CHAIN, precision), x, threads)
                 work = CHAIN * channels**2 * kernel**2 * size**2
-                how = f"{runtime}, {CHAIN} of {kernel}x{kernel}, {channels} channels, {size}x{size}"
-                yield PeakProbe(kind="conv", precision=precision, work=work, call=call, how=how)
+                method = f"{runtime}, {CHAIN} of {kernel}x{kernel}, {channels} channels, {size}x{size}"
+                yield PeakProbe(kind="conv", precision=precision, work=work, call=call, method=method)
 
 
 def _list_runtimes() -> Iterator[tuple[str, Open]]:
-    known = (("ONNX Runtime", "onnxruntime", _open_ort), ("OpenVINO", "openvino", _open_openvino))
-    for name, module, open_graph in known:
+    runtimes = (("ONNX Runtime", "onnxruntime", _open_ort), ("OpenVINO", "openvino", _open_openvino))
+    for name, module, open_graph in runtimes:
         with suppress(ModuleNotFoundError):
             yield name, partial(open_graph, import_module(module))
 
@@ -70,7 +72,7 @@ def _open_openvino(runtime: Any, model: bytes, x: Any, threads: int) -> Callable
 
 
 def _build(op: str, x: Any, shapes: Sequence[tuple[int, ...]], precision: Precision) -> bytes:
-    """A chain of one operator with weights of these shapes; in INT8 between quantizers, as quantized graphs have it."""
+    """Build a chain of one operator with weights of these shapes; in INT8 between quantizers, as real ones are."""
     weights = {"scale": np.array(0.1, np.float32), "zero": np.array(0, np.uint8), "signed": np.array(0, np.int8)}
     options = {"pads": [shapes[0][-1] // 2] * 4} if op == "Conv" else {}
     nodes, last = list(_quantize("x", precision)), "x" if precision == "fp32" else "x.d"

@@ -1,4 +1,4 @@
-"""`roofline`: what this machine can do at best, found in fresh processes, for `run` and `profile`."""
+"""`roofline`: measure the peaks of this machine in fresh processes, for `run` and `profile`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,16 +25,16 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
 from enginebench.verbs.given import open_progress, to_path
 
-# Fresh processes for each device and number of threads; the rest of the noise is between processes.
+# Fresh processes for each device and number of threads, since peaks differ between processes, too.
 PROCESSES = 3
-# Seconds for each peak in each trial: hundreds of calls, so that one of them falls into a quiet moment.
+# Seconds for each peak in each trial: enough for hundreds of calls, so that one of them falls into a quiet moment.
 BUDGET_S, QUICK_BUDGET_S = 0.6, 0.12
 QUICK_TRIALS = 3
 TIMEOUT_S = 900.0
 
 
 class RooflineRequest(Struct, frozen=True, kw_only=True):
-    """What to measure. Empty means all that the machine has."""
+    """The peaks to measure. An empty field stands for everything that the machine has."""
 
     precisions: tuple[Precision, ...] = ()
     threads: tuple[int, ...] = ()
@@ -90,11 +90,11 @@ def measure_and_store(options: RooflineOptions) -> tuple[Peaks, Sequence[Path]]:
     return document, store_peaks(document, to_path(options["out"]))
 
 
-Given: TypeAlias = str | int | Iterable[str | int] | None
+TextOrNumbers: TypeAlias = str | int | Iterable[str | int] | None
 
 
 def read_request(
-    precisions: Given = None, threads: Given = None, device: Given = None, quick: bool = False
+    precisions: TextOrNumbers = None, threads: TextOrNumbers = None, device: TextOrNumbers = None, quick: bool = False
 ) -> RooflineRequest:
     chosen = [parse_precision(text) for text in _split(precisions)]
     if any(recipe for _, recipe in chosen):
@@ -109,8 +109,8 @@ def read_request(
     )
 
 
-def _split(given: Given) -> list[str]:
-    pieces = [given] if isinstance(given, str | int) else given or ()
+def _split(values: TextOrNumbers) -> list[str]:
+    pieces = [values] if isinstance(values, str | int) else values or ()
     return [text.strip() for piece in pieces for text in str(piece).split(",") if text.strip()]
 
 
@@ -145,23 +145,30 @@ def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[PeaksJob]:
 
 
 def choose_threads(request: RooflineRequest, machine: Machine) -> tuple[int, ...]:
-    """Numbers of threads: those asked for, else 1, 2, 4 and so on up to the default; in haste 1 and the default."""
+    """Return the requested thread counts, else 1, 2, 4 and so on up to the default; if quick, 1 and the default."""
     most = machine.default_threads
     if over := [count for count in request.threads if count > len(machine.cpus_allowed)]:
         raise UsageError(f"--threads {over[0]}: this process may use {len(machine.cpus_allowed)} CPUs")
+    if request.threads:
+        return request.threads
+    if request.quick:
+        return tuple(sorted({1, most}))
     doubled = [1 << i for i in range(1, most.bit_length()) if 1 << i < most]
-    return request.threads or tuple(sorted({1, *([] if request.quick else doubled), most}))
+    return (1, *doubled, most) if most > 1 else (1,)
 
 
 def _measure(job: PeaksJob, processes: int, reporter: Reporter) -> PeaksResponse:
-    """What several fresh processes found; a device that cannot be measured costs itself, and a note says why."""
-    answers: list[PeaksResponse] = []
+    """Join the peaks measured by several fresh processes.
+
+    A GPU that cannot be measured is left out, and so is what a failed process measured; a note gives the reason.
+    """
+    responses: list[PeaksResponse] = []
     lost: tuple[str, ...] = ()
     try:
         for trial in range(processes):
             reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, trial {trial + 1} of {processes}")
             environment = child_environment(job.threads, trial)
-            answers.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
+            responses.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
     except (UsageError, DependencyError) as error:
         if job.device == "cpu":
             raise
@@ -169,6 +176,6 @@ def _measure(job: PeaksJob, processes: int, reporter: Reporter) -> PeaksResponse
     except EngineBenchError as error:
         lost = (f"{job.device} with {job.threads} threads: {error}",)
     return PeaksResponse(
-        peaks=join_best(one for answer in answers for one in answer.peaks),
-        notes=lost or tuple(note for answer in answers for note in answer.notes),
+        peaks=join_best(one for response in responses for one in response.peaks),
+        notes=lost or tuple(note for response in responses for note in response.notes),
     )

@@ -40,13 +40,13 @@ def tick() -> Callable[[], float]:
 
 def test_the_best_of_all_trials_counts_and_noise_only_takes_away() -> None:
     trials = [
-        PeakProbe(kind="gemm", precision="fp32", work=1e9, call=lambda: "slow", how="slow"),
-        PeakProbe(kind="gemm", precision="fp32", work=1e9, call=lambda: "noisy", how="noisy"),
+        PeakProbe(kind="gemm", precision="fp32", work=1e9, call=lambda: "slow", method="slow"),
+        PeakProbe(kind="gemm", precision="fp32", work=1e9, call=lambda: "noisy", method="noisy"),
     ]
     noisy = iter([1, 1, 9, 0.5, *[8.0] * 50])
     timer = simulate({"slow": iter([0.7] * 50), "noisy": noisy})
     (found,) = observe(trials, device="cpu", threads=2, budget_s=4, timer=timer, clock=tick())
-    assert (found.value, found.how) == (2.0, "noisy")  # 1 GMAC in half a second
+    assert (found.value, found.method) == (2.0, "noisy")  # 1 GMAC in half a second
 
 
 def test_a_cost_is_the_shortest_and_a_rate_the_highest_of_the_trials() -> None:
