@@ -23,7 +23,7 @@ from enginebench.engines.registry import (
     read_engine,
 )
 from enginebench.models.zoo import require_packages
-from enginebench.runs.child.places import enter
+from enginebench.runs.child.places import strip_environment
 from enginebench.runs.folder import OUTSIDE, RunRequest, allow_request, check_named_files, check_outside
 from enginebench.runs.plan import check_places
 from enginebench.runs.trust import allow_code
@@ -104,7 +104,9 @@ class SharedSettings(Struct, frozen=True, kw_only=True):
             place = find_device(name, self.device)
             if measure.scope == "pipelined":
                 check_overlap(name, place)
-            check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
+            check_options(
+                strip_environment(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1))
+            )
         buckets = self.read_buckets()
         chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
         request = RunRequest(

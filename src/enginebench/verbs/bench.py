@@ -31,7 +31,7 @@ from enginebench.options import Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
 from enginebench.runs.campaign import Campaign
-from enginebench.runs.child.places import enter, find_available
+from enginebench.runs.child.places import find_available, strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored, with_suffix
@@ -307,7 +307,7 @@ def bench_sides(
     requests_of_sides = [request, *filter(None, (other,))]
     for spec in (spec for side_request in requests_of_sides for spec in given.list_specs(side_request)):
         # What can be checked before anything is built: options, and the command of a tool that times itself.
-        check_options(enter(spec))
+        check_options(strip_environment(spec))
         given.check_command(spec, request.measure)
     if other is not None and against is not None and against.stored is None:
         check_named_files(other)

@@ -44,7 +44,7 @@ from enginebench.options import (
 )
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, ProbeJob, Proof, SourceJob
-from enginebench.runs.child.places import enter, find_place, require_available
+from enginebench.runs.child.places import find_place, require_available, strip_environment
 from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter, report_steps
@@ -343,7 +343,7 @@ def plan_engine(onnx: str, build_options: BuildOptions) -> EngineSpec:
                 "the batch into the shapes"
             )
     spec = EngineSpec(backend=name, options=options, device=device, precision=wanted, recipe=recipe, batch=batch or 1)
-    check_options(enter(spec))
+    check_options(strip_environment(spec))
     return spec
 
 
@@ -404,7 +404,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     warnings += list_range_warnings(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
         # Probe the engine, where it runs, for what its version is known not to build.
-        ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
+        ahead = ProbeJob(engine=spec.backend, to_build=(artifact, strip_environment(spec)))
         run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
         given, onnx = onnx, quantized_path(onnx, spec)
         reporter.say(f"{given} is {artifact.precision}; quantizing it to {onnx} first")

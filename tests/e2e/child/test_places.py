@@ -87,7 +87,7 @@ def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Pa
         inputs_path=str(tmp_path / "in.npz"),
         outputs_path=str(tmp_path / "out.npz"),
     )
-    assert places.enter(job).engine.options == {}
+    assert places.strip_environment(job).engine.options == {}
     assert job.engine.options == {"env": "lean"}
     run_child(job, timeout_s=60)
     assert np.load(tmp_path / "out.npz")["y"].shape == (1, 2)

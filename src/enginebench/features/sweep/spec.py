@@ -25,7 +25,7 @@ from enginebench.core.records import EngineSpec, Scope
 from enginebench.core.store import DECODE_ERRORS, check_regular, explain_access
 from enginebench.engines.registry import check_options, read_engine
 from enginebench.options import fill, list_all_options
-from enginebench.runs.child.places import enter
+from enginebench.runs.child.places import strip_environment
 from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted
 from enginebench.runs.request import parse_device
 from enginebench.stats.compare import MIN_TRIALS
@@ -187,7 +187,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     with _name("engines"):
         engines = tuple(spell_engine(text) for text in spec.engines)
     for name, own in map(read_engine, (*engines, *(text for one in spec.include for text in _list(one.engine or ())))):
-        check_options(enter(EngineSpec(backend=name, options=own, device="cpu", precision="fp32", batch=1)))
+        check_options(strip_environment(EngineSpec(backend=name, options=own, device="cpu", precision="fp32", batch=1)))
     with _name("precisions"):
         [parse_precision(text) for text in spec.precisions]
     for step in set(spec.steps) - {"measure", *list_offered("functions")}:

@@ -1,4 +1,4 @@
-"""Other versions of a runtime: environments, what an upgrade changed, and which version it was."""
+"""Other versions of a runtime: make environments, compare two of them, and find the version that changed."""
 
 from enginebench.core.features import Feature, Verb
 

@@ -1,4 +1,4 @@
-"""`bisect`: the first version of a package with which an engine is slower, or its outputs differ."""
+"""`bisect`: find the first version of a package with which an engine is slower, or its outputs differ."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Unpack, cast
@@ -21,12 +21,19 @@ from enginebench.stats.diff import DiffRow, diff_results, find_losses
 from enginebench.verbs import given
 from enginebench.verbs.bench import BenchOptions, bench_sides, open_bench_request
 
-# What a verdict, or whether outputs agree, says of a version; nothing where two cannot be compared.
-JUDGED = {"faster": "good", "equivalent": "good", "slower": "bad", "not_shown": "not_shown", True: "good", False: "bad"}
+# The outcome of a version, by its verdict, or by whether the outputs agree; none if it cannot be compared.
+OUTCOMES = {
+    "faster": "good",
+    "equivalent": "good",
+    "slower": "bad",
+    "not_shown": "not_shown",
+    True: "good",
+    False: "bad",
+}
 
 
 class BisectDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `bisect`. `first_bad` is None where nothing is bad, or where `undecided` names several."""
+    """The JSON document of `bisect`. `first_bad` is None if no version is bad, or if `undecided` has several."""
 
     schema: str = "enginebench.bisect/2"
     package: str
@@ -37,8 +44,8 @@ class BisectDocument(Struct, frozen=True, kw_only=True):
     first_bad: str | None = None
     last_good: str | None = None
     undecided: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()  # what the engines' own records show otherwise in the first bad version
-    tried: tuple[DiffRow, ...]  # against the good version; `id` is the version, a ratio below 1 slower
+    changed: tuple[str, ...] = ()  # differences in the engines' own records of the first bad version
+    tried: tuple[DiffRow, ...]  # compared with the good version; `id` is the version, a ratio below 1 is slower
 
 
 class BisectOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
@@ -75,23 +82,28 @@ def bisect(
         BackendUnavailable: the package index cannot be reached, or a version cannot be installed.
         MeasurementError: two versions cannot be compared.
     """
-    named = options["engine"] or next((n for n, e in ENTRIES.items() if package.lower() in e.distributions), None)
-    if named is None:
+    engine_text = options["engine"] or next((n for n, e in ENTRIES.items() if package.lower() in e.distributions), None)
+    if engine_text is None:
         raise UsageError(f"no engine needs the package {package}; name the engine with --engine")
-    (name, own), margin, tried = read_engine(named), given.read_share(options["margin"]), list[DiffRow]()
+    (name, settings), margin, tried = read_engine(engine_text), given.read_share(options["margin"]), list[DiffRow]()
     root = given.choose_root(options["out"], f"bisect-{Path(given.name_model(model)).stem}-{package}")
-    asked = cast(BenchOptions, fill(BenchOptions, {**options, "margin": margin, "against": named}))
-    with open_bench_request(model, named, asked) as (request, side, reporter):
+    bench_options = cast(BenchOptions, fill(BenchOptions, {**options, "margin": margin, "against": engine_text}))
+    with open_bench_request(model, engine_text, bench_options) as (request, side, reporter):
         assert side is not None
-        versions, changed = cut_range(list_index_versions(package), package, good, bad), dict[str, tuple[str, ...]]()
+        versions = cut_range(list_index_versions(package), package, good, bad)
+        changed: dict[str, tuple[str, ...]] = {}
 
-        def judge(version: str) -> str | None:
-            base, cand = ((name, {**own, OPTION: f"{package}-{v}"}) for v in (versions[0], version))
-            for n in (request.measure.processes * more for more in (1, 2, 4)):
+        def try_version(version: str) -> str | None:
+            """Compare a version with the good one, with more and more processes until there is an outcome."""
+            base, cand = ((name, {**settings, OPTION: f"{package}-{v}"}) for v in (versions[0], version))
+            outcome = None
+            for factor in (1, 2, 4):
+                n = request.measure.processes * factor
                 now = replace(request, engines=(cand,), measure=replace(request.measure, processes=n, settle=None))
                 try:
-                    for v in (v for v in (versions[0], version) if f"{package}-{v}" not in list_named_environments()):
-                        install_environment(f"{package}-{v}", [f"{package}=={v}"], reporter=reporter)
+                    for needed in (versions[0], version):
+                        if f"{package}-{needed}" not in list_named_environments():
+                            install_environment(f"{package}-{needed}", [f"{package}=={needed}"], reporter=reporter)
                     old, new = bench_sides(
                         now,
                         replace(side, engine=base),
@@ -106,19 +118,23 @@ def bisect(
                         raise
                     row = DiffRow(id=version, verdict="not_comparable", ratio=None, reasons=(str(error),))
                 tried.append(replace(row, id=version))
-                found = JUDGED.get(row.outputs_agree if options["drift"] else row.verdict)
-                if found is None and version == versions[-1]:
+                outcome = OUTCOMES.get(row.outputs_agree if options["drift"] else row.verdict)
+                if outcome is None and version == versions[-1]:
                     raise MeasurementError(f"{package} {version} cannot be compared: {'; '.join(row.reasons)}")
-                if found != "not_shown":
+                if outcome != "not_shown":
                     break
-            return found
+            return outcome
 
         low, high, seen = 0, len(versions) - 1, set[int]()
-        worse = judge(versions[high]) == "bad"
+        worse = try_version(versions[high]) == "bad"
         while worse and (left := set(range(low + 1, high)) - seen):
-            seen.add(middle := min(left, key=lambda i: (abs(2 * i - low - high), i)))
-            found = judge(versions[middle])
-            low, high = middle if found == "good" else low, middle if found == "bad" else high
+            middle = min(left, key=lambda i: (abs(2 * i - low - high), i))
+            seen.add(middle)
+            outcome = try_version(versions[middle])
+            if outcome == "good":
+                low = middle
+            elif outcome == "bad":
+                high = middle
     undecided = tuple(versions[low + 1 : high + 1]) if worse and high > low + 1 else ()
     first = versions[high] if worse and not undecided else None
     return BisectDocument(
@@ -153,7 +169,7 @@ def list_bisect(document: BisectDocument) -> list[Section]:
         text = f"One of {', '.join(document.undecided)} is the first that is {what}.{more}"
     notes = make_notes([text, *left, *(f"The record differs: {line}." for line in document.changed)])
     ratios = [(str(row.ratio.n), format_ratio(row.ratio)) if row.ratio else ("-", "-") for row in document.tried]
-    said = {True: "same", False: "changed", None: "-"}
-    told = [(row.id, format_verdict(row.verdict), said[row.outputs_agree]) for row in document.tried]
+    outputs = {True: "same", False: "changed", None: "-"}
+    verdicts = [(row.id, format_verdict(row.verdict), outputs[row.outputs_agree]) for row in document.tried]
     columns = list_texts(("version", f"against {document.good}", "outputs"), ("trials", "ratio"))
-    return [Section(parts=(*notes, make_table(columns, [a + b for a, b in zip(told, ratios, strict=True)])))]
+    return [Section(parts=(*notes, make_table(columns, [a + b for a, b in zip(verdicts, ratios, strict=True)])))]

@@ -1,4 +1,4 @@
-"""`env`: environments with other versions, made and removed in the user's cache folder."""
+"""`env`: make, list and remove environments with other versions, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from enginebench.verbs.given import open_progress, split_texts
 if TYPE_CHECKING:
     from rich.console import Console
 
-# PyTorch with everything around it takes minutes over a slow line.
+# PyTorch with its dependencies takes minutes over a slow line.
 INSTALL_TIMEOUT_S = 3600.0
 
 _REQUIREMENT = re.compile(
@@ -48,7 +48,7 @@ class EnvironmentLine(Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentsDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `env list`; of `env make` with the one that was made."""
+    """The JSON document of `env list`, and of `env make` with the new environment alone."""
 
     schema: str = "enginebench.env/1"
     folder: str
@@ -106,15 +106,17 @@ def print_environments(document: EnvironmentsDocument, console: Console) -> None
     if not document.environments:
         click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
         return
-    found = []
-    for line in document.environments:  # of the packages, those that can change a number or an output
-        held = ", ".join(f"{name} {line.packages[name.lower()]}" for name in PACKAGES if name.lower() in line.packages)
-        found.append((line.name, line.python or "-", line.fault or held))
-    print_sections([Section(parts=(make_table(list_texts(("name", "python", "holds")), found),))], console)
+    lines = []
+    for line in document.environments:
+        # Only packages that can change a number or an output.
+        shown = [name for name in PACKAGES if name.lower() in line.packages]
+        contents = ", ".join(f"{name} {line.packages[name.lower()]}" for name in shown)
+        lines.append((line.name, line.python or "-", line.fault or contents))
+    print_sections([Section(parts=(make_table(list_texts(("name", "python", "holds")), lines),))], console)
 
 
 def install_environment(name: str, requirements: Sequence[str], *, reporter: Reporter) -> EnvironmentLine:
-    """A new environment with these packages, and those that every child needs. It appears once it is finished."""
+    """Make an environment with these packages, and those that every child needs. It appears once it is complete."""
     final = environments_folder() / check_environment_name(name)
     if name in places.list_named_environments():
         raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
@@ -130,11 +132,11 @@ def install_environment(name: str, requirements: Sequence[str], *, reporter: Rep
 
 @contextmanager
 def _open_stage(final: Path) -> Iterator[Path]:
-    """A hidden folder beside `final`, gone at the end of the block; so are those that were left by kills hours ago."""
+    """Open a hidden folder beside `final`, removed at the end, with those of processes killed hours ago."""
     final.parent.mkdir(parents=True, exist_ok=True)
     for left in final.parent.glob(".*-????????"):
         with suppress(OSError):
-            if time.time() - left.lstat().st_mtime > 2 * INSTALL_TIMEOUT_S:  # no maker is at work so long
+            if time.time() - left.lstat().st_mtime > 2 * INSTALL_TIMEOUT_S:  # no installation takes so long
                 shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent, ignore_cleanup_errors=True) as place:
         yield Path(place)
@@ -154,7 +156,7 @@ def _fill(place: Path, requirements: Sequence[str]) -> None:
 
 
 def has_pip() -> bool:
-    """Whether pip is installed here. It is not looked for as a module: that makes setuptools put itself in its way."""
+    """Return whether pip is installed here, without looking for its module: setuptools would intercept that."""
     return bool(list_installed(("pip",)))
 
 
@@ -168,15 +170,17 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def find_install_error(said: str) -> str:
-    """Why packages could not be installed, in one sentence, from what pip or uv said."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    if any(sign in said for sign in ("NewConnectionError", "Temporary failure", "Could not fetch", "dns error")):
+def find_install_error(output: str) -> str:
+    """Return why packages could not be installed, in one sentence, from the output of pip or uv."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if any(sign in output for sign in ("NewConnectionError", "Temporary failure", "Could not fetch", "dns error")):
         return f"the package index cannot be reached: {_find_line(lines, 'rror')}"
-    if found := re.search(r"satisfies the requirement (\S+).*?from versions: ([^)]*)\)", said, re.DOTALL):
-        there = [version.strip() for version in found[2].split(",") if version.strip() not in ("", "none")]
-        newest = f"; the newest there are {', '.join(there[-5:])}" if there else "; there is none for this system"
-        return f"no version on the package index satisfies {found[1]}{newest}"
+    if match := re.search(r"satisfies the requirement (\S+).*?from versions: ([^)]*)\)", output, re.DOTALL):
+        available = [version.strip() for version in match[2].split(",") if version.strip() not in ("", "none")]
+        newest = (
+            f"; the newest there are {', '.join(available[-5:])}" if available else "; there is none for this system"
+        )
+        return f"no version on the package index satisfies {match[1]}{newest}"
     return f"the packages cannot be installed: {_find_line(lines, 'ERROR', 'error', '×', '╰')}"
 
 
@@ -208,29 +212,29 @@ def remove_environment(name: str) -> Path:
     """
     made = places.list_named_environments()
     if name not in made:
-        known = ", ".join(made) or "none"
-        raise UsageError(f"no environment {name!r} was made here; there is {known}")
+        existing = ", ".join(made) or "none"
+        raise UsageError(f"no environment {name!r} was made here; there is {existing}")
     try:
         hidden = tempfile.mkdtemp(prefix=f".{name}-", dir=made[name].parent)
-        shutil.rmtree(made[name].rename(hidden))  # half of it is no environment
+        shutil.rmtree(made[name].rename(hidden))  # renamed first, so that no half of it is taken for an environment
     except OSError as error:
         raise ArtifactError(f"{made[name]}: cannot be deleted ({error.strerror})") from error
     return made[name]
 
 
 def list_index_versions(package: str) -> list[str]:
-    """The versions of a package on the index that install here, oldest first."""
+    """List the versions of a package on the index that install here, oldest first."""
     if not has_pip():
         raise MissingDependency("pip, which asks the package index,", f"{sys.executable} -m ensurepip")
-    said = _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package])
-    found = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
-    if found is None:
+    output = _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package])
+    match = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
+    if match is None:
         raise BackendUnavailable(f"the package index lists no version of {package}")
-    return [version.strip() for version in found[1].split(",")][::-1]
+    return [version.strip() for version in match[1].split(",")][::-1]
 
 
 def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> list[str]:
-    """The versions from the good one to the bad one; `1.24` stands for the newest 1.24."""
+    """Return the versions from the good one to the bad one; `1.24` stands for the newest 1.24."""
     ends = []
     for text in (good, bad):
         series = [v for v in versions if v == text or v.startswith(f"{text}.")]

@@ -1,4 +1,4 @@
-"""What an upgrade changed: two environments of stored runs, each row against its twin."""
+"""Compare two environments of stored runs: each configuration of one with its twin in the other."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from enginebench.core.records import LayerTime, Result, Task
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
 from enginebench.runs.child.arrays import holds_arrays, load_outputs
-from enginebench.runs.child.places import OPTION, enter
+from enginebench.runs.child.places import OPTION, strip_environment
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.stats.alike import compare_inputs, fill_lengths
 from enginebench.stats.diff import Change, DiffDocument, DiffRow, Pair, diff_results, join_documents
@@ -21,41 +21,43 @@ from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
 from enginebench.stats.layer_records import EngineLayer, LayerDelta, split_name
 
 HERE = "the current environment"
-# What runtimes put behind the name of an ONNX node: ONNX Runtime's layouts and fusions, OpenVINO's fused additions.
+# Endings that runtimes append to the name of an ONNX node: ONNX Runtime's layouts and fusions, OpenVINO's additions.
 _SUFFIX = re.compile(r"(?:_nchwc|_token_\d+|/WithoutBiases|/fq_\w+|_quant|/Reorder)+$")
-# Layers that move data and compute nothing, by the kinds that ONNX Runtime and OpenVINO call them.
+# Kinds, in ONNX Runtime and OpenVINO, of layers that move data and compute nothing.
 MOVES = frozenset({"Reorder", "ReorderInput", "ReorderOutput", "Transpose", "Convert", "Reformat"})
-# Layers that are named beside a row: enough to see where a change lies; the JSON document has all.
+# Layers that are named for one configuration: enough to see where it changed; the JSON document has all of them.
 SHOWN = 3
 
 
 def diff_environments(
     runs: Sequence[Path],
-    asked: str,
+    between: str,
     margin: float,
     *,
     allow_not_comparable: bool = False,
     metric: str | None = None,
     max_metric_drop: float | None = None,
 ) -> DiffDocument:
-    """The verdict on every row of the environment after, against the same row of the one before, of several runs.
+    """Compare every configuration of the new environment with the same one of the old, in each of several runs.
 
-    `asked` is OLD or OLD,NEW, both measured in turns; without NEW it is the current environment.
+    Args:
+        between: OLD or OLD,NEW, measured interleaved; without NEW, the new one is the current environment.
     """
-    old, *after = names = [name.strip() for name in asked.split(",")]
+    names = [name.strip() for name in between.split(",")]
     if not all(names) or len(names) > 2 or len(set(names)) != len(names):
-        raise UsageError(f"--between {asked!r}: expected OLD or OLD,NEW, two environments of the run")
+        raise UsageError(f"--between {between!r}: expected OLD or OLD,NEW, two environments of the run")
+    old, new = names[0], names[1] if len(names) == 2 else None
     documents: list[DiffDocument] = []
     scored = False
     for root in runs:
         record, results = read_results(root)
-        for base, cand in pair_environments(results, old, after[0] if after else None, root):
-            answered = hold_against(RunFolder(root), base, cand, record.request.task)
-            has_metric = any(s.metric == metric for r in (base, answered) if r for s in r.scores)
+        for base, cand in pair_environments(results, old, new, root):
+            compared = compare_outputs(RunFolder(root), base, cand, record.request.task)
+            has_metric = any(s.metric == metric for r in (base, compared) if r for s in r.scores)
             scored = scored or has_metric
-            found = diff_results(
+            document = diff_results(
                 [base] if base else [],
-                [answered] if answered else [],
+                [compared] if compared else [],
                 margin,
                 neighbours=True,
                 same_inputs=True,
@@ -63,7 +65,7 @@ def diff_environments(
                 metric=metric if has_metric else None,
                 max_metric_drop=max_metric_drop,
             )
-            documents.append(replace(found, rows=tuple(_name_row(row, base, answered) for row in found.rows)))
+            documents.append(replace(document, rows=tuple(_name_twins(row, base, compared) for row in document.rows)))
     if metric is not None and not scored:
         raise UsageError(f"--metric {metric}: no configuration has such a score")
     return join_documents(documents, margin, max_metric_drop)
@@ -72,49 +74,49 @@ def diff_environments(
 def pair_environments(
     results: Sequence[Result], old: str, new: str | None, root: Path
 ) -> list[tuple[Result | None, Result | None]]:
-    """The rows of both by the id that they would have in the current environment, which is that of their twins."""
+    """Pair the results of both environments by the id that they would have in the current one, where twins agree."""
     sides: list[dict[str, Result]] = []
     for name in (old, new):
-        found = [r for r in results if r.engine.options.get(OPTION) == name]
-        if not found:
-            known = dict.fromkeys(r.engine.options.get(OPTION) or HERE for r in results)
-            raise UsageError(f"{root} has no results of {name or HERE}; it has {', '.join(known) or 'none'}")
-        specs = [replace(enter(r.engine), precision=r.requested_precision) for r in found]
-        sides.append({row_id(s, s.precision, r.measure): r for s, r in zip(specs, found, strict=True)})
-    # What the current environment alone was asked for, a baseline say, has no twin by intent.
+        measured = [r for r in results if r.engine.options.get(OPTION) == name]
+        if not measured:
+            existing = dict.fromkeys(r.engine.options.get(OPTION) or HERE for r in results)
+            raise UsageError(f"{root} has no results of {name or HERE}; it has {', '.join(existing) or 'none'}")
+        specs = [replace(strip_environment(r.engine), precision=r.requested_precision) for r in measured]
+        sides.append({row_id(s, s.precision, r.measure): r for s, r in zip(specs, measured, strict=True)})
+    # A result of the current environment alone (a baseline, say) has no twin, on purpose.
     twins = dict.fromkeys((*sides[0], *(sides[1] if new is not None else ())))
     return [(sides[0].get(twin), sides[1].get(twin)) for twin in twins]
 
 
-def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, task: Task | None) -> Result | None:
-    """The candidate with its answers held against the base's, as both lie in the run's folder."""
-    # Here, for a report asks this module only for layers, and would import with these all that measures.
+def compare_outputs(folder: RunFolder, base: Result | None, cand: Result | None, task: Task | None) -> Result | None:
+    """Return the candidate with its drift from the base, by the outputs that the run's folder has of both."""
+    # Imported here: a report needs only the layers of this module, and would import everything that measures.
     from enginebench.runs.builds import cut_common
     from enginebench.runs.campaign import list_open_outputs
 
     if base is None or cand is None:
         return cand
-    files = [folder.find_outputs(row.id) for row in (base, cand)]
+    files = [folder.find_outputs(result.id) for result in (base, cand)]
     if not all(map(holds_arrays, files)):
         return replace(cand, drift=None)
-    (wanted, _), (answers, _) = map(load_outputs, files)
+    (expected, _), (outputs, _) = map(load_outputs, files)
     opened = {name for side in (base, cand) for name in list_open_outputs(side)}
-    wanted, answers = map(dict, cut_common(*fill_lengths(wanted, answers, opened)))
-    if unlike := compare_inputs(base, cand) or list_unlike(wanted, answers):
+    expected, outputs = map(dict, cut_common(*fill_lengths(expected, outputs, opened)))
+    if unlike := compare_inputs(base, cand) or list_unlike(expected, outputs):
         return replace(cand, drift=refuse_drift(base.id, unlike))
     limits = limits_between(base.requested_precision, cand.requested_precision)
     try:
-        drift = measure_drift(wanted, answers, limits, reference_id=base.id, task=task)
+        drift = measure_drift(expected, outputs, limits, reference_id=base.id, task=task)
         return replace(cand, drift=drift)
     except ArtifactError as error:
         return replace(cand, drift=refuse_drift(base.id, [str(error)]))
 
 
-def _name_row(row: DiffRow, base: Result | None, cand: Result | None) -> DiffRow:
-    """The row called by what both sides have in common, with what changed beside the time."""
+def _name_twins(row: DiffRow, base: Result | None, cand: Result | None) -> DiffRow:
+    """Name the row by what both sides have in common, and add what changed beside the time."""
     one = cand or base
     assert one is not None
-    engine = enter(one.engine)
+    engine = strip_environment(one.engine)
     precision = format_precision(one.requested_precision, engine.recipe)
     name = f"{one.model} {format_engine(engine)} {precision} b{engine.batch}"
     change = describe_change(one.model, base, cand) if base and cand else None
@@ -122,15 +124,15 @@ def _name_row(row: DiffRow, base: Result | None, cand: Result | None) -> DiffRow
 
 
 def describe_change(model: str, base: Result, cand: Result) -> Change:
-    """What changed from `base` to `cand`, whose drift is against `base`."""
+    """Describe what changed from `base` to `cand`, whose drift is relative to `base`."""
     drift = cand.drift
-    known = [o.max_abs_diff for o in drift.outputs if o.max_abs_diff is not None] if drift else []
-    old, new = (row.machine.versions if row.machine else {} for row in (base, cand))
+    differences = [o.max_abs_diff for o in drift.outputs if o.max_abs_diff is not None] if drift else []
+    old, new = (result.machine.versions if result.machine else {} for result in (base, cand))
     names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     return Change(
         model=model,
         versions={name: (old.get(name), new.get(name)) for name in names},
-        max_abs_diff=max(known, default=None),
+        max_abs_diff=max(differences, default=None),
         samples=drift.n if drift else 0,
         peak_memory_bytes=Pair(before=_find_peak(base), after=_find_peak(cand)),
         build_s=Pair(before=base.build_s, after=cand.build_s),
@@ -140,7 +142,7 @@ def describe_change(model: str, base: Result, cand: Result) -> Change:
 
 
 def pair_layers(base: Sequence[LayerTime], cand: Sequence[LayerTime]) -> list[LayerDelta]:
-    """The layers of both sides by the ONNX nodes that they compute, the largest change of time first."""
+    """Pair the layers of both sides by the ONNX nodes that they compute, the largest change of time first."""
     if not base or not cand:
         return []
     sides = tuple(map(_read_layer, base)), tuple(map(_read_layer, cand))
@@ -166,23 +168,23 @@ def _find_peak(result: Result) -> float | None:
 
 
 def format_changes(document: DiffDocument) -> list[str]:
-    """A sentence on the versions of all rows, then one or two on each row; none where nothing was upgraded."""
+    """Return a sentence on the changed versions, then one on each configuration; none if nothing was upgraded."""
     changes = [(row.id, row.change) for row in document.rows if row.change is not None]
     versions = dict.fromkeys(
         ", ".join(f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in change.versions.items())
         for _, change in changes
     )
-    told = [f"Versions: {text}." for text in versions if text]
-    return told + [f"{name}: {'; '.join(describe_upgrade(change))}." for name, change in changes]
+    sentences = [f"Versions: {text}." for text in versions if text]
+    return sentences + [f"{name}: {'; '.join(describe_upgrade(change))}." for name, change in changes]
 
 
 def describe_upgrade(change: Change) -> list[str]:
-    """What is otherwise in one row: its outputs, its figures, its layers."""
-    answers = "outputs not compared"
+    """Describe what changed in one configuration: its outputs, its figures, its layers."""
+    outputs = "outputs not compared"
     if change.max_abs_diff is not None:
         over = count_of(change.samples, "samples")
-        answers = f"outputs differ by at most {format_small(change.max_abs_diff)} over {over}"
-    return [answers, *_format_figures(change), *_format_layers(change.layers)]
+        outputs = f"outputs differ by at most {format_small(change.max_abs_diff)} over {over}"
+    return [outputs, *_format_figures(change), *_format_layers(change.layers)]
 
 
 def _format_figures(change: Change) -> Iterator[str]:
@@ -203,8 +205,8 @@ def _format_layers(layers: Sequence[LayerDelta]) -> Iterator[str]:
         side = delta.candidate or delta.base
         names = delta.onnx_nodes or (side.layers if side else ()) or ("a layer",)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        came = "" if delta.base and delta.candidate else " (new)" if delta.candidate else " (gone)"
-        named.append(f"{names[0]}{more}{came} {delta.delta_ms:+.3g} ms")
+        presence = "" if delta.base and delta.candidate else " (new)" if delta.candidate else " (gone)"
+        named.append(f"{names[0]}{more}{presence} {delta.delta_ms:+.3g} ms")
     if named:
         before, after = ([getattr(delta, side) for delta in layers] for side in ("base", "candidate"))
         old, new = (format_significant(sum(s.average_ms or 0.0 for s in sides if s)) for sides in (before, after))

@@ -37,7 +37,7 @@ from enginebench.runs.child.jobs import (
     find_response_type,
     read_message,
 )
-from enginebench.runs.child.places import Place, enter, find_place, get_engine
+from enginebench.runs.child.places import Place, find_place, get_engine, strip_environment
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
 # that spin on the same cores take twice as long.
@@ -272,7 +272,7 @@ class Child:
 
     def _send(self, message: Job[Any] | PreloadJob) -> None:
         with suppress(BrokenPipeError):  # it died at once; its exit status says why
-            self._stdin.write(msgspec.json.encode(enter(message)) + b"\n")
+            self._stdin.write(msgspec.json.encode(strip_environment(message)) + b"\n")
             self._stdin.flush()
 
     def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:

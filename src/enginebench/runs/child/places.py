@@ -226,8 +226,8 @@ def list_versions(place: Place) -> dict[str, str]:
     return {"python": ".".join(map(str, place.version)), **versions}
 
 
-def enter(spec: Spec) -> Spec:
-    """A job, or the spec of an engine, as the child gets it: it does not know where it runs."""
+def strip_environment(spec: Spec) -> Spec:
+    """Return a job or an engine without its environment: a child does not know in which one it runs."""
     engine = spec if isinstance(spec, EngineSpec) else get_engine(spec)
     if engine is None or OPTION not in engine.options:
         return spec
