@@ -23,7 +23,7 @@ from enginebench.runs.targets.ahead import check_labels_ahead, check_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats.diff import format_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
-from enginebench.verbs.given import open_progress, read_metrics, share, take_side, to_text
+from enginebench.verbs.common import open_progress, read_metrics, share, take_side, to_text
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0

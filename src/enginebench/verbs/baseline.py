@@ -13,7 +13,7 @@ from enginebench.options import Opt, PathLike, Printed, Store, verb
 from enginebench.report.numbers import format_time
 from enginebench.runs import baselines
 from enginebench.runs.baselines import Baseline, BaselineList, find_store
-from enginebench.verbs.given import to_path
+from enginebench.verbs.common import to_path
 from enginebench.verbs.runs import Run
 
 if TYPE_CHECKING:

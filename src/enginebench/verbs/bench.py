@@ -43,7 +43,7 @@ from enginebench.runs.targets.bundles import fill_request, find_row, open_as_sto
 from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.stats.diff import diff_results
-from enginebench.verbs import given
+from enginebench.verbs import common
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import DryRunning, check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
@@ -133,7 +133,7 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
         MeasurementError: a row is not ok.
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
-    root = given.choose_root(options["out"], f"bench-{Path(given.name_model(target)).stem}")
+    root = common.choose_root(options["out"], f"bench-{Path(common.name_model(target)).stem}")
     with open_bench_request(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
@@ -158,7 +158,7 @@ def command(
         stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
         out = Path(shown["out"]) if shown["out"] is not None else None
         file = out if out is not None and out.suffix.lower() == ".json" else None
-        root = given.choose_root(out if file is None else None, f"bench-{stem}")
+        root = common.choose_root(out if file is None else None, f"bench-{stem}")
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
     if shown["log"] is not None and (logs := find_logs(root, results[-1])):
         write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
@@ -184,8 +184,8 @@ def open_bench_request(
         raise UsageError(TWO_SIDES)
     if against is None and options["against_precision"]:
         raise UsageError("--against-precision is that of the other side; add --against SIDE")
-    given.remember_environments(options["env"])
-    shared, timing = given.share(options), pick(requests.TimingSettings, options)
+    common.remember_environments(options["env"])
+    shared, timing = common.share(options), pick(requests.TimingSettings, options)
     if dry and shared.normalize is not None:
         raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
@@ -198,9 +198,9 @@ def open_bench_request(
     own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], ()))
     ((name, own),) = pass_on([(name, own)], extra)
     with (
-        given.take_model(target, options["example_inputs"]) as taken,
-        given.take_side(against if against is not None else "", options["example_inputs"]) as other,
-        given.open_progress(options["progress"]) as reporter,
+        common.take_model(target, options["example_inputs"]) as taken,
+        common.take_side(against if against is not None else "", options["example_inputs"]) as other,
+        common.open_progress(options["progress"]) as reporter,
     ):
         precision = parse_precision(options["against_precision"] or options["precision"])
         side = parse_side(other, taken.text, precision) if other else None
@@ -213,7 +213,7 @@ def open_bench_request(
             taken.text,
             engines=[(name, own)],
             precisions=[parse_precision(options["precision"])],
-            batches=given.parse_batches(batch, options, taken),
+            batches=common.parse_batches(batch, options, taken),
             measure=timing.make_measure(shared.seed, percentiles=percentiles, builds=options["builds"], margin=margin),
             input_size=options["input_size"],
             dry=dry,
@@ -225,14 +225,15 @@ def open_bench_request(
 TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --against SIDE"
 
 
-def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
+def read_percentiles(percentiles: str | Sequence[float]) -> tuple[float, ...]:
     """Return the percentiles of `50,99,99.9`, or of a list."""
+    pieces = percentiles.split(",") if isinstance(percentiles, str) else percentiles
     try:
-        values = tuple(float(piece) for piece in (given.split(",") if isinstance(given, str) else given))
+        values = tuple(float(piece) for piece in pieces)
     except ValueError:
         values = ()
     if not values or not all(0 < value < 100 for value in values):
-        raise UsageError(f"--percentile {given!r}: expected numbers between 0 and 100, separated by commas")
+        raise UsageError(f"--percentile {percentiles!r}: expected numbers between 0 and 100, separated by commas")
     return values
 
 
@@ -243,16 +244,16 @@ def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted)
     if not target.suffix:
         make = format_command("export", str(target))
         raise UsageError(f"a dry run opens no model: give an .onnx file ({make}) or a plan")
-    (spec,), before = given.list_specs(request), list[str]()
+    (spec,), before = common.list_specs(request), list[str]()
     if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
         spec = replace(spec, options={"shapes": format_shapes(request.input_shapes), **spec.options})
-    artifact = given.name_plan(target)
+    artifact = common.name_plan(target)
     if target.suffix.lower() not in PLAN_SUFFIXES:
         artifact = replace(read_onnx_head(target), path=str(target.with_suffix(".plan")))
         build = format_command("build", str(target), options=[("--dry-run", None)])
         before.append(f"{artifact.path} would be built from {target} first: {build}")
     version = shown["tensorrt_version"]
-    print_dry_run(given.open_composing(spec).compose_measure(artifact, spec, request.measure, version), before, shown)
+    print_dry_run(common.open_composing(spec).compose_measure(artifact, spec, request.measure, version), before, shown)
 
 
 # Switches of both TensorRT engines: what they are called, and how they are set by default.
@@ -305,10 +306,10 @@ def bench_sides(
                 raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
         other = replace(request, model=against.target, engines=(against.engine,), precisions=(against.precision,))
     requests_of_sides = [request, *filter(None, (other,))]
-    for spec in (spec for side_request in requests_of_sides for spec in given.list_specs(side_request)):
+    for spec in (spec for side_request in requests_of_sides for spec in common.list_specs(side_request)):
         # What can be checked before anything is built: options, and the command of a tool that times itself.
         check_options(strip_environment(spec))
-        given.check_command(spec, request.measure)
+        common.check_command(spec, request.measure)
     if other is not None and against is not None and against.stored is None:
         check_named_files(other)
         check_places(other)

@@ -54,7 +54,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
 from enginebench.stats.effective import check_precision
-from enginebench.verbs.given import open_composing, open_progress, read_device, to_path
+from enginebench.verbs.common import open_composing, open_progress, read_device, to_path
 from enginebench.verbs.quantize import open_calibration, quantize
 
 # Importing TensorRT takes seconds.

@@ -20,8 +20,8 @@ from enginebench.models.precision.calibration_data import check_source, keep_bat
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
+from enginebench.verbs.common import begin, check_cpu, share, to_path, to_text
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
-from enginebench.verbs.given import begin, check_cpu, share, to_path, to_text
 
 CACHE_SUFFIX = ".cache"
 

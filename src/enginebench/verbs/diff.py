@@ -22,7 +22,7 @@ from enginebench.runs.folder import RunFolder, read_rows
 from enginebench.runs.request import choose_drop
 from enginebench.stats.diff import DiffDocument, diff_results, pair_results
 from enginebench.verbs.accuracy import accuracy, check_labelled
-from enginebench.verbs.given import to_path, to_text
+from enginebench.verbs.common import to_path, to_text
 from enginebench.verbs.runs import Run
 
 Stored: TypeAlias = Run | str | os.PathLike[str]

@@ -28,7 +28,7 @@ from enginebench.runs.child.places import (
     name_environments,
     probe_elsewhere,
 )
-from enginebench.verbs.given import open_progress
+from enginebench.verbs.common import open_progress
 
 MB = 1 << 20
 # Each engine of a node is probed in a process of its own, one after the other, on all nodes at once.

@@ -33,7 +33,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
 from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
-from enginebench.verbs.given import open_progress, read_limits, share, take_side, to_path
+from enginebench.verbs.common import open_progress, read_limits, share, take_side, to_path
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
 

@@ -21,7 +21,7 @@ from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
-from enginebench.verbs.given import begin, check_cpu, read_axes, share
+from enginebench.verbs.common import begin, check_cpu, read_axes, share
 
 # The largest zoo model exported in 21 s; a transformer of a few GB takes minutes.
 EXPORT_TIMEOUT_S = 1800.0

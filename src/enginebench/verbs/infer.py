@@ -29,7 +29,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
-from enginebench.verbs.given import begin, share
+from enginebench.verbs.common import begin, share
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array

@@ -32,7 +32,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.effective import check_precision
 from enginebench.stats.engine_profile import EngineProfileDocument, LimitedLayers, describe_profile
-from enginebench.verbs.given import begin, check_extra, share
+from enginebench.verbs.common import begin, check_extra, share
 
 # Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
 TIMED_S = 1.0

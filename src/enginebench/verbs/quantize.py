@@ -31,7 +31,7 @@ from enginebench.models.zoo import resolve_model
 from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.report.numbers import format_significant
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import list_libraries, open_progress, to_path, to_text
+from enginebench.verbs.common import list_libraries, open_progress, to_path, to_text
 
 # More than any file of batches holds: an array file is read to its end.
 ALL_ENTRIES = 1 << 62

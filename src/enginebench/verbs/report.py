@@ -15,7 +15,7 @@ from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
 from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
-from enginebench.verbs.given import split_texts
+from enginebench.verbs.common import split_texts
 
 
 class ReportOptions(TypedDict, total=False):

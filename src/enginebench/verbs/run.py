@@ -24,7 +24,7 @@ from enginebench.runs import request as requests
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
-from enginebench.verbs import given
+from enginebench.verbs import common
 
 # What most people need first, in the order of --help.
 FIRST = ("engines", "precisions", "batch", "data", "inputs", "weights", "device", "quick", "out", "resume")
@@ -133,7 +133,7 @@ def run(model: opts.Model, **options: Unpack[RunOptions]) -> "Run":
     from enginebench.runs.main_job import run_model
     from enginebench.verbs.runs import Run, note_folder
 
-    root = given.choose_root(options["out"], given.name_model(model))
+    root = common.choose_root(options["out"], common.name_model(model))
     with ask(model, options, root) as (request, reporter), note_folder(root):
         resume, wait = options["resume"], options["wait"]
         record, results = run_model(request, root, reporter=reporter, resume=resume, wait=wait)
@@ -156,7 +156,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
     from enginebench.verbs.runs import Run
 
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
-    root = given.choose_root(options["out"], model)
+    root = common.choose_root(options["out"], model)
     with print_partial(root) as on_results, ask(model, options, root) as (request, reporter):
         command_line, resume, wait = COMMAND.get(), options["resume"], options["wait"]
         record, results = run_model(
@@ -193,8 +193,8 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
-    given.remember_environments(options["env"])
-    shared = given.share(options)
+    common.remember_environments(options["env"])
+    shared = common.share(options)
     default_engines = name_default_engines(shared.device, options["scope"])
     named = default_engines if options["engines"] is None else options["engines"]
     chosen = read_engines(named)
@@ -205,26 +205,26 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     any_engine = options["engines"] is None
-    with given.begin(model, options) as (taken, reporter):
-        precisions = given.name_precisions(options["precisions"], shared.device, any_cpu=any_engine)
+    with common.begin(model, options) as (taken, reporter):
+        precisions = common.name_precisions(options["precisions"], shared.device, any_cpu=any_engine)
         request = make_run_request(
             taken.text,
             options,
             engines=engines,
-            precisions=given.read_precisions(precisions),
-            batches=given.parse_batches(options["batch"], options, taken),
+            precisions=common.read_precisions(precisions),
+            batches=common.parse_batches(options["batch"], options, taken),
         )
         request = replace(request, any_engine=any_engine, any_precision=options["precisions"] is None)
         stored = RunFolder(root).read_record().request if resume else request
         if not resume:
-            given.check_extra(request)
+            common.check_extra(request)
         elif stored.model != taken.text and OBJECT.fullmatch(taken.text):
             raise UsageError(
                 f"{root} holds a run of {stored.model}, and this module is {taken.text}: another one, or one whose "
                 "class a script or notebook defines, which is another one in each process. Start a new run in another "
                 "folder; a run of package.module:factory can be continued anywhere"
             )
-        given.refuse_changes(RunOptions, options, (request.measure, request), (stored.measure, stored))
+        common.refuse_changes(RunOptions, options, (request.measure, request), (stored.measure, stored))
         yield request, reporter
 
 
@@ -238,7 +238,7 @@ def make_run_request(
     dry: bool = False,
 ) -> RunRequest:
     """Return the request for `model`; the options are one value for all configurations. See `Shared.make_request`."""
-    shared, timing = given.share(options), pick(requests.TimingSettings, options)
+    shared, timing = common.share(options), pick(requests.TimingSettings, options)
     measure = timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"])
     request = shared.make_request(
         model,
@@ -250,9 +250,9 @@ def make_run_request(
         dry=dry,
     )
     return replace(
-        given.add_judging(request, options),
-        dynamic_axes=given.read_axes(options["dynamic_axes"]),
-        limits=given.read_limits(options["limit"]),
+        common.add_judging(request, options),
+        dynamic_axes=common.read_axes(options["dynamic_axes"]),
+        limits=common.read_limits(options["limit"]),
         baseline=options["baseline"],
         quick=options["quick"],
         calibration_method=options["calibration_method"],

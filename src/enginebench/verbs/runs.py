@@ -24,7 +24,7 @@ from enginebench.runs.campaign import judge_outcome, judge_precisions
 from enginebench.runs.folder import RunRecord
 from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, plan_deployment, write_reports
 from enginebench.stats.ranking import Ref
-from enginebench.verbs import given
+from enginebench.verbs import common
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +87,7 @@ class Run:
             UsageError: a format is unknown.
             ArtifactError: the folder cannot be written.
         """
-        requested = check_formats(given.split_texts(formats))
+        requested = check_formats(common.split_texts(formats))
         return write_reports(self.folder, self.document, requested, record=self.record, results=self.results)
 
     def deliver(self, out: PathLike, **options: Any) -> Any:

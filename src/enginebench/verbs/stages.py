@@ -26,7 +26,7 @@ from enginebench.runs.targets.ahead import check_ahead, run_quietly
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.stages import StagesDocument, describe_stages
-from enginebench.verbs.given import open_progress, share, take_model, to_path
+from enginebench.verbs.common import open_progress, share, take_model, to_path
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2

@@ -15,7 +15,7 @@ from enginebench.core.plan_notes import PlanNote, read_note, write_note
 from enginebench.core.records import Artifact, ShapeRange
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.store import FICLONE, copy_file
-from enginebench.verbs.given import name_plan
+from enginebench.verbs.common import name_plan
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.request import SharedSettings, TimingSettings
 from enginebench.runs.targets.sides import ask_sides
-from enginebench.verbs.given import share
+from enginebench.verbs.common import share
 
 COMMON = SharedSettings(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
 

@@ -13,7 +13,7 @@ import enginebench
 from enginebench import door
 from enginebench.core.errors import UsageError
 from enginebench.options import Opt, PathLike, Printed, Progress, verb
-from enginebench.verbs.given import read_numbers
+from enginebench.verbs.common import read_numbers
 
 
 class SharedByTwo(Progress, total=False):

@@ -10,7 +10,7 @@ import pytest
 import enginebench
 from enginebench import Bench, GateFailed, MeasurementError, MissingDependency, Run, UsageError
 from enginebench.runs.child.jobs import Job, MeasureJob
-from enginebench.verbs import given
+from enginebench.verbs import common
 from in_process import Children, children  # noqa: F401 - a fixture
 from stored_run import EVIL, make_results, make_results_with_warnings, write_run
 
@@ -183,7 +183,7 @@ class Shown:
 
 def test_a_notebook_sees_a_bar(tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown()
-    monkeypatch.setattr(given, "find_display", lambda: shown)
+    monkeypatch.setattr(common, "find_display", lambda: shown)
     enginebench.run(tiny_onnx, engines="fake", out=tmp_path / "r", **FAST)
     assert any("trial 2 of 2" in text for text in shown.seen)
     assert "3/3" in shown.seen[-1]
@@ -196,7 +196,7 @@ def test_the_kernel_of_a_notebook_is_told_from_a_terminal(monkeypatch: pytest.Mo
     for name, kind in kinds.items():
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=kind))
         monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=name))
-        found[name] = given.find_display()
+        found[name] = common.find_display()
     assert found == {"kernel": "kernel", "derived": "derived", "terminal": None}
 
 

@@ -45,7 +45,7 @@ from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.sides import open_stored
 from enginebench.runs.trust import trust_artifact
 from enginebench.stats.drift import default_limits
-from enginebench.verbs.given import open_progress, split_texts
+from enginebench.verbs.common import open_progress, split_texts
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds

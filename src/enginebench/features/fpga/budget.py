@@ -19,7 +19,7 @@ from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.features.fpga.links import Link, parse_link
 from enginebench.options import Opt, PathLike, Printed, verb
-from enginebench.verbs.given import to_path
+from enginebench.verbs.common import to_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

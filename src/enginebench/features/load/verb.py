@@ -42,7 +42,7 @@ from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
-from enginebench.verbs import given
+from enginebench.verbs import common
 
 Numbers: TypeAlias = int | str | Iterable[int] | None
 # The document, in the folder of a load.
@@ -101,13 +101,13 @@ def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -
         MeasurementError: nothing was answered.
         KeyboardInterrupt: what was measured is kept in `out`.
     """
-    root = given.choose_root(options["out"], f"load-{given.name_model(target)}")
+    root = common.choose_root(options["out"], f"load-{common.name_model(target)}")
     return measure_load(target, engine, options, root, lambda document: write_load(root, document))
 
 
 @door.command(load, "TARGET", shown=Trusting)
 def command(target: str, engine: str | None, shown: Printed, **options: Unpack[LoadOptions]) -> None:
-    root = given.choose_root(options["out"], f"load-{target}")
+    root = common.choose_root(options["out"], f"load-{target}")
 
     def show(document: LoadDocument) -> None:
         notes = write_load(root, document)
@@ -126,7 +126,7 @@ def measure_load(
     """Measure the load of these options; `keep` gets its document, also an unfinished one."""
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
-    devices = list(dict.fromkeys(given.read_device(text) for text in options["device"].split(",")))
+    devices = list(dict.fromkeys(common.read_device(text) for text in options["device"].split(",")))
     options["device"] = devices[0]
     settings = LoadSettings(
         scenario=options["scenario"],
@@ -139,20 +139,20 @@ def measure_load(
         limit_ms=options["p99_limit_ms"],
         arrivals=str(options["arrivals"]),
         duration_s=options["duration"],
-        streams=given.read_numbers("streams", options["streams"] or 1),
-        max_batches=given.read_numbers("max-batch", options["max_batch"] or 1),
+        streams=common.read_numbers("streams", options["streams"] or 1),
+        max_batches=common.read_numbers("max-batch", options["max_batch"] or 1),
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
-    shared = given.share(options)
-    with given.begin(target, options) as (taken, reporter):
+    shared = common.share(options)
+    with common.begin(target, options) as (taken, reporter):
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         bundle = read_target(taken.text, fixed | {"--input-dtype": options["input_dtype"]})
         # Threads of each stream are, unless given, its part of the cores that the generator leaves.
         request = replace(shared, threads=shared.threads or count_stream_threads(max(settings.streams))).make_request(
             taken.text,
             engines=read_engines(engine) if engine else [],
-            precisions=given.read_precisions(options["precision"]),
+            precisions=common.read_precisions(options["precision"]),
             batches=(1,),
             measure=MeasureSpec(seed=shared.seed, processes=1),
             input_size=options["input_size"],

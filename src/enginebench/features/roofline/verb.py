@@ -23,7 +23,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.peaks import store_peaks
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
-from enginebench.verbs.given import open_progress, to_path
+from enginebench.verbs.common import open_progress, to_path
 
 # Fresh processes for each device and number of threads, since peaks differ between processes, too.
 PROCESSES = 3

@@ -24,7 +24,7 @@ from enginebench.report.scores import format_score_range
 from enginebench.report.table import Column, Section, Table, make_notes, make_table
 from enginebench.runs.reporting import FILES, Written
 from enginebench.stats.metrics.tasks import name_metric
-from enginebench.verbs.given import to_path
+from enginebench.verbs.common import to_path
 
 # The folder of the groups' pages, beside the matrix.
 PAGES = "sweep-pages"

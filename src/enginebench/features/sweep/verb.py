@@ -28,7 +28,7 @@ from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import open_progress
+from enginebench.verbs.common import open_progress
 
 
 class SweepOptions(Progress, total=False):

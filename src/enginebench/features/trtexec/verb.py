@@ -24,7 +24,7 @@ from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.plans import layers as plan_layers
 from enginebench.stats.plans import profile as profiles
-from enginebench.verbs.given import to_path
+from enginebench.verbs.common import to_path
 
 # Rows of a layer difference that a screen holds; the JSON and the CSV have all.
 _DIFF_ROWS = 20

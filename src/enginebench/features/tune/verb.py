@@ -25,7 +25,7 @@ from enginebench.runs.folder import format_resume
 from enginebench.runs.plan import check_places
 from enginebench.runs.request import LEFT_OUT_ON_GPUS, name_default_engines
 from enginebench.stats.compare import MIN_TRIALS
-from enginebench.verbs import given
+from enginebench.verbs import common
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -94,7 +94,7 @@ def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
         MeasurementError: no setting could race, or nothing was measured within the budget.
         KeyboardInterrupt: what was found is kept in `out`; continue it with `resume`.
     """
-    root = given.choose_root(options["out"], f"tune-{given.name_model(model)}")
+    root = common.choose_root(options["out"], f"tune-{common.name_model(model)}")
     document, _ = search(model, options, root, lambda document, request: None)
     if options["deliver"] is not None:
         find("functions", "deliver")(root, options["deliver"], progress=options["progress"])
@@ -103,7 +103,7 @@ def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
 
 @door.command(tune, "MODEL", shown=opts.Trusting)
 def command(model: str, shown: opts.Trusting, **options: Unpack[TuneOptions]) -> None:
-    root = given.choose_root(options["out"], f"tune-{model}")
+    root = common.choose_root(options["out"], f"tune-{model}")
 
     def show(document: TuneDocument, request: SearchRequest) -> None:
         door.show(document, shown, door.tables(list_tune))
@@ -126,17 +126,17 @@ def search(
     """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
     if options["deliver"] is not None:
         find("offers", "check_free")(Path(options["deliver"]))
-    given.remember_environments(options["env"])
+    common.remember_environments(options["env"])
     budget = options["time_budget"]
-    with given.begin(model, options) as (taken, reporter):
-        precisions = given.name_precisions(options["precisions"], options["device"])
+    with common.begin(model, options) as (taken, reporter):
+        precisions = common.name_precisions(options["precisions"], options["device"])
         if options["precisions"] is None and precisions != "fp32":
             reporter.say(LEFT_OUT_ON_GPUS)
         request = make_request(taken.text, options | {"precisions": precisions}, taken.batch)
         if options["resume"]:
             stored = read_search(root).request
             asked, begun = ((one.run.measure, one.run, one) for one in (request, stored))
-            given.refuse_changes(TuneOptions, options, asked, begun)
+            common.refuse_changes(TuneOptions, options, asked, begun)
         document, notes = tune_model(
             request,
             root,
@@ -152,7 +152,7 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
-    goal, limits, processes = options["goal"], given.read_limits(options["limit"]), options["processes"]
+    goal, limits, processes = options["goal"], common.read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the search to continue")
@@ -164,11 +164,11 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and options["batch"] not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
-    shared = given.share(options)
+    shared = common.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     # The other goals choose it, whatever the example inputs have.
     batches = (1,) if goal != "latency" else None if batch is None else (batch,)
-    precisions = given.read_precisions(options["precisions"] or "fp32")
+    precisions = common.read_precisions(options["precisions"] or "fp32")
     run = shared.make_request(
         model,
         engines=read_engines(options["engines"] or name_default_engines(shared.device)),
@@ -180,6 +180,6 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
-    run, limit_ms = given.add_judging(run, options), options["p99_limit_ms"]
+    run, limit_ms = common.add_judging(run, options), options["p99_limit_ms"]
     unasked = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **unasked)

@@ -18,7 +18,7 @@ from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.runs.child.places import OPTION, list_named_environments
 from enginebench.stats.diff import DiffRow, diff_results, find_losses
-from enginebench.verbs import given
+from enginebench.verbs import common
 from enginebench.verbs.bench import BenchOptions, bench_sides, open_bench_request
 
 # The outcome of a version, by its verdict, or by whether the outputs agree; none if it cannot be compared.
@@ -85,8 +85,8 @@ def bisect(
     engine_text = options["engine"] or next((n for n, e in ENTRIES.items() if package.lower() in e.distributions), None)
     if engine_text is None:
         raise UsageError(f"no engine needs the package {package}; name the engine with --engine")
-    (name, settings), margin, tried = read_engine(engine_text), given.read_share(options["margin"]), list[DiffRow]()
-    root = given.choose_root(options["out"], f"bisect-{Path(given.name_model(model)).stem}-{package}")
+    (name, settings), margin, tried = read_engine(engine_text), common.read_share(options["margin"]), list[DiffRow]()
+    root = common.choose_root(options["out"], f"bisect-{Path(common.name_model(model)).stem}-{package}")
     bench_options = cast(BenchOptions, fill(BenchOptions, {**options, "margin": margin, "against": engine_text}))
     with open_bench_request(model, engine_text, bench_options) as (request, side, reporter):
         assert side is not None

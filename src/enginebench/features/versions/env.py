@@ -26,7 +26,7 @@ from enginebench.runs.child import places
 from enginebench.runs.child.isolate import run_group
 from enginebench.runs.child.places import NEEDED, check_environment_name, describe_place, environments_folder
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import open_progress, split_texts
+from enginebench.verbs.common import open_progress, split_texts
 
 if TYPE_CHECKING:
     from rich.console import Console
