@@ -1,5 +1,6 @@
 """`bisect`: find the first version of a package with which an engine is slower, or its outputs differ."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Unpack, cast
 
@@ -125,16 +126,8 @@ def bisect(
                     break
             return outcome
 
-        low, high, seen = 0, len(versions) - 1, set[int]()
-        worse = try_version(versions[high]) == "bad"
-        while worse and (left := set(range(low + 1, high)) - seen):
-            middle = min(left, key=lambda i: (abs(2 * i - low - high), i))
-            seen.add(middle)
-            outcome = try_version(versions[middle])
-            if outcome == "good":
-                low = middle
-            elif outcome == "bad":
-                high = middle
+        worse = try_version(versions[-1]) == "bad"
+        low, high = narrow_range(versions, try_version) if worse else (0, len(versions) - 1)
     undecided = tuple(versions[low + 1 : high + 1]) if worse and high > low + 1 else ()
     first = versions[high] if worse and not undecided else None
     return BisectDocument(
@@ -149,6 +142,23 @@ def bisect(
         changed=changed[first or versions[-1]],
         tried=tuple(tried),
     )
+
+
+def narrow_range(versions: Sequence[str], try_version: Callable[[str], str | None]) -> tuple[int, int]:
+    """Return the indexes of the last good and the first bad version; those between them have no outcome.
+
+    The first version is good, and the last one is bad. The one nearest to the middle is tried next.
+    """
+    low, high, seen = 0, len(versions) - 1, set[int]()
+    while left := set(range(low + 1, high)) - seen:
+        middle = min(left, key=lambda i: (abs(2 * i - low - high), i))
+        seen.add(middle)
+        outcome = try_version(versions[middle])
+        if outcome == "good":
+            low = middle
+        elif outcome == "bad":
+            high = middle
+    return low, high
 
 
 @door.command(bisect, "MODEL", shown=opts.Native)
