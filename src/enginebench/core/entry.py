@@ -50,6 +50,32 @@ def switch(meaning: str, *, on: bool = False, tried: bool = False, outside: bool
     return Option(default=default, choices=("0", "1"), search=search, meaning=meaning, outside=outside)
 
 
+class Builder(Struct, frozen=True, kw_only=True):
+    """What an engine builds before it runs, and what that asks of whoever builds it."""
+
+    tunes: bool = False  # it times kernels and keeps what was fastest: nothing may run beside it
+    # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
+    # graph of its own. None: it builds nothing, or anew in each process.
+    kept_with: Mapping[str, str] | None = None
+    crashes: bool = False  # it can end its process: it never runs in the one that loads an engine
+    qdq_rules: bool = False  # it refuses some Q/DQ nodes, or ends its process at them: they are looked at before
+
+
+class OnDevice(Struct, frozen=True, kw_only=True):
+    """What holds of an engine on one kind of device."""
+
+    options: Mapping[str, Option] = {}  # where they are others than `Entry.options`
+    precisions: tuple[Precision, ...] = ()  # where they are others than `Entry.precisions`
+    overlaps: bool = False  # its copies and its computation can: scope `pipelined`
+    any_batch: bool = False  # another batch costs next to nothing; else it compiles, captures or allocates for each
+    # Options with which several of it run in one process: they wait without the interpreter.
+    beside_itself: Mapping[str, str] = {}
+    # The options with which `run` takes it where no engine is named; None: `run` leaves it out then.
+    default: Mapping[str, str] | None = None
+    # What the field sets, by kind of model; `tune` tries it before any single setting.
+    known_good: Mapping[Family, Mapping[str, str]] = {}
+
+
 class Entry(Struct, frozen=True, kw_only=True):
     """One engine: its name, the module that makes it, what it takes and needs. This is the only such list.
 
@@ -64,36 +90,18 @@ class Entry(Struct, frozen=True, kw_only=True):
     also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
     reopens: tuple[ArtifactKind, ...] = ()  # what it makes and can start from again
     options: Mapping[str, Option] = {}
-    gpu_options: Mapping[str, Option] = {}  # on a GPU, where they are others
     refuses: Mapping[str, str] = {}  # options of related engines that have no effect on it, each with the reason
     precisions: tuple[Precision, ...] = ()  # those that it runs; (): only its backend knows
-    gpu_precisions: tuple[Precision, ...] = ()  # on a GPU, where they are others
     lacks: Mapping[Precision, str] = {}  # others, each with the reason why it never runs them
     device: str | None = None  # the device that it runs on, if that is not the CPU
     recipe: Recipe = "tensorrt"  # what `int8` means where no recipe is named: what its kernels were made for
     other_recipes: tuple[Recipe, ...] = ()  # that `tune` may try, too
     # By kind of device: `tune` may choose the number of its threads. Elsewhere threads do not compute what is timed.
     chooses_threads: tuple[DeviceKind, ...] = ()
-    # Its builder times kernels and keeps what was fastest: nothing may run beside it.
-    tunes: bool = False
-    # Where its copies and its computation can overlap: scope `pipelined`.
-    overlaps: tuple[DeviceKind, ...] = ()
-    # Where another batch costs it next to nothing; elsewhere it compiles, captures or allocates for each.
-    any_batch: tuple[DeviceKind, ...] = ()
-    # Options with which several of it run in one process, by kind of device: they wait without the interpreter.
-    beside_itself: Mapping[DeviceKind, Mapping[str, str]] = {}
+    builder: Builder = Builder()
+    on: Mapping[DeviceKind, OnDevice] = {}  # what holds on one kind of device alone
     # "fixed": it is made for the shapes that it is loaded with, and made anew for others. None: nobody knows.
     axes: Axes | None = None
-    # Its builder refuses some Q/DQ nodes, or ends its process at them: they are looked at before.
-    qdq_rules: bool = False
-    # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
-    # graph of its own. None: it builds nothing, or anew in each process.
-    builds_with: Mapping[str, str] | None = None
-    builds_apart: bool = False  # its builder can crash: it never runs in the process that loads an engine
-    # By kind of device, the options with which `run` takes it where no engine is named; `run` leaves it out elsewhere.
-    unasked: Mapping[DeviceKind, Mapping[str, str]] = {}
-    # What the field sets, by kind of device and of model; `tune` tries it before any single setting.
-    known_good: Mapping[DeviceKind, Mapping[Family, Mapping[str, str]]] = {}
     distributions: tuple[str, ...] = ()  # any one of them is enough
     modules: tuple[str, ...] = ()  # import names, where many distributions bring them
     stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these
@@ -102,6 +110,14 @@ class Entry(Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()  # what the extra adds, for an install without it
     command: str | None = None  # what adds it, where that is no extra alone
     verified_on: str | None = None
+
+    def describe_on(self, device: str) -> OnDevice:
+        """What holds of it on `device`."""
+        return self.on.get(find_kind(device), OnDevice())
+
+    def list_options(self, device: str) -> Mapping[str, Option]:
+        """Its options on `device`."""
+        return self.describe_on(device).options or self.options
 
     @property
     def fix(self) -> str | None:

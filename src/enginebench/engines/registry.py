@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.core.entry import DeviceKind, Entry, find_kind
+from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, explaining
 from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
@@ -117,21 +117,24 @@ def read_engines(engines: str | Iterable[str]) -> list[tuple[str, dict[str, str]
 
 def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
     """Return the ENGINEs that `run` takes where none is named. TensorRT must be named: its plans take minutes."""
-    entries = [entry for entry in ENTRIES.values() if kind in entry.unasked]
+    defaults = {entry.name: entry.describe_on(kind) for entry in ENTRIES.values()}
+    defaults = {name: place for name, place in defaults.items() if place.default is not None}
     if scope == "pipelined":
-        entries = [entry for entry in entries if kind in entry.overlaps] or entries  # all: the refusal names one
-    return tuple(format_options(entry.name, entry.unasked[kind]) for entry in entries)
+        able = {name: place for name, place in defaults.items() if place.overlaps}
+        defaults = able or defaults  # all: the refusal names one
+    return tuple(format_options(name, place.default or {}) for name, place in defaults.items())
 
 
 def choose_graph_engine(kind: DeviceKind) -> str:
     """The engine that takes whatever has a graph, where none is named."""
-    return next(entry.name for entry in ENTRIES.values() if kind in entry.unasked and entry.takes == "onnx")
+    defaults = (entry for entry in ENTRIES.values() if entry.describe_on(kind).default is not None)
+    return next(entry.name for entry in defaults if entry.takes == "onnx")
 
 
 def list_precisions(engine: str, device: str) -> tuple[Precision, ...]:
     """Return the precisions that an ENGINE runs on a device; () where only its backend knows."""
     entry = find_entry(parse_engine(engine)[0])
-    return (entry.gpu_precisions if device != "cpu" else ()) or entry.precisions
+    return entry.describe_on(device).precisions or entry.precisions
 
 
 def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None) -> Backend:
@@ -172,15 +175,14 @@ def check_options(spec: EngineSpec) -> None:
     entry = find_entry(spec.backend)
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
-    read_options(spec, {**entry.gpu_options, **entry.options})
+    read_options(spec, {**entry.describe_on("cuda").options, **entry.options})
 
 
 def check_overlap(name: str, device: str) -> None:
     """Checks that an engine can have its copies overlap with its computation, as scope `pipelined` asks."""
-    kind = find_kind(device)
-    if kind in find_entry(name).overlaps:
+    if find_entry(name).describe_on(device).overlaps:
         return
-    able = ", ".join(entry.name for entry in ENTRIES.values() if "cuda" in entry.overlaps)
+    able = ", ".join(entry.name for entry in ENTRIES.values() if entry.describe_on("cuda").overlaps)
     own = "; trtexec has copies of its own overlap, and says its throughput in any scope" if name == "trtexec" else ""
     raise UsageError(
         f"--scope pipelined: engine {name} on {device} does not overlap copies with computing{own}. Engines that do, "
@@ -191,7 +193,7 @@ def check_overlap(name: str, device: str) -> None:
 def complete_options(spec: EngineSpec) -> dict[str, str]:
     """Every option of an engine with its value on the device of a spec: the one of the spec, else the default."""
     entry = find_entry(spec.backend)
-    return read_options(spec, entry.gpu_options if entry.gpu_options and spec.device != "cpu" else entry.options)
+    return read_options(spec, entry.list_options(spec.device))
 
 
 def probe(name: str) -> Availability:

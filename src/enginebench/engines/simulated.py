@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from enginebench.core.entry import Entry, Option, choice
+from enginebench.core.entry import Builder, Entry, OnDevice, Option, choice
 from enginebench.core.records import Precision
 
 FAULTS = ("none", "segfault", "oom", "hang", "garbage", "raise", "exit", "nan", "slow_build")
@@ -11,7 +11,7 @@ FAKE = Entry(
     name="fake",
     axes="open",
     module="enginebench.engines.fake",
-    builds_with={},
+    builder=Builder(kept_with={}),
     takes="onnx",
     precisions=("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
     options={
@@ -39,6 +39,6 @@ FAKE = Entry(
         "after": Option(default="0", meaning="complete runs before the fault"),
     },
     recipe="cpu",  # it computes nothing and takes any
-    any_batch=("cpu", "cuda"),
+    on={"cpu": OnDevice(any_batch=True), "cuda": OnDevice(any_batch=True)},
     verified_on="everywhere: it needs NumPy only",
 )

@@ -72,12 +72,12 @@ def split_runs(configurations: Sequence[PlannedRow], machine: Machine) -> list[l
 def tunes(engine: EngineSpec) -> bool:
     """Whether the builder times kernels. A compiler for GPUs and CPUs does so on a CPU only with max-autotune."""
     autotunes = any(value.startswith("max-autotune") for value in engine.options.values())
-    return find_entry(engine.backend).tunes and (engine.device != "cpu" or autotunes)
+    return find_entry(engine.backend).builder.tunes and (engine.device != "cpu" or autotunes)
 
 
 def builds_slowly(engine: EngineSpec) -> bool:
     """Whether a build may take minutes: it compiles code, or times kernels."""
-    return find_entry(engine.backend).tunes
+    return find_entry(engine.backend).builder.tunes
 
 
 def count_workers(machine: Machine) -> int:
@@ -97,9 +97,9 @@ def _count_bytes(source: Artifact | None) -> int:
 def count_builds(configuration: PlannedRow) -> int:
     """The number of builds: the requested one, or 1 where the engine keeps no build."""
     entry, options = find_entry(configuration.engine.backend), configuration.engine.options
-    if configuration.measure.builds == 1 or configuration.source is None or entry.builds_with is None:
+    if configuration.measure.builds == 1 or configuration.source is None or entry.builder.kept_with is None:
         return 1
-    starts_anew = all(options.get(key) == value for key, value in entry.builds_with.items())
+    starts_anew = all(options.get(key) == value for key, value in entry.builder.kept_with.items())
     if not starts_anew or configuration.source.kind in ("plan", *entry.reopens):  # of a finished engine there is one
         return 1
     if shared := [key for key in SHARED if options.get(key)]:

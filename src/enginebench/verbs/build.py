@@ -394,7 +394,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
         raise UsageError(f"--out {out} is the graph itself, which the engine file would replace; choose another --out")
     made = is_made(model, options)
     # A builder that times nothing needs no GPU.
-    require_available(spec if find_entry(spec.backend).tunes else replace(spec, device="cpu"))
+    require_available(spec if find_entry(spec.backend).builder.tunes else replace(spec, device="cpu"))
     artifact = make_build_graph(model, name_folder(out), options, reporter)
     onnx = Path(artifact.path)
     check_batch_axis(artifact, spec)
@@ -416,7 +416,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")
     # A builder that times kernels: a run beside it would spoil its choice, and it would spoil the run's times.
-    busy = (spec.device,) if find_entry(spec.backend).tunes else ()
+    busy = (spec.device,) if find_entry(spec.backend).builder.tunes else ()
     with open_folder(name_folder(out)) as folder, lock_devices(busy, wait=options["wait"], on_wait=reporter.say):
         spec = store_calibration(spec, artifact, folder)
         job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))

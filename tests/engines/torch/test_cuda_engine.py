@@ -303,7 +303,7 @@ def test_options_that_contradict_are_refused(torch_artifact: Artifact, options: 
     """Two kinds of graphs are not made of one module; PyTorch's own defaults are no FP32."""
     spec = replace(SPEC, backend="pytorch-compile", options=options)
     with pytest.raises(UsageError, match=words):
-        check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.gpu_options)
+        check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.list_options("cuda"))
 
 
 def test_a_full_gpu_names_the_shapes() -> None:

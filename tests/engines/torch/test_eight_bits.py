@@ -27,7 +27,7 @@ from enginebench.stats.effective import check_precision
 
 pytest.importorskip("torchao")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-OPTIONS = {key: option.default for key, option in PYTORCH_COMPILE.gpu_options.items()}
+OPTIONS = {key: option.default for key, option in PYTORCH_COMPILE.list_options("cuda").items()}
 
 
 @pytest.fixture(scope="module")

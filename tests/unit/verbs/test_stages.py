@@ -115,14 +115,14 @@ def test_classes_are_ranked_with_their_probabilities() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [e for e in ENTRIES.values() if (e.device or "cuda" in e.unasked) and not e.find_program],
+    [e for e in ENTRIES.values() if (e.device or e.describe_on("cuda").default is not None) and not e.find_program],
     ids=lambda e: e.name,
 )
 def test_overlapped_lanes_sleep_while_they_wait(entry: Entry) -> None:
     """In the engine's own words: an option that it does not have would end the measurement."""
     gpu = EngineSpec(backend=entry.name, device="cuda:0")
     check_options(choose_waiting(gpu))
-    known = entry.gpu_options or entry.options
+    known = entry.list_options("cuda")
     assert bool(choose_waiting(gpu).options) == bool(known.keys() & {"wait", "spin"})
     asked = replace(gpu, options={"wait": "spin"})
     assert choose_waiting(asked).options["wait"] == "spin"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from enginebench.core.entry import find_kind
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets, drop_filling, fill_batch, sum_entries
 from enginebench.core.protocols import Loadable
@@ -137,9 +136,9 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
             return streams
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and cannot be put under load; name another engine")
-    entry, kind = find_entry(job.engine.backend), find_kind(job.engine.device)
-    any_batch = kind in entry.any_batch
-    spec = replace(job.engine, options={**entry.beside_itself.get(kind, {}), **job.engine.options})
+    place = find_entry(job.engine.backend).describe_on(job.engine.device)
+    any_batch = place.any_batch
+    spec = replace(job.engine, options={**place.beside_itself, **job.engine.options})
     buckets = (job.max_batch,) if any_batch else job.compiled_for or choose_buckets(job.max_batch)
     engines = load_all(backend, job.artifact, [replace(spec, batch=batch) for batch in buckets] * job.streams)
 

@@ -101,7 +101,7 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
     precision = escape_precision(format_precision(engine.precision, engine.recipe)).replace("@", ".")
     entry = find_entry(engine.backend)
     # Every batch costs a compilation, and on a GPU filling one up costs little beside that.
-    few = max_batch > 1 and engine.device != "cpu" and entry.tunes and "max_shapes" not in entry.options
+    few = max_batch > 1 and engine.device != "cpu" and entry.builder.tunes and "max_shapes" not in entry.options
     return LoadRow(
         id=f"{name}-{precision}-s{streams}-t{engine.threads}-b{max_batch}",
         engine=engine,

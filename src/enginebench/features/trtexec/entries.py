@@ -1,15 +1,14 @@
 """The entry of trtexec, which is not started here."""
 
-from enginebench.core.entry import Entry, Option, switch
+from enginebench.core.entry import Builder, Entry, Option, switch
 from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS, PRECISIONS
 from enginebench.features.trtexec.executable import FIX, find_trtexec
 
 TRTEXEC = Entry(
     name="trtexec",
     axes="fixed",
-    tunes=True,
     module="enginebench.features.trtexec.engine",
-    builds_with={},
+    builder=Builder(kept_with={}, tunes=True, qdq_rules=True),
     takes="onnx",
     also_takes=("plan",),
     precisions=PRECISIONS,
@@ -26,7 +25,6 @@ TRTEXEC = Entry(
         "run_extra": Option(default="", outside=True, meaning="the same for timing too, quoted as for a shell"),
     },
     device="cuda:0",
-    qdq_rules=True,
     find_program=find_trtexec,
     command=FIX,
     verified_on="NVIDIA's own TensorRT 8.6.0 on an H200 and an H100. 10 and 11: open-source trtexec over a fake "

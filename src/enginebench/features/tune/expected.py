@@ -20,7 +20,7 @@ PRICE = 0.5
 
 
 class KnownTime(Struct, frozen=True, kw_only=True):
-    """The median time of one configuration of one model. `combined`: with the options of `Entry.known_good`."""
+    """The median time of one configuration of one model. `combined`: with the options of `OnDevice.known_good`."""
 
     device: DeviceKind
     family: Family
@@ -145,7 +145,7 @@ class Expectations:
         combinations: Sequence[Setting],
         known: Sequence[KnownTime] = KNOWN,
     ) -> None:
-        """`combinations`: the settings that have the options of `Entry.known_good`."""
+        """`combinations`: the settings that have the options of `OnDevice.known_good`."""
         here = [one for one in known if one.device == device]
         family = next((name for name in families if any(one.family == name for one in here)), None)
         self._known = [one for one in here if one.family == family]

@@ -202,7 +202,7 @@ def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind
 
     found: dict[str, Setting] = {}
     for arm in sorted(arms, key=rank) if kind == "cuda" else arms:
-        combinations = ENTRIES[arm.engine].known_good.get(kind, {}) if arm.engine in ENTRIES else {}
+        combinations = ENTRIES[arm.engine].describe_on(kind).known_good if arm.engine in ENTRIES else {}
         for options in (combinations[family] for family in families if family in combinations):
             if all(value in (arm.fixed.get(name), *arm.knobs.get(name, ())) for name, value in options.items()):
                 streams = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}

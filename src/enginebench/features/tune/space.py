@@ -139,7 +139,7 @@ def list_arms(
         if why := find_obstacle(asked_for, sources):
             never[f"{engine} {precision}"] = why
             continue
-        options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
+        options = entry.list_options(kind)
         free = goal == "latency" and kind in entry.chooses_threads
         knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
         if precision in FEW_BITS:
@@ -163,7 +163,7 @@ def list_arms(
                 knobs[name] = (option.default, *option.search)
         quiet = frozenset(name for name, option in options.items() if option.timing_only)
         dear = frozenset((name, value) for name, option in options.items() for value in option.dear)
-        arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
+        arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.builder.tunes)
         only = {name: option.recipes for name, option in options.items() if option.recipes}
         arms.append(replace(arm, timing_only=quiet, dear=dear, only=only))
     arms.sort(key=lambda arm: arm.tunes)

@@ -53,7 +53,11 @@ def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec])
 def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
     """Build what the engine loads from `artifact`; a quantized graph is checked before a long build."""
     artifact = lower_first(backend, artifact, engine, out_dir, note)
-    if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
+    if (
+        find_entry(engine.backend).builder.qdq_rules
+        and artifact.kind == "onnx"
+        and artifact.precision in ("int8", "fp8")
+    ):
         _check_for_tensorrt(Path(artifact.path), note)
     built = backend.build(artifact, engine, Path(out_dir))
     return replace(built, warnings=(*built.warnings, *_list_product_warnings(artifact, built.ahead_of_time)))

@@ -177,7 +177,7 @@ def find_available(engine: EngineSpec) -> Availability:
         return Availability(engine=name, available=False, reason=f"no {device} here: the driver shows {shown}")
     availability = probe_elsewhere(engine) if OPTION in engine.options else find_installed(name)
     if (
-        availability.available and on_gpu and not entry.device and not entry.gpu_options
+        availability.available and on_gpu and not entry.device and not entry.describe_on(device).options
     ):  # for CPUs, or of another package
         there = ", ".join(devices := availability.devices or probe(name).devices)
         why = None if device in devices else f"engine {name} runs on {there}, not on {device}"

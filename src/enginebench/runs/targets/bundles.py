@@ -245,7 +245,7 @@ def load_engine(
         (source,) = take_file(Path(path), scratch)
         if source.kind == "onnx":  # a graph runs in the precision that it is in
             spec = replace(spec, precision=source.precision, recipe=source.recipe)
-        if source.kind == "onnx" and find_entry(engine).builds_apart:
+        if source.kind == "onnx" and find_entry(engine).builder.crashes:
             job = BuildJob(source=str(Path(path).absolute()), engine=spec, out_dir=str(scratch), prove=False)
             artifact = run_child(job, timeout_s=BUILD_LIMIT_S).artifact
         else:

@@ -38,7 +38,7 @@ def find_arms(
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
 def test_every_value_that_may_be_tried_is_one_that_the_engine_takes(entry: Entry) -> None:
-    for name, option in {**entry.options, **entry.gpu_options}.items():
+    for name, option in {**entry.options, **entry.describe_on("cuda").options}.items():
         assert option.default not in option.search, name
         assert len(set(option.search)) == len(option.search), name
         assert not option.choices or set(option.search) <= set(option.choices), name

@@ -1,6 +1,6 @@
 """Entries of the engines that run on ONNX Runtime, one for each of its providers. It is not imported here."""
 
-from enginebench.core.entry import Entry, Option, choice, switch
+from enginebench.core.entry import Builder, Entry, OnDevice, Option, choice, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 ORT = Entry(
@@ -38,16 +38,18 @@ ORT = Entry(
         ),
         "ahead": switch("1 optimises the graph once, when it is built, for this processor; 0 in every process"),
     },
-    builds_with={"ahead": "1"},
+    builder=Builder(kept_with={"ahead": "1"}),
     # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
     lacks={p: f"ONNX Runtime's CPU provider has no {p.upper()} convolution or matrix product" for p in ("bf16", "fp8")},
     recipe="cpu",
     other_recipes=("dynamic", "tensorrt", "w8"),
     chooses_threads=("cpu",),
-    any_batch=("cpu",),
-    unasked={"cpu": {}},
-    known_good={
-        "cpu": {"convolutions": {"arena": "none", "spinning": "always"}, "transformers": {"recipe": "dynamic"}}
+    on={
+        "cpu": OnDevice(
+            any_batch=True,
+            default={},
+            known_good={"convolutions": {"arena": "none", "spinning": "always"}, "transformers": {"recipe": "dynamic"}},
+        )
     },
     distributions=("onnxruntime", "onnxruntime-gpu"),
     extra="ort",
@@ -73,10 +75,14 @@ ORT_CUDA = Entry(
         "wait": choice("spin|block", "how to wait for the GPU: spinning or sleeping", search="block", timing_only=True),
     },
     device="cuda:0",
-    beside_itself={"cuda": {"wait": "block"}},
-    unasked={"cuda": {}},
+    on={
+        "cuda": OnDevice(
+            beside_itself={"wait": "block"},
+            default={},
+            known_good={"convolutions": {**GRAPH, **NHWC}, "transformers": GRAPH},
+        )
+    },
     lacks=dict.fromkeys(("int8", "fp8"), "ONNX Runtime's CUDA provider dequantizes such graphs and computes in FP32"),
-    known_good={"cuda": {"convolutions": {**GRAPH, **NHWC}, "transformers": GRAPH}},
     distributions=("onnxruntime-gpu",),
     modules=("cuda.bindings",),
     command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
@@ -119,9 +125,8 @@ ORT_TENSORRT_RTX = Entry(
 # What TensorRT does not take it leaves to other providers, and says so: no graph is refused for its Q/DQ nodes.
 ORT_TENSORRT = Entry(
     name="ort-tensorrt",
-    builds_with={},
+    builder=Builder(kept_with={}, tunes=True),
     axes="fixed",
-    tunes=True,
     module="enginebench.engines.backends.onnxruntime.ort_tensorrt",
     takes="onnx",
     precisions=("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),

@@ -1,6 +1,6 @@
 """The entry of OpenVINO, which is not imported here."""
 
-from enginebench.core.entry import Entry, choice
+from enginebench.core.entry import Builder, Entry, OnDevice, choice
 from enginebench.engines.verified import CPU_VERIFIED, FORCE
 
 # The fastest rows of docs/which-precision.md for four of six models, and 1% behind for the others.
@@ -9,7 +9,7 @@ OPENVINO = Entry(
     name="openvino",
     axes="fixed",
     module="enginebench.engines.backends.openvino.openvino",
-    builds_with={},
+    builder=Builder(kept_with={}),
     takes="onnx",
     precisions=("fp32", "fp16", "bf16", "int8", "int4"),
     reopens=("openvino",),
@@ -38,8 +38,7 @@ OPENVINO = Entry(
     recipe="cpu",
     other_recipes=("nncf", "tensorrt", "dynamic", "w8"),
     chooses_threads=("cpu",),
-    known_good={"cpu": {"convolutions": MIXED, "transformers": MIXED, "recurrent": MIXED}},
-    unasked={"cpu": {}},
+    on={"cpu": OnDevice(default={}, known_good={"convolutions": MIXED, "transformers": MIXED, "recurrent": MIXED})},
     distributions=("openvino",),
     extra="openvino",
     packages=("openvino",),

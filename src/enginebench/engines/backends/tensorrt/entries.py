@@ -1,6 +1,6 @@
 """The entry of TensorRT's Python API, which is not imported here."""
 
-from enginebench.core.entry import Entry, Option, choice, switch
+from enginebench.core.entry import Builder, Entry, OnDevice, Option, choice, switch
 from enginebench.core.records import Precision
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
@@ -33,9 +33,8 @@ BUILD_OPTIONS = {
 TENSORRT = Entry(
     name="tensorrt",
     axes="fixed",
-    tunes=True,
     module="enginebench.engines.backends.tensorrt.tensorrt",
-    builds_with={},
+    builder=Builder(kept_with={}, tunes=True, qdq_rules=True),
     takes="onnx",
     also_takes=("plan",),
     precisions=PRECISIONS,
@@ -51,9 +50,7 @@ TENSORRT = Entry(
         "host_code": switch("run host code that a version-compatible plan carries", outside=True),
     },
     device="cuda:0",
-    beside_itself={"cuda": {"spin": "0"}},
-    overlaps=("cuda",),
-    qdq_rules=True,
+    on={"cuda": OnDevice(beside_itself={"spin": "0"}, overlaps=True)},
     modules=(MODULES[0], "cuda.bindings"),
     stand_ins=MODULES[1:],
     command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
@@ -68,7 +65,7 @@ TENSORRT_RTX = Entry(
     name="tensorrt-rtx",
     axes="fixed",
     module="enginebench.engines.backends.tensorrt.rtx",
-    builds_with={},
+    builder=Builder(kept_with={}, crashes=True, qdq_rules=True),
     takes="onnx",
     also_takes=("plan",),
     precisions=PRECISIONS,
@@ -104,9 +101,7 @@ TENSORRT_RTX = Entry(
         "calib_data": "the graph holds the ranges: enginebench quantize F.onnx --to int8 --calib FILE",
     },
     device="cuda:0",
-    beside_itself=TENSORRT.beside_itself,
-    qdq_rules=True,
-    builds_apart=True,
+    on={"cuda": OnDevice(beside_itself={"spin": "0"})},
     modules=(RTX_MODULE,),
     extra="tensorrt-rtx",
     packages=("tensorrt_rtx_cu13_libs", "tensorrt_rtx_cu13_bindings", "cuda-python"),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from enginebench.core.entry import DeviceKind, Entry, Family, choice, switch
+from enginebench.core.entry import Builder, Entry, Family, OnDevice, choice, switch
 from enginebench.core.records import Precision
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
@@ -61,17 +61,17 @@ SCALES = choice(
 )
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
-LET_OTHERS_WORK: dict[DeviceKind, dict[str, str]] = {"cuda": {"wait": "driver"}}
-COMPILED_WELL: dict[DeviceKind, dict[Family, dict[str, str]]] = {
-    "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
-    "cuda": {"convolutions": {**FOLDED, **GRAPH}, "transformers": GRAPH, "recurrent": GRAPH},
+LET_OTHERS_WORK = {"wait": "driver"}
+COMPILED_WELL: dict[Family, dict[str, str]] = {
+    "convolutions": {"channels_last": "1", "freezing": "1"},
+    "transformers": {"freezing": "1"},
 }
-TORCH: dict[str, Any] = {
-    "distributions": ("torch",),
-    "extra": "torch",
-    "packages": ("torch", "torchvision"),
-    "beside_itself": LET_OTHERS_WORK,
+COMPILED_WELL_ON_GPUS: dict[Family, dict[str, str]] = {
+    "convolutions": {**FOLDED, **GRAPH},
+    "transformers": GRAPH,
+    "recurrent": GRAPH,
 }
+TORCH: dict[str, Any] = {"distributions": ("torch",), "extra": "torch", "packages": ("torch", "torchvision")}
 
 PYTORCH = Entry(
     name="pytorch",
@@ -79,48 +79,59 @@ PYTORCH = Entry(
     module="enginebench.engines.backends.torch.pytorch",
     takes="torch",
     precisions=CPU_PRECISIONS,
-    gpu_precisions=CUDA_PRECISIONS,
     options=CPU_OPTIONS,
-    gpu_options=CUDA_OPTIONS,
     chooses_threads=("cpu",),
-    any_batch=("cpu",),
-    overlaps=("cuda",),
-    unasked={"cpu": {}, "cuda": {}},
+    on={
+        "cpu": OnDevice(any_batch=True, default={}),
+        "cuda": OnDevice(
+            precisions=CUDA_PRECISIONS, options=CUDA_OPTIONS, overlaps=True, default={}, beside_itself=LET_OTHERS_WORK
+        ),
+    },
     **TORCH,
     verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )
 PYTORCH_COMPILE = Entry(
     name="pytorch-compile",
     axes="fixed",
-    tunes=True,
     module="enginebench.engines.backends.torch.pytorch_compile",
-    builds_with={},
+    builder=Builder(kept_with={}, tunes=True),
     takes="torch",
     precisions=(*CPU_PRECISIONS, "int8"),
-    gpu_precisions=(*CUDA_PRECISIONS, "int8", "fp8"),
     chooses_threads=("cpu",),
     options={**COMPILE_OPTIONS, **CPU_OPTIONS},
-    gpu_options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, "scales": SCALES, **CUDA_OPTIONS},
-    overlaps=("cuda",),
-    unasked={"cpu": {}, "cuda": {"cuda_graph": "1"}},
-    known_good=COMPILED_WELL,
+    on={
+        "cpu": OnDevice(default={}, known_good=COMPILED_WELL),
+        "cuda": OnDevice(
+            precisions=(*CUDA_PRECISIONS, "int8", "fp8"),
+            options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, "scales": SCALES, **CUDA_OPTIONS},
+            overlaps=True,
+            default={"cuda_graph": "1"},
+            known_good=COMPILED_WELL_ON_GPUS,
+            beside_itself=LET_OTHERS_WORK,
+        ),
+    },
     **TORCH,
     verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )
 PYTORCH_AOTI = Entry(
     name="pytorch-aoti",
     axes="fixed",
-    tunes=True,
     module="enginebench.engines.backends.torch.pytorch_aoti",
-    builds_with={},
+    builder=Builder(kept_with={}, tunes=True),
     takes="torch",
     also_takes=("aoti",),
     precisions=CPU_PRECISIONS,
-    gpu_precisions=CUDA_PRECISIONS,
     chooses_threads=("cpu",),
     options={"freezing": COMPILE_OPTIONS["freezing"], **CPU_OPTIONS},
-    gpu_options={"freezing": COMPILE_OPTIONS["freezing"], "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
-    known_good=COMPILED_WELL,
+    on={
+        "cpu": OnDevice(known_good=COMPILED_WELL),
+        "cuda": OnDevice(
+            precisions=CUDA_PRECISIONS,
+            options={"freezing": COMPILE_OPTIONS["freezing"], "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
+            known_good=COMPILED_WELL_ON_GPUS,
+            beside_itself=LET_OTHERS_WORK,
+        ),
+    },
     **TORCH,
     verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; on an H200 with PyTorch 2.11 it crashed",
 )
@@ -132,9 +143,9 @@ PYTORCH_CUDAGRAPH = Entry(
     precisions=CUDA_PRECISIONS,
     options=CUDA_OPTIONS,
     device="cuda:0",
-    overlaps=("cuda",),
-    unasked={"cuda": {}},
-    known_good={"cuda": {"convolutions": FOLDED}},
+    on={
+        "cuda": OnDevice(overlaps=True, default={}, known_good={"convolutions": FOLDED}, beside_itself=LET_OTHERS_WORK)
+    },
     **TORCH,
     verified_on=f"PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )

@@ -37,7 +37,7 @@ class PytorchBackend:
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: nothing is built. Refuses what `load` would refuse."""
         if is_cuda(spec):
-            check_cuda_request(artifact, spec, PYTORCH.gpu_options)
+            check_cuda_request(artifact, spec, PYTORCH.list_options("cuda"))
         else:
             check_torch_request(artifact, spec, OPTIONS)
         return artifact
@@ -51,7 +51,7 @@ class PytorchBackend:
     ) -> Sequence[WatchedTorchEngine] | Sequence[WatchedCudaTorchEngine]:
         """An engine for each spec; they share the module, and on a GPU each has a stream of its own."""
         if is_cuda(specs[0]):
-            return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
+            return load_cuda_engines(artifact, specs, PYTORCH.list_options("cuda"), self._loader)
         options = check_torch_request(artifact, specs[0], OPTIONS)
         prepare_torch(specs[0])
         module = load_ready_module(artifact, specs[0], options, self._loader)

@@ -164,7 +164,7 @@ create_backend = PytorchAotiBackend
 
 def check_aoti_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
     if is_cuda(spec):
-        return check_cuda_request(artifact, spec, PYTORCH_AOTI.gpu_options, PYTORCH_AOTI.accepts)
+        return check_cuda_request(artifact, spec, PYTORCH_AOTI.list_options("cuda"), PYTORCH_AOTI.accepts)
     return check_torch_request(artifact, spec, OPTIONS, PYTORCH_AOTI.accepts)
 
 

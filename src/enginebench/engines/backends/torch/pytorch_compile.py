@@ -138,7 +138,7 @@ class PytorchCompileBackend:
         Refuses what `load` would refuse, before a minute of compiling.
         """
         if is_cuda(spec):
-            check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
+            check_cuda_request(artifact, spec, PYTORCH_COMPILE.list_options("cuda"))
             check_gpu_tools()
         else:
             check_torch_request(artifact, spec, OPTIONS)
@@ -195,7 +195,7 @@ class PytorchCompileBackend:
         return WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
     def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
-        options = check_cuda_request(artifact, specs[0], PYTORCH_COMPILE.gpu_options)
+        options = check_cuda_request(artifact, specs[0], PYTORCH_COMPILE.list_options("cuda"))
         check_gpu_tools()
         prepare_cuda(specs[0], options)
         compiled, generated = self._wrap(artifact, specs[0], options)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Array, CopyClock, DeviceClock, Engine, Loadable
 from enginebench.core.records import EngineSpec
@@ -65,7 +64,7 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesResponse:
 
 def choose_waiting(spec: EngineSpec) -> EngineSpec:
     """The spec with a wait that leaves the interpreter to others: a lane that spins would hold its lock."""
-    patient = find_entry(spec.backend).beside_itself.get(find_kind(spec.device), {})
+    patient = find_entry(spec.backend).describe_on(spec.device).beside_itself
     return replace(spec, options={**patient, **spec.options})
 
 
