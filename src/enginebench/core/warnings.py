@@ -202,7 +202,7 @@ TEMPLATES: dict[str, Template] = {
         "the engine must compute in run: enginebench.testing.check_backend shows it",
     ),
     "implausible_time.repeated": Template(
-        "calls on new inputs take at least {first_ms:.2g} ms, repeated calls {again_ms:.2g} ms: work is skipped",
+        "calls on new inputs take at least {first_ms:.2g} ms, many repeated ones {again_ms:.2g} ms: work is skipped",
         "only the time on new inputs is that of the model: measure it with {options} io",
         ("--scope",),
         "only the time on new inputs is that of the model",

@@ -1,6 +1,5 @@
 """The child's part of a measurement: one trial of one row, pinned, watched and timed."""
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -98,7 +97,7 @@ def _find_missing_work(
     engine: Engine, samples: Sequence[Feeds], measured: Measurement, job: MeasureJob
 ) -> list[ResultWarning]:
     """Return warnings on an engine that does not do the work of the model in the calls that were timed."""
-    from enginebench.measure.honesty import find_skipped_work
+    from enginebench.measure.honesty import find_short_ns, find_skipped_work
     from enginebench.measure.loop import measure_left
     from enginebench.runs.child.perform import recheck
 
@@ -114,7 +113,7 @@ def _find_missing_work(
     engine.run()
     left = measure_left(engine)
     warnings += [make_warning("work_outside_run", share=left)] if left > LEFT_SHARE else []
-    timed_ns = statistics.median(measured.latency_ns)
+    timed_ns = find_short_ns(measured.latency_ns)
     return [*warnings, *find_skipped_work(engine, samples[0], timed_ns, waits=job.engine.device != "cpu")]
 
 
