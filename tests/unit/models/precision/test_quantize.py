@@ -567,3 +567,19 @@ def test_outliers_are_smoothed_where_nobody_sees_a_transformer(tmp_path):
         noise = run_graph(made.path, {"x": x}) - before
         found[recipe] = float((noise**2).sum() / (before**2).sum())
     assert found["smooth"] < found["nncf:mixed"] / 2
+
+
+def test_a_hard_swish_stays_one_operator_and_runs_inside_of_the_convolution_in_openvino(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.standard_normal((16, 16, 1, 1), dtype=np.float32) / 4 for i in range(2)}
+    nodes = "c0 = Conv (x, w0) [swish] h0 = HardSwish (c0) c1 = Conv (h0, w1) s1 = HardSigmoid (c1) y = Mul (c1, s1)"
+    artifact = read_onnx(save(build_graph(nodes, weights, [1, 16, 8, 8]), tmp_path / "m.onnx"))
+    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    made = quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
+    types = count_ops(made.path)
+    assert (types["HardSwish"], types["HardSigmoid"], types["Mul"]) == (1, 1, 1)
+    assert nodes_of(made.path, "HardSwish")[0].name == "swish"
+    openvino = pytest.importorskip("openvino")
+    compiled = openvino.compile_model(made.path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    layers = [str(node.rt_info["layerType"].value) for node in compiled.get_runtime_model().get_ops()]
+    assert layers.count("Math") == 1, "the HardSigmoid that the model has itself"
