@@ -164,13 +164,17 @@ def write_fields(page: str) -> str:
 
 
 def write_imports(module: str) -> str:
-    """The list of what features bring to the public interface, for type checkers."""
-    lines = []
+    """Return the module with what features bring: their public functions, and which function is for which hook."""
+    imports, hooks = ["    from enginebench.core import hooks as _hooks\n"], []
     for feature, brought in list_features().items():
-        for public, target in brought.functions.items():
+        public = [(public, target) for public, target in brought.functions.items()]
+        own = {f"_{feature}_{hook.__name__}": (hook, target) for hook, target in brought.hooks.items()}
+        for alias, target in [*public, *((alias, target) for alias, (_, target) in own.items())]:
             home, _, name = target.partition(":")
-            lines.append(f"    from {HOME}.{feature}.{home} import {name} as {public}\n")
-    return re.sub(r"(?<=option_tables\.py\n).*", "".join(sorted(lines)) or "    pass\n", module, flags=re.DOTALL)
+            imports.append(f"    from {HOME}.{feature}.{home} import {name} as {alias}\n")
+        hooks += [f"    {alias}_: _hooks.{hook.__name__} = {alias}\n" for alias, (hook, _) in own.items()]
+    lines = [*sorted(imports), *([] if not hooks else ["\n", *sorted(hooks)])]
+    return re.sub(r"(?<=option_tables\.py\n).*", "".join(lines), module, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ INSIDE = ROOT / "tests" / "helpers" / "rooms.md"  # the drawings of single folde
 ARROW = "→"
 REMARK = re.compile(r"\([^)]*\)")
 MODULE = re.compile(r"enginebench(?:\.\w+)+")
+# What these import under `if TYPE_CHECKING:` names types and what features bring, and is no import.
+DECLARATIONS = ("core/hooks.py", "features/__init__.py")
 
 
 class Floor(NamedTuple):
@@ -80,6 +82,8 @@ def cut_to_module(name: str, modules: set[str]) -> str:
 def read_imports(path: Path, source: Path) -> Iterator[tuple[int, str]]:
     """(line, `a.b.name`) of every import, relative ones and modules named as text (`import_module`) included."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    if path.relative_to(source).as_posix() in DECLARATIONS:
+        tree.body = [node for node in tree.body if not is_for_type_checkers(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             base = resolve_base(node, path, source)
@@ -91,6 +95,10 @@ def read_imports(path: Path, source: Path) -> Iterator[tuple[int, str]]:
         else:
             continue
         yield from ((node.lineno, n.removeprefix("enginebench.")) for n in names if n.startswith("enginebench."))
+
+
+def is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def resolve_base(node: ast.ImportFrom, path: Path, source: Path) -> str:
@@ -109,8 +117,8 @@ def is_module(text: str, source: Path) -> bool:
 
 
 def find_crossings(source: Path) -> set[tuple[str, str]]:
-    """(importer, imported) of every import of a feature from outside of it; the list of features may name each."""
-    found = {(i.importer, i.imported) for i in find_imports(source) if i.importer != "features"}
+    """(importer, imported) of every import of a feature from outside of it."""
+    found = {(i.importer, i.imported) for i in find_imports(source)}
     return {(a, b) for a, b in found if name_feature(b) and name_feature(a) != name_feature(b)}
 
 

@@ -9,11 +9,12 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 HOME = f"{__name__.partition('.')[0]}.features"
-NONE: Mapping[str, Any] = MappingProxyType({})
-Kind: TypeAlias = Literal["functions", "jobs", "engines", "documents", "offers"]
+NONE: Mapping[Any, str] = MappingProxyType({})
+Kind: TypeAlias = Literal["functions", "jobs", "engines", "documents"]
+Hook = TypeVar("Hook")
 
 
 class Verb(NamedTuple):
@@ -33,7 +34,7 @@ class Feature(NamedTuple):
     jobs: Mapping[str, str] = NONE  # tag of a job of a child -> its class
     engines: Mapping[str, str] = NONE  # -> its Entry
     documents: Mapping[str, str] = NONE  # schema -> its record
-    offers: Mapping[str, str] = NONE  # what the kernel or another feature looks up
+    hooks: Mapping[type, str] = NONE  # protocol of `core/hooks.py` -> the function that is called there
     rank: int = 0  # features of a higher rank come later in lists and look-ups
 
 
@@ -60,10 +61,42 @@ def find_each(kind: Kind, name: str | None = None) -> Iterator[Any]:
     for feature, brought in list_features().items():
         for key, target in getattr(brought, kind).items():
             if name in (None, key):
-                module, _, wanted = target.partition(":")
-                yield getattr(import_module(f"{HOME}.{feature}.{module}"), wanted)
+                yield _import_target(feature, target)
+
+
+def _import_target(feature: str, target: str) -> Any:
+    module, _, wanted = target.partition(":")
+    return getattr(import_module(f"{HOME}.{feature}.{module}"), wanted)
 
 
 def find(kind: Kind, name: str) -> Any:
     """Return what a feature brings under this name; None if no feature does."""
     return next(find_each(kind, name), None)
+
+
+def find_hooks(hook: type[Hook], feature: str | None = None) -> Iterator[Hook]:
+    """Yield the function of each feature (or of this one) for a protocol of `core/hooks.py`, in the order of ranks."""
+    for name, brought in list_features().items():
+        if hook in brought.hooks and feature in (None, name):
+            yield _import_target(name, brought.hooks[hook])
+
+
+def find_hook(hook: type[Hook]) -> Hook | None:
+    """Return the function of the first feature that has one for this protocol; None if no feature does."""
+    return next(find_hooks(hook), None)
+
+
+def require_hook(hook: type[Hook]) -> Hook:
+    """Return the function for a protocol, for an option or a function that is there only with a feature.
+
+    Raises:
+        MissingDependency: no feature has one.
+    """
+    function = find_hook(hook)
+    if function is None:
+        from enginebench.core.errors import MissingDependency  # to list features, it need not be imported
+
+        raise MissingDependency(
+            f"the feature of EngineBench that this needs ({hook.__name__})", "pip install --force-reinstall enginebench"
+        )
+    return function

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import concrete_shape as concrete_shape
@@ -172,3 +173,16 @@ def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def quote_name(name: str) -> str:
     """A tensor's name as trtexec reads it inside a list."""
     return name if re.fullmatch(r"[\w./\-]+", name) else f"'{name}'"
+
+
+class TensorWork(Struct, frozen=True, kw_only=True):
+    """The size of one tensor of a graph whose work is counted: how many values, in how many bytes each."""
+
+    values: int
+    bytes_each: float
+    floating: bool = True  # an engine may keep it in a shorter type
+
+    def count_bytes(self, widest: float | None = None) -> float:
+        """Bytes of the tensor where no value takes more than `widest`; whole numbers stay as they are."""
+        each = self.bytes_each if widest is None or not self.floating else min(widest, self.bytes_each)
+        return self.values * each

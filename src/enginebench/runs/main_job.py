@@ -7,7 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.features import find_each
+from enginebench.core.features import find_hooks
+from enginebench.core.hooks import RunFinished
 from enginebench.core.records import Machine, Result
 from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
@@ -103,7 +104,7 @@ def run_model(
             campaign.restore()
         try:
             campaign.run()
-            for finish in find_each("offers", "finish_run"):
+            for finish in find_hooks(RunFinished):
                 finish(folder, record, campaign.results, reporter)
         finally:
             rows = tuple(dict.fromkeys((*record.rows, *campaign.results)))  # with those that nobody asked for

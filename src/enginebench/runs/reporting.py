@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import find_hook
+from enginebench.core.hooks import BundlePlan, LayerPairing
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.charts import load_vega, render_png
@@ -88,7 +89,7 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
     """For each headline whose p99 another configuration beats: the stage and the layer that differ most."""
     rows, results_by_id = {row.id: row for row in document.rows}, {result.id: result for result in results}
     groups = {row.id: group for group in group_rows(document.rows) for row in group}
-    join, reasons = find("offers", "join_layers"), {}
+    pair_layers, reasons = find_hook(LayerPairing), {}
 
     def time_stages(row: Row) -> dict[str, float]:
         """Medians of the stages that were timed separately, in ms."""
@@ -102,11 +103,13 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
             gap = row.p99_ms.value - best.p99_ms.value if row.p99_ms and best.p99_ms else 0.0
             stages = sorted(best_ms.keys() & own_ms, key=lambda name: (-abs(best_ms[name] - own_ms[name]), name))
             parts = [(name, best_ms[name], own_ms[name]) for name in stages[:1]]
-            joined = join(results_by_id[best.id].layers, results_by_id[row.id].layers) if join else ()
-            both = [
-                (pair.candidate.layers[0], pair.base, pair.candidate) for pair in joined if pair.base and pair.candidate
+            joined = pair_layers(results_by_id[best.id].layers, results_by_id[row.id].layers) if pair_layers else ()
+            layers = [
+                (f"layer {pair.candidate.layers[0]}", pair.base.average_ms, pair.candidate.average_ms)
+                for pair in joined
+                if pair.base and pair.candidate
             ]
-            parts += [(f"layer {name}", a.average_ms, b.average_ms) for name, a, b in both[:1]]
+            parts += [(name, a, b) for name, a, b in layers[:1] if a is not None and b is not None]
             decisive = [part for part in parts if abs(part[1] - part[2]) >= TELLING * gap]
             reasons[row.id] = ", ".join(f"{name} {format_versus(a, b)}" for name, a, b in decisive)
     return reasons
@@ -183,7 +186,7 @@ def plan_deployment(root: Path, record: RunRecord, results: Sequence[Result]) ->
 
     Folders are named as seen from the working folder of this process, which is where its commands will be typed.
     """
-    plan = find("offers", "plan_delivery")
+    plan = find_hook(BundlePlan)
     if plan is None:
         return None
     deliveries = {result.id: plan(root, record.request, result) for result in results}

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import TrtexecChoice
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Normalize, Precision, Recipe, Scope
@@ -220,7 +221,7 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
     if "trtexec" not in engines:
         unused = "the engine trtexec, which this command does not use; leave it out"
         raise UsageError(f"--trtexec sets the executable of {unused}")
-    find("offers", "choose_trtexec")(path)
+    require_hook(TrtexecChoice)(path)
 
 
 def merge_options(engine: str, own: dict[str, str], added: dict[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
+from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, ResultWarning, Validity, Verdict
 from enginebench.stats.compare import MIN_TRIALS, count_needed, decide_verdict
 from enginebench.stats.intervals import estimate_geometric, measure_series
 from enginebench.stats.queueing import Limit
@@ -23,6 +23,15 @@ CAPACITY_MARGIN = RESOLUTION - 1
 # At this share of the first guess nearly every request finds the engine idle: a limit that does not hold there leaves
 # it no use. And a percentile takes as many requests at every rate, so that each lower one would take longer.
 LOWEST_SHARE = 0.01
+
+
+class LoadOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a load: requests a second when all arrive at once, or the capacity within a limit."""
+
+    per_s: float | None = None
+    capacity: Capacity | None = None
+    validity: Validity
+    warnings: tuple[ResultWarning, ...] = field(name="caveats")
 
 
 class CapacitySearch:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import GateFailed, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import EnvironmentDiff
 from enginebench.core.records import Result
 from enginebench.core.store import explain_writing, write_atomic
 from enginebench.models.samples import find_samples
@@ -140,7 +141,7 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
         raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
     compare: Callable[..., DiffDocument]
     if between is not None:
-        compare = partial(find("offers", "diff_between"), [Path(side) for side in sides], between)
+        compare = partial(require_hook(EnvironmentDiff), [Path(side) for side in sides], between)
     elif scores_again:
         compare = partial(diff_results, *score_again(find_side(sides[0], store), find_side(sides[1], store), options))
     else:

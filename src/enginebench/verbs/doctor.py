@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import NodeQuery
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
@@ -74,7 +75,7 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
     if options["on"] is not None:
         if environment is not None:
             raise UsageError("--env asks an environment of this machine, --on the nodes of a cluster; give one")
-        responses = find("offers", "ask_nodes")(options["on"], examine_here, timeout_s=FLEET_TIMEOUT_S)
+        responses = require_hook(NodeQuery)(options["on"], examine_here, timeout_s=FLEET_TIMEOUT_S)
         return FleetDoctorDocument(nodes=tuple(read_response(name, response) for name, response in responses))
     if environment is not None and "=" in environment:
         name_environments((environment,))

@@ -6,7 +6,8 @@ from typing import Annotated, TypedDict, Unpack
 import click
 
 from enginebench import door
-from enginebench.core.features import find
+from enginebench.core.features import find_hook
+from enginebench.core.hooks import HistoryFolder
 from enginebench.core.text import count_of
 from enginebench.options import Opt, PathLike, Printed, Texts, verb
 from enginebench.report.history import HistoryDocument, list_history
@@ -54,8 +55,8 @@ def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocumen
 
 def find_rows_folder(path: PathLike) -> Path:
     """The folder with the rows; of the store of a sweep a copy of them, where there are sweeps."""
-    found: Path = (find("offers", "find_rows_folder") or Path)(str(path))
-    return found
+    find_folder = find_hook(HistoryFolder)
+    return find_folder(str(path)) if find_folder else Path(path)
 
 
 @door.command(history, "DIR", shown=HistoryPrinted)

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import ChildFailed
-from enginebench.core.features import find
+from enginebench.core.features import find_hook
+from enginebench.core.hooks import LayerLimits
 from enginebench.core.records import LayerProfile
 from enginebench.engines.registry import find_entry
 from enginebench.models.samples import find_samples
@@ -115,7 +116,7 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
             )
             response = run_child(job, timeout_s=request.timeout_s, on_note=report_steps(reporter, request.model))
             limited = LimitedLayers(layers=response.profile.layers)
-            if (limit := find("offers", "limit_layers")) is not None:
+            if (limit := find_hook(LayerLimits)) is not None:
                 limited = limit(request, artifacts, (row.engine, source, response.shapes), limited.layers, reporter)
     profile = replace(response.profile, layers=limited.layers)
     ran, warnings = check_precision(row.engine.precision, response.effective_precision, row.engine.device)

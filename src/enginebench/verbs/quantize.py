@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import RegionEngineCheck, SlowRegions
 from enginebench.core.names import escape_precision, format_precision, name_mix, parse_precision
 from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
@@ -181,7 +182,7 @@ def quantize_file(
         label = format_precision(to, recipe)
         raise UsageError(f"--by-time is for int8 with ranges (int8@cpu, int8@tensorrt, int8@nncf), not for {label}")
     if options["by_time"] is not None:
-        find("offers", "check_region_engine")(options["by_time"])
+        require_hook(RegionEngineCheck)(options["by_time"])
     if needs == "nothing" and to != "fp16" and (calib or inputs or calib_cache):  # FP16 looks for what it cannot hold
         label = format_precision(to, recipe)
         raise UsageError(f"--to {label} takes no ranges: leave out --calib, --inputs and --calib-cache")
@@ -205,7 +206,7 @@ def quantize_file(
     )
     if options["by_time"] is not None:
         try:
-            excluded = find("offers", "exclude_slow_regions")(artifact, made, options["by_time"], reporter)
+            excluded = require_hook(SlowRegions)(artifact, made, options["by_time"], reporter)
         except BaseException:
             out.unlink(missing_ok=True)  # 8 bits throughout were not asked for
             raise

@@ -7,7 +7,8 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.features import find, find_each
+from enginebench.core.features import find, find_hooks
+from enginebench.core.hooks import FileReader
 from enginebench.core.peaks import Peaks
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
@@ -95,4 +96,4 @@ def _read_file(place: Path) -> Document:
 
 def _ask_features(place: Path) -> Struct | None:
     """What the first feature reads that knows such a file or folder."""
-    return next((document for read in find_each("offers", "read") if (document := read(place)) is not None), None)
+    return next((document for read in find_hooks(FileReader) if (document := read(place)) is not None), None)

@@ -1,17 +1,17 @@
 """`report`: page, tables and pictures of a stored run, a load, a sweep, or of what trtexec wrote."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
+from typing import Annotated, TypeAlias, TypedDict, Unpack
 
 import click
-from msgspec import Struct
 
 from enginebench import door
 from enginebench.core.errors import UsageError
-from enginebench.core.features import find, find_each
+from enginebench.core.features import find_hooks
+from enginebench.core.hooks import FolderMatch, FolderReport, Report
 from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
+from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
 from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
@@ -32,7 +32,6 @@ class ReportOptions(TypedDict, total=False):
 Formats: TypeAlias = Annotated[
     Texts, Opt("Formats to write, separated by commas.", "html,md,csv,json,png", names="--format")
 ]
-Drawn: TypeAlias = Callable[..., Sequence[Any]]
 
 
 @verb(ReportOptions)
@@ -60,7 +59,7 @@ def write_report(
 @door.command(write_report, "DIR", shown=Wide, name="report")
 def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOptions]) -> None:
     written, document, list_parts = report_any(path, formats, options)
-    if list_parts is list_sections:
+    if isinstance(document, RunDocument):
         list_parts = partial(
             list_sections,
             folder=Path(path),
@@ -76,18 +75,18 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
     click.echo("\n".join([*map(str, written.paths), *written.notes]), err=True)
 
 
-def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
+def report_any(path: str, formats: Texts, options: ReportOptions) -> Report:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
     requested, folder = check_formats(split_texts(formats)), Path(path)
     for name, option in list_options(ReportOptions).items():
-        if options.get(name) is not None and not find("offers", f"holds_{option.feature}")(path):
+        if options.get(name) is not None and not any(holds(path) for holds in find_hooks(FolderMatch, option.feature)):
             raise UsageError(f"--{name} belongs to reports on what {option.feature} wrote; {path} holds nothing of it")
     if holds_run(folder):
         record, results = read_results(folder, condensed=True)
         run = describe_stored(record, results)
         return write_reports(folder, run, requested, record=record, results=results), run, list_sections
-    for report in find_each("offers", "report"):
-        written: tuple[Written, Struct, Drawn | None] | None = report(path, requested, options)
+    for report in find_hooks(FolderReport):
+        written = report(path, requested, options)
         if written is not None:
             return written
     raise UsageError(f"{folder} holds no run of enginebench")

@@ -14,7 +14,8 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.commands import COMMAND
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import BundlePlace, BundlePrinter
 from enginebench.core.names import format_options
 from enginebench.core.records import Precision, Recipe, Result
 from enginebench.engines.registry import read_engine, read_engines
@@ -180,7 +181,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
         click.echo("\n".join([stored, *written.notes]), err=True)
     done.check(strict_precision=options["strict_precision"])
     if options["deliver"] is not None:
-        find("offers", "deliver_also")(root, options["deliver"])
+        require_hook(BundlePrinter)(root, options["deliver"])
 
 
 @contextmanager
@@ -189,7 +190,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     if options["deliver"] is not None:
         if options["scope"] == "pipelined":
             raise UsageError("--deliver: a bundle times one batch at a time. Give --scope io or compute")
-        find("offers", "check_free")(Path(options["deliver"]))
+        require_hook(BundlePlace)(Path(options["deliver"]))
     resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")

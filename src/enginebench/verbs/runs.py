@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enginebench.core.errors import EngineBenchError, importing
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import BundleWriter
 from enginebench.core.records import Result
 from enginebench.options import PathLike
 from enginebench.report.page import format_fragment
@@ -92,7 +93,7 @@ class Run:
 
     def deliver(self, out: PathLike, **options: Any) -> Any:
         """Writes a row as a bundle that runs without EngineBench; see `deliver`."""
-        return find("functions", "deliver")(self.folder, out, **options)
+        return require_hook(BundleWriter)(self.folder, out, **options)
 
     def check(self, *, strict_precision: bool = False) -> Run:
         """The run itself, if the baseline and at least one other row are ok.

@@ -45,8 +45,9 @@ def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: P
 
 def test_a_report_imports_nothing_that_measures(tmp_path: Path) -> None:
     code = (
-        "import sys, enginebench.verbs.report\nfrom enginebench.core.features import find\n"
-        "for name in ('join_layers', 'plan_delivery'): find('offers', name)\n"
+        "import sys, enginebench.verbs.report\nfrom enginebench.core.features import find_hook\n"
+        "from enginebench.core.hooks import BundlePlan, LayerPairing\n"
+        "find_hook(BundlePlan), find_hook(LayerPairing)\n"
         "print([m for m in sys.modules if m in ('enginebench.runs.campaign', 'enginebench.runs.child.isolate')])"
     )
     done = run_code(code, tmp_path)

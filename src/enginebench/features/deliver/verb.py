@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
 import click
 import msgspec
@@ -121,6 +121,11 @@ def command(run: str, out: str, shown: Printed, **options: Unpack[DeliverOptions
 def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
     for line in format_delivery(document):
         click.echo(line, err=err)
+
+
+def deliver_run(run: PathLike, out: PathLike, /, **options: Any) -> DeliverDocument:
+    """Deliver for `Run.deliver` and `tune`."""
+    return deliver(run, out, **options)
 
 
 def deliver_also(root: Path, out: PathLike) -> None:

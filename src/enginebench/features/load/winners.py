@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.records import Capacity, Result, ResultWarning, Validity
+from enginebench.core.records import Capacity, Result
 from enginebench.core.shapes import free_batch
 from enginebench.features.load.document import LoadSettings
 from enginebench.features.load.rates import LoadCandidate, Prober, make_bench, name_row
 from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
+from enginebench.stats.capacity import LoadOutcome
 from enginebench.stats.queueing import assess_search
 
 
@@ -62,15 +62,6 @@ def bench_row(
     return make_bench(configuration, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)
 
 
-class Carried(Struct, frozen=True, kw_only=True):
-    """The result of a load: requests a second when all arrive at once, or the capacity within a limit."""
-
-    per_s: float | None = None
-    capacity: Capacity | None = None
-    validity: Validity
-    warnings: tuple[ResultWarning, ...] = field(name="caveats")
-
-
 def load_row(
     folder: RunFolder,
     result: Result,
@@ -83,7 +74,7 @@ def load_row(
     seed: int,
     timeout_s: float,
     reporter: Reporter,
-) -> Carried:
+) -> LoadOutcome:
     """Measure the capacity of a timed configuration by one search; without a limit, by requests that arrive at once."""
     load_settings = LoadSettings(**settings)
     bench = bench_row(folder, result, streams, max_batch, load_settings.max_wait_ms)
@@ -95,4 +86,4 @@ def load_row(
     else:
         per_s, capacity = None, prober.search_capacity(bench, earlier)
     validity, warnings = assess_search([*prober.pilots, *prober.points])
-    return Carried(per_s=per_s, capacity=capacity, validity=validity, warnings=warnings)
+    return LoadOutcome(per_s=per_s, capacity=capacity, validity=validity, warnings=warnings)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from onnx import ModelProto, NodeProto
 
-from enginebench.core.tensors import TensorWork
+from enginebench.core.shapes import TensorWork
 from enginebench.features.roofline.jobs import GraphWork, NodeWork
 from enginebench.models.onnx.tensors import MOVES, fix_inputs, infer_tensors
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs

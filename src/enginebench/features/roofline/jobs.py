@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from enginebench.core.peaks import Peak
 from enginebench.core.records import Precision
-from enginebench.core.tensors import TensorWork
+from enginebench.core.shapes import TensorWork
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 # The kind of peak with which a node's multiply-accumulates are compared.

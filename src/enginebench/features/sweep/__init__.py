@@ -5,15 +5,16 @@ row is measured: that is `main_job`'s story.
 """
 
 from enginebench.core.features import Feature, Verb
+from enginebench.core.hooks import FolderMatch, FolderReport, HistoryFolder, NodeQuery
 
 FEATURE = Feature(
     verbs=(Verb("sweep", "Many machines", "Measure many models on many machines, here or on a Ray cluster.", "verb"),),
     functions={"sweep": "verb:sweep"},
-    offers={
-        "ask_nodes": "ray_fleet:ask_nodes",
-        "find_rows_folder": "reading:fetch_rows_folder",
-        "holds_sweep": "reading:holds_sweep",
-        "report": "reporting:report_any",
+    hooks={
+        NodeQuery: "ray_fleet:ask_nodes",
+        HistoryFolder: "reading:fetch_rows_folder",
+        FolderMatch: "reading:holds_sweep",
+        FolderReport: "reporting:report_any",
     },
     documents={"enginebench.sweep/1": "document:SweepDocument", "enginebench.sweep-plan/1": "records:SweepPlan"},
 )

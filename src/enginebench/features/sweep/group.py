@@ -9,7 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.errors import DeviceBusy, EngineBenchError, MeasurementError, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import SettingsSearch
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import open_partial
 from enginebench.features.sweep.document import Tuned
@@ -182,7 +183,7 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
             root = scratch / "tune"
             try:
                 _begin(job, store, RunFolder(root), request, machine, verb="tune")
-                document = find("offers", "tune_run")(
+                document = require_hook(SettingsSearch)(
                     request,
                     root,
                     threads=threads or None,

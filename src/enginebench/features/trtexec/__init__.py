@@ -5,6 +5,7 @@ Reads what trtexec 8 to 11 writes. Every function takes a path or bytes, returns
 """
 
 from enginebench.core.features import Feature, Verb
+from enginebench.core.hooks import FileReader, FolderMatch, FolderReport, TrtexecChoice
 
 FEATURE = Feature(
     verbs=(Verb("parse", "TensorRT files", "Read the logs, times, profiles and layers of trtexec 8 to 11.", "verb"),),
@@ -15,11 +16,11 @@ FEATURE = Feature(
         "parse_times": "verb:parse_times",
     },
     engines={"trtexec": "entries:TRTEXEC"},
-    offers={
-        "choose_trtexec": "executable:choose_trtexec",
-        "holds_trtexec": "folder:is_trtexec_folder",
-        "read": "reporting:read_any",
-        "report": "reporting:report_any",
+    hooks={
+        TrtexecChoice: "executable:choose_trtexec",
+        FolderMatch: "folder:is_trtexec_folder",
+        FileReader: "reporting:read_any",
+        FolderReport: "reporting:report_any",
     },
     documents={
         "enginebench.report-trtexec/1": "report:TrtexecReport",

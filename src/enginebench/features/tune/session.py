@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import MissingDependency, refuse_all
-from enginebench.core.features import find
+from enginebench.core.features import find_hook
+from enginebench.core.hooks import ModelBound
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
 from enginebench.core.recipes import BF16
@@ -289,7 +290,7 @@ def tune_model(
     folder.write_record(stored)
     winner = search.final and _find(search, search.final.winner)
     best = search.track.find_result(winner, final=True) if winner else None
-    if best is not None and record.request.goal == "latency" and (find_bound := find("offers", "bound")):
+    if best is not None and record.request.goal == "latency" and (find_bound := find_hook(ModelBound)):
         remains += format_headroom(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter))
     document = describe()
     return document, write_tune(root, document, stored)

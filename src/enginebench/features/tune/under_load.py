@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import LoadCheck, LoadTrial
 from enginebench.core.records import Capacity, Result, ResultWarning, Validity
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.features.tune.records import SearchRequest
@@ -63,14 +64,16 @@ class LoadTrack:
         for setting in settings:
             try:
                 if found[setting.name] is None:
-                    find("offers", "bench_row")(*self._name_row(setting))
+                    require_hook(LoadCheck)(*self._name_row(setting))
             except UsageError as error:
                 found[setting.name] = str(error)
         return found
 
-    def _name_row(self, setting: Setting) -> tuple[RunFolder, Result | None, int, int]:
+    def _name_row(self, setting: Setting) -> tuple[RunFolder, Result, int, int]:
         """What is put under load: a row that was timed, in how many streams, and in which batches."""
-        return self._folder, self.find_result(setting), setting.streams, setting.max_batch
+        result = self.find_result(setting)
+        assert result is not None, setting.name  # what the track of timed rows does not refuse, it has timed
+        return self._folder, result, setting.streams, setting.max_batch
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return self._find(setting, round_number, final) is not None
@@ -99,7 +102,7 @@ class LoadTrack:
         limit_s = self.find_limit()  # a trial is a whole search, and it must not cost the others theirs
         settings: dict[str, Any] = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s}
         settings |= {"max_wait_ms": setting.max_wait_ms, **({} if final else RACE)}
-        found = find("offers", "load_row")(
+        found = require_hook(LoadTrial)(
             *self._name_row(setting),
             settings,
             name=setting.name,

@@ -13,7 +13,8 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.commands import COMMAND
 from enginebench.core.errors import UsageError
-from enginebench.core.features import find
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import BundlePlace, BundlePrinter, BundleWriter
 from enginebench.core.records import MeasureSpec
 from enginebench.engines.registry import read_engines
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
@@ -97,7 +98,7 @@ def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
     root = common.choose_root(options["out"], f"tune-{common.name_model(model)}")
     document, _ = search(model, options, root, lambda document, request: None)
     if options["deliver"] is not None:
-        find("functions", "deliver")(root, options["deliver"], progress=options["progress"])
+        require_hook(BundleWriter)(root, options["deliver"], progress=options["progress"])
     return document
 
 
@@ -117,7 +118,7 @@ def command(model: str, shown: opts.Trusting, **options: Unpack[TuneOptions]) ->
     for note in notes:
         click.echo(note, err=True)
     if options["deliver"] is not None:
-        find("offers", "deliver_also")(root, options["deliver"])
+        require_hook(BundlePrinter)(root, options["deliver"])
 
 
 def search(
@@ -125,7 +126,7 @@ def search(
 ) -> tuple[TuneDocument, Sequence[str]]:
     """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
     if options["deliver"] is not None:
-        find("offers", "check_free")(Path(options["deliver"]))
+        require_hook(BundlePlace)(Path(options["deliver"]))
     common.remember_environments(options["env"])
     budget = options["time_budget"]
     with common.begin(model, options) as (taken, reporter):

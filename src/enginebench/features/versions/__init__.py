@@ -1,16 +1,17 @@
 """Other versions of a runtime: make environments, compare two of them, and find the version that changed."""
 
 from enginebench.core.features import Feature, Verb
+from enginebench.core.hooks import DiffNotes, EnvironmentDiff, LayerPairing
 
 FEATURE = Feature(
     verbs=(
         Verb("bisect", "Guard (CI)", "Find the package version that made it slower or changed outputs.", "bisect"),
         Verb("env", "Guard (CI)", "Make environments with other runtime versions, to compare them.", "env"),
     ),
-    offers={
-        "diff_between": "upgrade:diff_environments",
-        "diff_notes": "upgrade:format_changes",
-        "join_layers": "upgrade:pair_layers",
+    hooks={
+        EnvironmentDiff: "upgrade:diff_environments",
+        DiffNotes: "upgrade:format_changes",
+        LayerPairing: "upgrade:pair_layers",
     },
     functions={
         "bisect": "bisect:bisect",

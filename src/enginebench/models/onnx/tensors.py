@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from enginebench.core.errors import ArtifactError, explaining, importing
-from enginebench.core.tensors import TensorWork
+from enginebench.core.shapes import TensorWork
 from enginebench.models.precision.macs import Shape
 
 with importing("{}", 'pip install "enginebench[ort]"'):

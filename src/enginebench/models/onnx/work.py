@@ -13,7 +13,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from enginebench.core.protocols import Array
 from enginebench.core.records import LeastWork
-from enginebench.core.tensors import TensorWork
+from enginebench.core.shapes import TensorWork
 from enginebench.models.onnx.densities import ZERO_POINTS, Densities
 from enginebench.models.onnx.needs import GraphFacts, find_needed_shares, hands_on, list_read_tensors
 from enginebench.models.onnx.source import read_tensor_values

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from enginebench.core.features import find_each
+from enginebench.core.features import find_hooks
+from enginebench.core.hooks import DiffNotes
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_before_after, format_range, format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table
@@ -36,7 +37,7 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     """The table; settings that all ids end in, and reasons that all rows have, stand once or not at all."""
     ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
     verdict = f"{format_verdict(document.verdict)} (margin {document.margin:.1%}{ended})"
-    changes = [text for state in find_each("offers", "diff_notes") for text in state(document)]
+    changes = [text for state in find_hooks(DiffNotes) for text in state(document)]
     rows = document.rows if len(document.rows) > 1 else ()
     ends = takewhile(lambda parts: len(set(parts)) == 1, zip(*(row.id.split("-")[:1:-1] for row in rows), strict=False))
     tail = "".join(f"-{parts[0]}" for parts in [*ends][::-1])

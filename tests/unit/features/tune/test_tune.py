@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
+from enginebench.core.hooks import LoadCheck, LoadTrial
 from enginebench.core.records import Artifact, Capacity, MeasureSpec
 from enginebench.core.store import read_record
 from enginebench.features.tune import session, under_load
@@ -29,7 +30,7 @@ from enginebench.stats.compare import Comparison
 from enginebench.stats.validity import judge
 from in_process import Children
 from reporters import Silent
-from samples import make_estimate
+from samples import make_estimate, make_result
 from tracks import DISTURBED
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, time_limit_s=2.0)  # not that of the race
@@ -194,17 +195,17 @@ def test_engines_that_cannot_run_are_left_out_and_alone_they_are_an_error() -> N
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What is offered to put a row under load, by name: it is not `tune` that does."""
-    offers: dict[str, Any] = {"bench_row": lambda *given: None}
-    monkeypatch.setattr(under_load, "find", lambda kind, name: offers[name])
-    return offers
+def loads(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
+    """The functions that put a configuration under load, by hook: it is not `tune` that does."""
+    functions: dict[Any, Any] = {LoadCheck: lambda *given: None}
+    monkeypatch.setattr(under_load, "require_hook", functions.__getitem__)
+    return functions
 
 
 @pytest.mark.parametrize(
     ("ended", "said"), [("budget", "was found within 240 s"), ("nothing passes", "that was tried")]
 )
-def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], ended: Any, said: str) -> None:
+def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[Any, Any], ended: Any, said: str) -> None:
     """The search for a capacity gets the time of one process, and no more."""
     given: list[Any] = []
 
@@ -213,9 +214,9 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
         capacity = Capacity(passes_qps=None, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended=ended)
         return SimpleNamespace(per_s=None, capacity=capacity, validity="invalid", warnings=(DISTURBED,))
 
-    loads["load_row"] = carry
+    loads[LoadTrial] = carry
     request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)
-    timed = SimpleNamespace(find_result=lambda setting, final: None)
+    timed = SimpleNamespace(find_result=lambda setting, final: make_result())
     track = LoadTrack(request, timed, RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
     setting = Setting(engine="fake", streams=2, max_batch=4, max_wait_ms=0.5)
     (trial,) = track.run([setting], 0)
