@@ -1,6 +1,7 @@
-"""Turns rows into results: builds and checks each once, then measures A B C, C B A, ..., each time in a fresh process.
+"""Measure the configurations of a run: build and check each once, then run trials A B C, C B A, and so on.
 
-The row's file is rewritten after every trial, so that nothing measured is lost, however the run ends.
+Each trial is a fresh process. A configuration's file is rewritten after each of its trials, so that nothing measured is
+lost, however the run ends.
 """
 
 import shutil
@@ -88,7 +89,7 @@ from enginebench.runs.references import (
     list_lower_engines,
     runs_own_graph,
 )
-from enginebench.runs.scoring import Judged, score_file
+from enginebench.runs.scoring import Scoring, score_file
 from enginebench.runs.trust import NATIVE_CODE, allow_code, holds_refused
 from enginebench.stats.alike import assess_outputs, compare_inputs, fill_lengths
 from enginebench.stats.assessment import find_setting
@@ -100,38 +101,38 @@ from enginebench.stats.least_time import warn_implausible
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, Rules, list_relevant_pairs, rank_results
 
-# Doubts about a row's answers, which a record of its precision leaves as they are.
-ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs", "outputs_differ", "outputs_not_compared")
+# Codes of warnings about a configuration's outputs, which stay when the record of its precision is added.
+ABOUT_OUTPUTS = ("no_score", "outputs_vary", "random_inputs", "outputs_differ", "outputs_not_compared")
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
-# The same of `--quick`, which makes no claims: half as many leave room for the outputs of the graph as it stands. Of
-# fewer than ten a single decision near a tie would break the limit of 8 bits, nine in ten.
+# The same for `--quick`, which makes no claims: half as many, so that there is time for the outputs of the unchanged
+# graph. With fewer than ten, a single decision near a tie would break the limit of 8 bits, nine in ten.
 QUICK_SAMPLES = 16
-# Two outputs for the same inputs that differ by more than this share of the largest value are not those of a function:
-# what the order of sums leaves open on a GPU is a hundred times smaller in FP16 (as for the exported graph).
+# If two outputs for the same inputs differ by more than this fraction of the largest value, the model is not
+# deterministic: a GPU's varying order of sums makes a hundred times less in FP16 (as for the exported graph).
 VARIATION = 1e-2
-# Processes of a row of which nobody says beforehand how often it is measured.
+# Number of trials of a configuration that is measured until its caller stops.
 ENDLESS = 1_000_000
-# The number of a trial that is taken before the first build that takes minutes begins, so that a first table stands.
+# The number of the trial before the first slow build begins, for a first table.
 FIRST_LOOK = -1
 
 T = TypeVar("T")
 
 
-class Turn(Struct, frozen=True):
-    """One trial of one row, and its place in the run."""
+class ScheduledTrial(Struct, frozen=True):
+    """One trial of one configuration, and its position in the run."""
 
     row: PlannedRow
-    trial: int
+    number: int
     order: int
 
     @property
     def environment(self) -> dict[str, str]:
-        return child_environment(self.row.engine.threads, max(self.trial, 0))
+        return child_environment(self.row.engine.threads, max(self.number, 0))
 
 
 class Campaign:
-    """All rows of a run in progress. `results` holds each row as it stands, in the order of the plan."""
+    """All configurations of a run in progress. `results` has the current result of each, in the order of the plan."""
 
     def __init__(
         self,
@@ -141,46 +142,46 @@ class Campaign:
         *,
         timeout_s: float | Callable[[], float],
         reporter: Reporter,
-        judged: Judged | None = None,
+        scoring: Scoring | None = None,
         task: Task | None = None,
         rules: Rules = USUAL,
         checks_graph: bool = True,
         samples: int = CHECK_SAMPLES,
         propose: Callable[[PlannedRow, Result], PlannedRow | None] | None = None,
     ) -> None:
-        """Take the rows of a run; nothing is done yet.
+        """Take the configurations of a run; nothing is done yet.
 
         Args:
-            checks_graph: the outputs of a graph are compared with those of the graph itself, not of the first row.
-            samples: over which outputs are compared.
-            propose: one more row to measure beside a row that was built and checked, or None.
+            checks_graph: compare outputs with those of the unchanged graph, not of the first configuration.
+            samples: number of samples over which outputs are compared.
+            propose: returns one more configuration to measure beside one that was built and checked, or None.
         """
         self._folder, self._rules = folder, rules
-        self._judged = judged
+        self._scoring = scoring
         self._task = task
         self._rows = {row.id: row for row in rows}
         self._machine = machine
         self._timeout_s = timeout_s if callable(timeout_s) else lambda: timeout_s
         self._reporter = reporter
-        self._at_once, self._workers = count_at_once(machine), count_workers(machine)
+        self._children_at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
         self._checks_graph, self._samples, self._propose = checks_graph, samples, propose
-        self._references: dict[Key, Reference] = {}  # with which the rows of each key are compared, once it is known
-        self._graphs: dict[Key, Reference | str] = {}  # outputs of graphs as they stand; or why there are none
-        self._unasked: set[str] = set()  # rows that nobody asked for; they do not count as progress
+        self._references: dict[Key, Reference] = {}  # with which the configurations of a key are compared
+        self._graphs: dict[Key, Reference | str] = {}  # outputs of unchanged graphs; or why there are none
+        self._added: set[str] = set()  # configurations that were not requested; they do not count as progress
         self._medians: dict[str, list[float]] = {}  # of the trials in this process, in ns
-        self._timed_s: list[float] = []  # what each trial in this process took, with its start
+        self._timed_s: list[float] = []  # seconds that each trial in this process took, with its start
         self._works: dict[tuple[str, int, str], LeastWork | None] = {}  # of a graph, batch and shapes; None: unknown
         self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
 
     def add(self, rows: Sequence[PlannedRow]) -> None:
-        """Takes more rows, which come after those that it has."""
+        """Add configurations after those that it has."""
         self._rows.update((row.id, row) for row in rows)
 
     def adopt(self, row: PlannedRow, prepared: Result) -> None:
-        """Takes a row that was built and checked under another id, so that it can be measured anew."""
+        """Add a configuration that was built and checked under another id, to measure it again."""
         self.add([row])
         folder = self._folder
         for find in (folder.outputs_path, folder.labelled_path, folder.recheck_path, folder.further_path):
@@ -189,7 +190,11 @@ class Campaign:
         self._save(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
 
     def finish(self, ids: Mapping[str, str]) -> None:
-        """Takes rows, by id and the id under which they were built and compared, as measured often enough."""
+        """End configurations as measured often enough.
+
+        Args:
+            ids: the id under which a configuration was built and compared -> its id here.
+        """
         for result in (self.results[row_id] for row_id in ids.values()):
             if result.status == "partial" and result.measurements:
                 measure, drift = replace(result.measure, processes=len(result.measurements)), result.drift
@@ -199,7 +204,7 @@ class Campaign:
                 self._save(replace(result, status="ok", measure=measure, drift=drift))
 
     def restore(self, *, with_failed: bool = False) -> None:
-        """Restores the rows that an earlier, interrupted run stored."""
+        """Restore the configurations that an earlier, interrupted run stored."""
         for row_id, row in self._rows.items():
             if row_id in self.results:
                 continue
@@ -210,7 +215,7 @@ class Campaign:
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
                 continue
-            if stored is None or not has_answered(stored):
+            if stored is None or not has_outputs(stored):
                 continue  # it begins anew
             timed = tuple(one for one in stored.measurements if one.latency_ns)
             if timed != stored.measurements:  # a trial without samples is measured again
@@ -226,13 +231,13 @@ class Campaign:
                 if stored.measurements:
                     raise
                 continue  # nothing was measured on it: it is built anew
-            # A row that was relabelled keeps what ran; how its engine is set is the plan's to say.
+            # The precision that ran is kept; the other settings of the engine come from the plan.
             ran = replace(row.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
             status: Status = "ok" if finished else "partial"
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
-        """Every row, prepared, checked, and measured until no verdict can change; a failed row has its reason."""
+        """Prepare, check and measure every configuration until no verdict can change; one that fails has a reason."""
         try:
             return self._run()
         except KeyboardInterrupt as error:
@@ -242,7 +247,7 @@ class Campaign:
     def _run(self) -> list[Result]:
         wanted = [row for row in self._rows.values() if row.skip is None]
         early = self._list_early(wanted)
-        # Those of the first look are passed over once more when the others are built.
+        # Those of the first look count once more when the others are built.
         steps = sum(count_builds(row) + row.measure.processes for row in wanted) + 2 * len(early)
         self._reporter.begin(steps)
         if early:
@@ -251,38 +256,41 @@ class Campaign:
         self._reopen_leaders()
         self._add_lower_levels()
         self._add_proposed()
-        turns = order_trials(list(self._rows.values()))
+        trials = order_trials(list(self._rows.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
-            self._measure_turns([turn for turn in turns if start <= turn.trial < end])
+            self._measure_trials([trial for trial in trials if start <= trial.number < end])
             self._end_settled(end)
         return list(self.results.values())
 
     def _list_early(self, rows: Sequence[PlannedRow]) -> list[PlannedRow]:
-        """The rows to measure once before those are built whose builds take minutes; none where nothing is gained.
+        """Return the configurations to measure once before the slow builds of the others; [] if that gains nothing.
 
-        A run that is continued has its first table already, and of a single one there is nothing to compare.
+        A continued run has its first table already, and a single configuration has nothing to be compared with.
         """
         early = [row for row in rows if not builds_slowly(row.engine)]
         begun = any(result.measurements for result in self.results.values())
         several = any(count_builds(row) > 1 for row in rows)
-        return early if 1 < len(early) < len(rows) and not begun and not several else []
+        if begun or several or not 1 < len(early) < len(rows):
+            return []
+        return early
 
     def _look_first(self, rows: Sequence[PlannedRow]) -> None:
-        """Builds, checks and measures these rows once, so that whoever interrupts the long builds has a table."""
+        """Build, check and measure these configurations once: a user who interrupts the slow builds has a table."""
         self._prepare(rows)
         self._compare_outputs()
         ready = [row for row in rows if self.results[row.id].status == "partial"]
-        for start in range(0, len(ready), self._at_once):
-            group = ready[start : start + self._at_once]
-            self._take_turns([Turn(row, FIRST_LOOK, order - len(ready)) for order, row in enumerate(group, start)])
+        for start in range(0, len(ready), self._children_at_once):
+            group = ready[start : start + self._children_at_once]
+            trials = [ScheduledTrial(row, FIRST_LOOK, order - len(ready)) for order, row in enumerate(group, start)]
+            self._run_trials(trials)
 
     def _reopen_leaders(self) -> None:
-        """Has those that the first look names measured once more, beside what was built after them.
+        """Measure the leaders of the first look once more, beside the configurations that were built after them.
 
-        Named are the leader, the baseline, and the fastest of those that tie with the leader: one trial each tells only
-        twofold differences apart.
+        These are the leader, the baseline, and the fastest of those that tie with the leader: with one trial each, only
+        twofold differences are significant.
 
-        Only where a row has a single trial: with several, all are measured anew, and the first look does not count.
+        Only if a configuration has a single trial: with several, all are measured anew, and the first look is dropped.
         """
         late = [r for r in self.results.values() if r.status == "partial" and not r.measurements]
         looked = [r for r in self.results.values() if r.status == "ok" and is_first_look(r)]
@@ -295,40 +303,40 @@ class Campaign:
                 self._save(replace(result, status="partial"))
 
     def check(self) -> None:
-        """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
+        """Build every configuration that was not built before, compare its outputs with the reference, score them."""
         self._prepare_all()
         if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
             raise self._refused
         waiting: list[PlannedRow] = []
         for row in self._rows.values():
-            known = self.results.get(row.id)
-            if known is not None and known.status == "partial":
-                waiting += [row] * (count_builds(row) - max(1, len(known.builds)))
+            result = self.results.get(row.id)
+            if result is not None and result.status == "partial":
+                waiting += [row] * (count_builds(row) - max(1, len(result.builds)))
         for group in self._group(waiting):
             for run in split_runs(group, self._machine):
                 self._build_together(run)
         self._compare_outputs()
-        self._score_answers()
+        self._score_outputs()
 
     def measure(self, ids: Sequence[str], trial: int) -> None:
-        """One process of each of these rows, in this order, unless its trial is there already."""
-        rows = [self._rows[row_id] for row_id in ids if not self._has(row_id, trial)]
-        self._take_turns([Turn(row, trial, order) for order, row in enumerate(rows)])
+        """Measure one trial of each of these configurations, in this order, unless it has been measured already."""
+        rows = [self._rows[row_id] for row_id in ids if not self._is_measured(row_id, trial)]
+        self._run_trials([ScheduledTrial(row, trial, order) for order, row in enumerate(rows)])
 
-    def _has(self, row_id: str, trial: int) -> bool:
+    def _is_measured(self, row_id: str, trial: int) -> bool:
         return any(m.trial == trial for m in self.results[row_id].measurements)
 
     def _prepare_all(self) -> None:
         self._prepare(list(self._rows.values()))
 
     def _prepare(self, rows: Sequence[PlannedRow]) -> None:
-        """Builds and checks these rows in a child each; nothing is done for one that was prepared before."""
+        """Build and check these configurations, each in a child; those that were prepared before are passed over."""
         waiting = []
         for row in rows:
-            known = self.results.get(row.id)
+            result = self.results.get(row.id)
             if row.skip is not None:
                 self._save(self._skip(row, row.skip))
-            elif known is None or (known.status not in ("failed", "skipped") and self._lost_outputs(known)):
+            elif result is None or (result.status not in ("failed", "skipped") and self._lacks_outputs(result)):
                 waiting.append(row)
             else:
                 self._reporter.advance()
@@ -339,13 +347,16 @@ class Campaign:
                 self._prepare_group(group)
 
     def _group(self, rows: Sequence[PlannedRow]) -> list[list[PlannedRow]]:
-        """As many rows as may import at a time; those of another environment, which may break down, alone and last."""
+        """Group the configurations whose children may import at the same time.
+
+        Those of another environment, which may fail to import, are alone and last.
+        """
         here = [row for row in rows if can_wait(row.engine)]
-        groups = [here[start : start + self._at_once] for start in range(0, len(here), self._at_once)]
+        groups = [here[start : start + self._children_at_once] for start in range(0, len(here), self._children_at_once)]
         return groups + [[row] for row in rows if not can_wait(row.engine)]
 
     def _prepare_group(self, rows: Sequence[PlannedRow]) -> None:
-        """Their children import side by side; then they build and check, as many at a time as may."""
+        """Import all engines side by side; then build and check, as many at a time as the machine allows."""
         children: dict[str, Child] = {}
         with ExitStack() as stack:
             for row in rows:
@@ -360,11 +371,11 @@ class Campaign:
                 self._prepare_together(run, children)
 
     def _prepare_together(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
-        """Builds and checks rows at the same time, and has their records made one after another.
+        """Build and check configurations at the same time, and make their records one after another.
 
-        What the first child says is shown at once, so that a build of minutes is not silent; what the others say when
-        it is their turn, so that the log is the same each time. A row that fails beside others, perhaps for want of
-        memory, is tried again alone; one whose time ran out is not.
+        Notes of the first child are shown at once, so that a build of minutes is not silent; those of the others in
+        their order, so that the log is always the same. A configuration that fails beside others, perhaps for want of
+        memory, is tried again alone, but not one that timed out.
         """
         first, *others = rows
         notes: dict[str, list[str]] = {row.id: [] for row in others}
@@ -382,56 +393,58 @@ class Campaign:
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
             if row is not first:
-                self._reporter.step(f"{label(row)}: build and check")  # as the row would have shown alone
-            found = attempt(work.finish)
+                self._reporter.step(f"{label(row)}: build and check")  # as it would have been shown alone
+            outcome = attempt(work.finish)
             for text in notes.get(row.id, ()):
                 self._reporter.step(f"{label(row)}: {text}")
-            if isinstance(found, EngineBenchError) and not isinstance(found, UsageError | DependencyError | TimedOut):
+            final = isinstance(outcome, UsageError | DependencyError | TimedOut)
+            if isinstance(outcome, EngineBenchError) and not final:
                 self._prepare_alone(row)
             else:
-                self._save_prepared(row, found, peers=min(len(rows), self._workers) - 1)
+                self._save_prepared(row, outcome, peers=min(len(rows), self._workers) - 1)
 
     def _prepare_alone(self, row: PlannedRow) -> None:
         self._save_prepared(row, attempt(lambda: self._run_prepare(row, self._describe_prepare(row))))
 
     def _build_together(self, rows: Sequence[PlannedRow]) -> None:
-        """Makes one build more of each row, from nothing, at the same time; what fails is tried again alone."""
+        """Make one more build of each configuration at the same time; those that fail are tried again alone."""
         rows = [row for row in rows if self.results[row.id].status == "partial"]
         peers = min(len(rows), self._workers) - 1
-        builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
+        builds = [len(self.results[row.id].builds) + rows[:index].count(row) for index, row in enumerate(rows)]
         again = []
         with ExitStack() as stack:
             works: list[Work[PrepareResponse]] = []
-            for one in zip(rows, builds, strict=True):
+            for planned_build in zip(rows, builds, strict=True):
                 wait_until_sure(works, left=self._workers - 1)
-                works.append(stack.enter_context(self._start_build(*one)))
+                works.append(stack.enter_context(self._start_build(*planned_build)))
             wait_until_sure(works)
             for row, build, work in zip(rows, builds, works, strict=True):
                 self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
-                known, outputs = self.results[row.id], self._rebuilt(row, build)
+                result, outputs = self.results[row.id], self._find_build_outputs(row, build)
                 try:
-                    found = describe_build(work.finish(), self._folder.outputs_path(row.id), outputs)
+                    build_record = describe_build(work.finish(), self._folder.outputs_path(row.id), outputs)
                 except EngineBenchError as error:
                     if len(rows) > 1 and not isinstance(error, TimedOut):
                         again.append(row)
                         continue
-                    self._save(self._failed(known, f"while build {build + 1} of {count_builds(row)} was made", error))
+                    when = f"while build {build + 1} of {count_builds(row)} was made"
+                    self._save(self._describe_failure(result, when, error))
                 else:
                     outputs.unlink(missing_ok=True)
-                    most = max(peers, known.built_beside)
-                    self._save(replace(known, builds=(*known.builds, found), built_beside=most))
+                    most = max(peers, result.built_beside)
+                    self._save(replace(result, builds=(*result.builds, build_record), built_beside=most))
                 self._reporter.advance()
         for row in again:
             self._build_together([row])
 
     @contextmanager
     def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareResponse]]:
-        place, outputs = self._choose_place(row, build), self._rebuilt(row, build)
-        shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
-        Path(place).mkdir(parents=True)
+        folder, outputs = self._make_build_folder(row, build), self._find_build_outputs(row, build)
+        shutil.rmtree(folder, ignore_errors=True)  # files that a killed run may have left
+        Path(folder).mkdir(parents=True)
         job = replace(
             self._describe_prepare(row),
-            out_dir=place,
+            out_dir=folder,
             outputs_path=str(outputs.absolute()),
             further_path="",
             prove=False,
@@ -440,27 +453,28 @@ class Campaign:
         with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
             yield child.start(job, timeout_s=self._timeout_s())
 
-    def _rebuilt(self, row: PlannedRow, build: int) -> Path:
-        """The file of the answers of one build more; it is there until they were compared."""
+    def _find_build_outputs(self, row: PlannedRow, build: int) -> Path:
+        """Return the file of one more build's outputs, which is removed once they are compared."""
         return self._folder.outputs_path(f"{row.id}.build-{build + 1}")
 
     def _skip(self, row: PlannedRow, reason: str) -> Result:
-        """Records that the row cannot run here; if it was measured before, it keeps its samples."""
-        known = self.results.get(row.id)
-        if known is None or not known.measurements:
+        """Return the result of a configuration that cannot run here; samples that it has are kept."""
+        result = self.results.get(row.id)
+        if result is None or not result.measurements:
             return self._begin(row, status="skipped", reason=reason)
         why = f"it cannot continue: {reason}"
-        return known if known.status == "ok" else replace(known, status="failed", reason=why)
+        return result if result.status == "ok" else replace(result, status="failed", reason=why)
 
-    def _lost_outputs(self, known: Result) -> bool:
-        """Whether the answers of a restored row, with which others are compared, are missing or incomplete."""
-        outputs, answers = self._folder.outputs_path(known.id), self._folder.labelled_path(known.id)
-        wanted = [outputs] if known.drift or not known.measurements else []  # else of a tool that returns no answers
-        if known.scores or (self._judged and self._judged.metrics and not known.measurements):
-            wanted.append(answers)
-        if wanted and known.status == "partial":  # its trials are still to come
-            wanted.append(self._folder.recheck_path(known.id))
-        return not all(holds_arrays(path) for path in wanted)
+    def _lacks_outputs(self, result: Result) -> bool:
+        """Return whether outputs of a restored configuration that are still needed are missing or incomplete."""
+        outputs, labelled = self._folder.outputs_path(result.id), self._folder.labelled_path(result.id)
+        # A configuration that was measured without a drift is of a tool that returns no outputs.
+        needed = [outputs] if result.drift or not result.measurements else []
+        if result.scores or (self._scoring and self._scoring.metrics and not result.measurements):
+            needed.append(labelled)
+        if needed and result.status == "partial":  # its trials are still to come
+            needed.append(self._folder.recheck_path(result.id))
+        return not all(holds_arrays(path) for path in needed)
 
     def _describe_prepare(self, row: PlannedRow) -> PrepareJob:
         assert row.source is not None
@@ -468,12 +482,12 @@ class Campaign:
             model=row.asked_as,
             artifact=row.source,
             engine=row.engine,
-            out_dir=self._choose_place(row),
+            out_dir=self._make_build_folder(row),
             outputs_path=str(self._folder.outputs_path(row.id).absolute()),
             samples=self._samples,
             seed=row.measure.seed,
             prove=not proves_when_timed(row),
-            labelled=self._judged.labelled if self._judged else None,
+            labelled=self._scoring.labelled if self._scoring else None,
             labelled_path=str(self._folder.labelled_path(row.id).absolute()),
             inputs=self._inputs,
             graph=row.graph,
@@ -482,56 +496,56 @@ class Campaign:
             recheck_path=str(self._folder.recheck_path(row.id).absolute()),
         )
 
-    def _choose_place(self, row: PlannedRow, build: int = 0) -> str:
-        """Where an engine leaves what it makes: one environment never finds what another compiled, nor one build."""
+    def _make_build_folder(self, row: PlannedRow, build: int = 0) -> str:
+        """Make the folder for an engine's files; each environment and each build has its own."""
         artifacts, environment = self._folder.artifacts, row.engine.options.get(OPTION)
-        place = self._folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
+        folder = self._folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
         if environment:
-            place = artifacts / f"env-{environment}" / place.relative_to(artifacts)
-        place.mkdir(parents=True, exist_ok=True)
-        return str(place.absolute())
+            folder = artifacts / f"env-{environment}" / folder.relative_to(artifacts)
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder.absolute())
 
-    def _save_prepared(self, row: PlannedRow, found: PrepareResponse | EngineBenchError, peers: int = 0) -> None:
-        """Keeps the row as it was built and checked, or with the reason why it was not."""
+    def _save_prepared(self, row: PlannedRow, outcome: PrepareResponse | EngineBenchError, peers: int = 0) -> None:
+        """Save the configuration as it was built and checked, or the reason why that failed."""
         begun = self.results.get(row.id) or self._begin(row, status="partial")
-        if isinstance(found, DependencyError | UsageError):
-            self._save(self._skip(row, str(found)))
-            self._refused = found if isinstance(found, UsageError) else self._refused
-        elif isinstance(found, EngineBenchError):
-            self._save(self._failed(begun, "while it was built and checked", found))
+        if isinstance(outcome, DependencyError | UsageError):
+            self._save(self._skip(row, str(outcome)))
+            self._refused = outcome if isinstance(outcome, UsageError) else self._refused
+        elif isinstance(outcome, EngineBenchError):
+            self._save(self._describe_failure(begun, "while it was built and checked", outcome))
         else:
             self._prepared.add(row.id)
-            self._save(self._describe_prepared(row, begun, found, peers))
+            self._save(self._describe_prepared(row, begun, outcome, peers))
         self._reporter.advance()
 
-    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareResponse, peers: int) -> Result:
-        made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
-        if answer.artifact.kind == "aoti":  # it was compiled here
-            allow_code(f"{NATIVE_CODE} {answer.artifact.sha256}")
-        if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
+    def _describe_prepared(self, row: PlannedRow, begun: Result, response: PrepareResponse, peers: int) -> Result:
+        made = (response.lowered, response.artifact if response.artifact != row.source else None)
+        if response.artifact.kind == "aoti":  # it was compiled here
+            allow_code(f"{NATIVE_CODE} {response.artifact.sha256}")
+        if begun.measurements and begun.artifacts[-1].sha256 != response.artifact.sha256:
             begun = self._begin(row, status="partial")  # those are times of another engine
         prepared = replace(
             begun,
             artifacts=(*row.chain, *filter(None, made)),
-            engine_version=answer.engine_version,
-            build_s=answer.build_s,
+            engine_version=response.engine_version,
+            build_s=response.build_s,
             built_beside=peers,
-            size_bytes=answer.size_bytes,
-            drift=answer.drift or begun.drift,
+            size_bytes=response.size_bytes,
+            drift=response.drift or begun.drift,
         )
         if count_builds(row) > 1 and not prepared.builds:
             outputs = self._folder.outputs_path(row.id)
-            prepared = replace(prepared, builds=(describe_build(answer, outputs, outputs),))
-        if answer.varies > VARIATION:
-            prepared = add_warnings(prepared, make_warning("outputs_vary", row=row.id, share=answer.varies))
-        return judge_proof(prepared, answer.proof) if answer.proof else prepared
+            prepared = replace(prepared, builds=(describe_build(response, outputs, outputs),))
+        if response.varies > VARIATION:
+            prepared = add_warnings(prepared, make_warning("outputs_vary", row=row.id, share=response.varies))
+        return apply_proof(prepared, response.proof) if response.proof else prepared
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
         try:
-            place = find_place(row.engine)
+            environment = find_place(row.engine)
         except EngineBenchError:  # the row is skipped for that reason
-            place = None
-        machine = replace(self._machine, versions=list_versions(place)) if place else self._machine
+            environment = None
+        machine = replace(self._machine, versions=list_versions(environment)) if environment else self._machine
         return Result(
             id=row.id,
             model=row.model,
@@ -544,43 +558,43 @@ class Campaign:
             **fields,  # type: ignore[arg-type]
         )
 
-    def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
+    def _describe_failure(self, result: Result, when: str, error: EngineBenchError) -> Result:
         reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
         advice = {c.advice: None for a in result.artifacts for c in a.warnings if c.template == "chosen_shapes.refused"}
         reason = "; ".join((reason, *advice))
         self._reporter.say(f"{label(result)} failed {when}: {error}")
-        said = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
-        return replace(result, status="failed", reason=reason, stderr_tail=said or None)
+        log = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
+        return replace(result, status="failed", reason=reason, stderr_tail=log or None)
 
     def _compare_outputs(self) -> None:
-        """Drift of every row against the reference of its model, batch and shapes.
+        """Measure the drift of every configuration from the reference of its model, batch and shapes.
 
-        If that is a row, its outputs stay, so that a row that is built later can be compared, too; of the others a
-        few. Drift that was taken against the same reference before is kept, so that it is the same in one go and after
-        any interruption.
+        If the reference is a configuration, all of its outputs are kept, since others may be built later; the others
+        keep a few. A drift from the same reference that was measured before is kept: it does not depend on
+        interruptions.
         """
         for rows in self._list_alike():
-            answered = [r for r in rows if has_answered(self.results[r.id]) and holds_arrays(self._find_outputs(r))]
-            new = [row for row in answered if self._lacks_comparison(row, answered)]
+            comparable = [r for r in rows if has_outputs(self.results[r.id]) and holds_arrays(self._find_outputs(r))]
+            new = [row for row in comparable if self._lacks_comparison(row, comparable)]
             if not new:
                 continue
-            reference = self._find_reference(rows, answered)
-            for row in answered:
+            reference = self._find_reference(rows, comparable)
+            for row in comparable:
                 self._save_if_new(self._with_drift(self.results[row.id], reference))
                 if row.id != reference.result.id:
                     reduce_outputs(self._find_outputs(row))
             self._explain_export([row for row in new if row.id in self._prepared], reference)
         self._prepared.clear()
 
-    def _lacks_comparison(self, row: PlannedRow, answered: Sequence[PlannedRow]) -> bool:
-        """Whether its outputs are new, or the row that they were compared with has none any more."""
+    def _lacks_comparison(self, row: PlannedRow, comparable: Sequence[PlannedRow]) -> bool:
+        """Return whether its outputs are new, or were compared with a configuration that has no outputs any more."""
         drift = self.results[row.id].drift
         if drift is None or row.id in self._prepared:
             return True
-        return not drift.elsewhere and row.graph is None and all(one.id != drift.reference for one in answered)
+        return not drift.elsewhere and row.graph is None and all(one.id != drift.reference for one in comparable)
 
     def _list_alike(self) -> list[list[PlannedRow]]:
-        """The rows of each key, in their order, of those that were built, or that cannot be."""
+        """Group the configurations that were built, or that cannot be, by the key of their inputs."""
         groups: dict[Key, list[PlannedRow]] = {}
         for row in self._rows.values():
             if row.id in self.results:
@@ -590,84 +604,84 @@ class Campaign:
     def _find_outputs(self, row: PlannedRow) -> Path:
         return self._folder.outputs_path(row.id)
 
-    def _find_reference(self, rows: Sequence[PlannedRow], answered: Sequence[PlannedRow]) -> Reference:
-        """What these rows are compared with; once it is found it stays.
+    def _find_reference(self, rows: Sequence[PlannedRow], comparable: Sequence[PlannedRow]) -> Reference:
+        """Return the reference with which these configurations are compared; it never changes once it is chosen.
 
-        The first row where two sides are compared that a user named, or a plan with its graph. Else PyTorch eager,
-        the graph as it stands, FP32 of an engine, and the first row, whichever there is first.
+        The first configuration if the user named two sides to compare, or a plan and its graph. Else the first there
+        is of: PyTorch eager, the unchanged graph, an engine in FP32, and the first configuration.
         """
         key = find_key(rows[0])
         if key in self._references:
             return self._references[key]
         named = any(row.inputs_of or row.graph for row in rows)
-        found = None if named else find_eager(answered)
+        eager = None if named else find_eager(comparable)
         reference = None
-        if found is None and not named:
-            reference = self._compute_graph(answered) if self._checks_graph else None
+        if eager is None and not named:
+            reference = self._compute_graph(comparable) if self._checks_graph else None
             reference = reference or self._compute_in_fp32(rows)
         if reference is None:
-            row = found or answered[0]
+            row = eager or comparable[0]
             reference = Reference(result=self.results[row.id], outputs=load_outputs(self._find_outputs(row))[0])
         self._references[key] = reference
         return reference
 
     def _compute_graph(self, rows: Sequence[PlannedRow]) -> Reference | None:
-        """The outputs of the rows' graph as it stands, never timed; None: there is no graph, or nothing computes it."""
-        key, found = find_key(rows[0]), find_own_graph(rows)
-        if found is None:
+        """Return the outputs of the configurations' unchanged graph, never timed; None if nothing computes them."""
+        key, own_graph = find_key(rows[0]), find_own_graph(rows)
+        if own_graph is None:
             return None
         if key not in self._graphs:
-            self._graphs[key] = self._ask_for_graph(*found)
+            self._graphs[key] = self._run_graph(*own_graph)
         graph = self._graphs[key]
         return None if isinstance(graph, str) else graph
 
-    def _ask_for_graph(self, row: PlannedRow, graph: Artifact) -> Reference | str:
-        """The outputs of a graph as it stands; or, of each that could have computed them, why it did not."""
-        engine, whys = describe_graph_engine(row, graph), list[str]()
-        judge = replace(row, id=f"{make_id(engine, graph.precision, row.measure)}-reference", engine=engine)
-        judge = replace(judge, requested_precision=graph.precision, source=graph, chain=(graph,))
+    def _run_graph(self, row: PlannedRow, graph: Artifact) -> Reference | str:
+        """Compute the outputs of an unchanged graph; or return why each evaluator that could have done so did not."""
+        engine, reasons = describe_graph_engine(row, graph), list[str]()
+        reference = replace(row, id=f"{make_id(engine, graph.precision, row.measure)}-reference", engine=engine)
+        reference = replace(reference, requested_precision=graph.precision, source=graph, chain=(graph,))
         for kind, name in KINDS.items():
-            job = ReferenceJob(check=self._describe_prepare(judge), kind=kind, budget_s=REFERENCE_BUDGET_S)
+            job = ReferenceJob(check=self._describe_prepare(reference), kind=kind, budget_s=REFERENCE_BUDGET_S)
             longest_s = EVALUATOR_TIMEOUT_S if kind == "onnx_evaluator" else self._timeout_s()
             self._reporter.step(f"{name}: outputs of the graph")
             try:
-                answer = run_child(
+                response = run_child(
                     job, timeout_s=min(longest_s, self._timeout_s()), environment=child_environment(engine.threads)
                 )
             except EngineBenchError as error:
-                whys.append(f"{name}: {shorten_words(str(error)) or error}")
+                reasons.append(f"{name}: {shorten_words(str(error)) or error}")
                 continue
-            result = self._begin(judge, status="partial")
-            if answer.varies > VARIATION:
-                result = add_warnings(result, make_warning("outputs_vary", row=judge.id, share=answer.varies))
-            outputs = load_outputs(self._find_outputs(judge))[0]
+            result = self._begin(reference, status="partial")
+            if response.varies > VARIATION:
+                result = add_warnings(result, make_warning("outputs_vary", row=reference.id, share=response.varies))
+            outputs = load_outputs(self._find_outputs(reference))[0]
             return Reference(result=result, outputs=outputs, kind=kind, apart=True)
-        return "; ".join(whys)
+        return "; ".join(reasons)
 
     def _compute_in_fp32(self, rows: Sequence[PlannedRow]) -> Reference | None:
-        """The outputs of FP32 for the rows of a shorter precision beside which no FP32 answered; never timed.
+        """Compute FP32 outputs, never timed, for configurations in a shorter precision, if none in FP32 has outputs.
 
-        An engine whose build takes minutes is asked where no other is there. A graph that has no FP32 form is its own
-        reference.
+        An engine whose build takes minutes is used only if there is no other. None if nothing has an FP32 form.
         """
-        plain = [row for row in rows if row.requested_precision in (None, "fp32")]
-        if any(has_answered(self.results[row.id]) for row in plain) or not any(r.id in self._prepared for r in rows):
+        fp32_rows = [row for row in rows if row.requested_precision in (None, "fp32")]
+        if any(has_outputs(self.results[row.id]) for row in fp32_rows) or not any(r.id in self._prepared for r in rows):
             return None
         for row in sorted(rows, key=lambda row: tunes(row.engine)):
-            judge = None if row in plain or row.skip is not None else make_plain(row)
-            if judge is None:
+            reference = None if row in fp32_rows or row.skip is not None else make_fp32(row)
+            if reference is None:
                 continue
             try:
-                answer = self._run_prepare(judge, replace(self._describe_prepare(judge), prove=False, labelled=None))
+                job = replace(self._describe_prepare(reference), prove=False, labelled=None)
+                response = self._run_prepare(reference, job)
             except EngineBenchError as error:
                 self._reporter.say(f"{label(row)} was not compared with FP32: {error}")
                 continue
-            result = self._describe_prepared(judge, self._begin(judge, status="partial"), answer, 0)
-            return Reference(result=result, outputs=load_outputs(self._find_outputs(judge))[0], apart=True)
+            result = self._describe_prepared(reference, self._begin(reference, status="partial"), response, 0)
+            return Reference(result=result, outputs=load_outputs(self._find_outputs(reference))[0], apart=True)
         return None
 
     def _explain_export(self, rows: Sequence[PlannedRow], reference: Reference) -> None:
-        """Says of graph engines that deviate from PyTorch whether the exported graph does so, too, as it stands."""
+        """Add to engines whose outputs deviate from PyTorch's whether the engine or the export changed them."""
         base = reference.result
         exported = [
             row
@@ -680,33 +694,32 @@ class Campaign:
         graph = self._compute_graph(changed)
         if graph is None:
             return
-        kept = self._agrees(graph.result, graph.outputs, reference)
+        export_agrees = self._agrees(graph.result, graph.outputs, reference)
         for row in changed:
-            warning = make_warning(
-                "outputs_differ.engine" if kept else "outputs_differ.export", engine=label(row), tool=KINDS[graph.kind]
-            )
+            name = "outputs_differ.engine" if export_agrees else "outputs_differ.export"
+            warning = make_warning(name, engine=label(row), tool=KINDS[graph.kind])
             self._save(add_warnings(self.results[row.id], warning))
 
     def _agrees(self, result: Result, outputs: Mapping[str, Any], reference: Reference) -> bool:
-        """Whether outputs are within the limits of the reference's."""
+        """Return whether outputs are within the limits of the reference."""
         try:
             return self._measure_drift(result, outputs, None, reference).passed
         except ArtifactError:
             return False
 
     def _add_lower_levels(self) -> None:
-        """Adds, for each row of ONNX Runtime whose optimizer changes the outputs, the most of it that keeps them."""
+        """Add, for ONNX Runtime if its optimizer changes the outputs, the highest level that does not."""
         if not self._checks_graph:
             return
         for rows in self._list_alike():
             for row in rows:
                 result = self.results[row.id]
-                own = runs_own_graph(row) and row.inputs_of is None and has_answered(result)
+                own = runs_own_graph(row) and row.inputs_of is None and has_outputs(result)
                 if own and has_changed(result) and self._blames_optimizer(result):
                     self._add_lower_level(row, rows)
 
     def _blames_optimizer(self, result: Result) -> bool:
-        """Whether less optimization may mend changed outputs: the reference is their graph, or it exported well."""
+        """Return whether less optimization may mend changed outputs: the unchanged graph itself has the right ones."""
         if result.drift is not None and result.drift.reference_kind != "configuration":
             return True
         return any(warning.template == "outputs_differ.engine" for warning in result.warnings)
@@ -714,18 +727,18 @@ class Campaign:
     def _add_lower_level(self, row: PlannedRow, rows: Sequence[PlannedRow]) -> None:
         engines = list_lower_engines(row.engine)
         tried = [replace(row, engine=e, id=make_id(e, row.requested_precision, row.measure)) for e in engines]
-        # One that is there, or was stored by the run that this one continues, has agreed before.
+        # A level that was stored, perhaps by the run that this one continues, agreed then: it is tried first.
         for lower in sorted(tried, key=lambda one: not self._folder.row_path(one.id).exists()):
             if lower.id not in self.results:
                 self._try_level(lower, rows)
             kept = self.results.get(lower.id)
-            if kept is not None and has_answered(kept) and kept.drift is not None and kept.drift.passed:
+            if kept is not None and has_outputs(kept) and kept.drift is not None and kept.drift.passed:
                 warning = make_warning("outputs_differ.optimizer", kept=format_engine(lower.engine))
                 self._save_if_new(add_warnings(self.results[row.id], warning))
                 return
 
     def _add_proposed(self) -> None:
-        """Adds what is proposed beside each row, where its outputs are within the limits."""
+        """Add the configuration that is proposed beside each one, if its outputs are within the limits."""
         propose = self._propose
         if propose is None:
             return
@@ -743,34 +756,34 @@ class Campaign:
                     self._try_level(proposed, rows)
 
     def _try_level(self, row: PlannedRow, rows: Sequence[PlannedRow]) -> None:
-        """Adds a row that nobody asked for, as it was stored by the run that this one continues, or if it agrees."""
+        """Add a configuration that was not requested, if the continued run stored it, or if its outputs agree."""
         if self._folder.read_result(row.id) is not None:
             self._rows[row.id] = row
             self.restore()
             if row.id in self.results:
-                self._unasked.add(row.id)
+                self._added.add(row.id)
                 return
             del self._rows[row.id]
-        answered = [one for one in rows if has_answered(self.results[one.id])]
-        reference = self._find_reference(rows, answered)
+        comparable = [one for one in rows if has_outputs(self.results[one.id])]
+        reference = self._find_reference(rows, comparable)
         try:
-            answer = self._run_prepare(row, self._describe_prepare(row))
+            response = self._run_prepare(row, self._describe_prepare(row))
         except EngineBenchError as error:
             self._reporter.say(f"{label(row)} was not tried in its place: {error}")
             return
-        prepared = self._describe_prepared(row, self._begin(row, status="partial"), answer, 0)
+        prepared = self._describe_prepared(row, self._begin(row, status="partial"), response, 0)
         outputs = load_outputs(path := self._find_outputs(row))[0]
         if not self._agrees(prepared, outputs, reference):
             path.unlink(missing_ok=True)
             return
-        self._unasked.add(row.id)
+        self._added.add(row.id)
         self.add([row])
         self._prepared.add(row.id)
         self._save(prepared)
         self._save_if_new(self._with_drift(prepared, reference))
         self._prepared.discard(row.id)
         reduce_outputs(path)
-        self._score_answers()
+        self._score_outputs()
 
     def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareResponse:
         self._reporter.step(f"{label(row)}: build and check")
@@ -780,140 +793,145 @@ class Campaign:
         row, base = self._rows[result.id], reference.result
         old = result.drift if result.id not in self._prepared else None
         if old is not None and (old.elsewhere or old.reference == base.id):
-            return result  # compared before, with more answers than have been kept
+            return result  # compared before, with more outputs than have been kept
         if row.graph is not None:
-            return result  # held against its graph
+            return result  # compared with its graph already
         outputs, calls = load_outputs(self._find_outputs(row))
         try:
             drift = self._measure_drift(result, outputs, calls, reference)
         except ArtifactError as error:
-            return self._failed(result, "when its outputs were compared", error)
+            return self._describe_failure(result, "when its outputs were compared", error)
         warnings = [warning for warning in base.warnings if warning.code == "outputs_vary"]
         if isinstance(why := self._graphs.get(find_key(row)), str) and reference.result.engine.backend != "pytorch":
             warnings.append(make_warning("outputs_not_compared.unoptimized", reference=base.id, why=why))
         real = self._inputs is not None or find_own_data(row.asked_as) is not None
         if not drift.unlike and not real and result.requested_precision not in (None, "fp32"):
-            warnings.append(
-                make_warning("random_inputs.check", seed=result.measure.seed, cure=advise_inputs())
-            )  # nobody ever gave it such
+            # The errors of a shorter precision depend on the inputs, and random ones are unlike those of its use.
+            warnings.append(make_warning("random_inputs.check", seed=result.measure.seed, cure=advise_inputs()))
         return add_warnings(replace(result, drift=drift), *warnings)
 
     def _measure_drift(
         self, result: Result, outputs: Mapping[str, Any], calls: int | None, reference: Reference
     ) -> Drift:
-        """Drift of a row's outputs, of so many calls, from the reference's."""
+        """Measure the drift of a configuration's outputs, made by so many calls, from the reference."""
         base, row = reference.result, self._rows.get(result.id)
         opened = {name for side in (base, result) for name in list_open_outputs(side)}
-        wanted, answers = cut_common(*fill_lengths(reference.outputs, outputs, opened))
+        expected, compared = cut_common(*fill_lengths(reference.outputs, outputs, opened))
         unlike: list[str] = []
-        if row is not None and row.inputs_of is not None:  # perhaps two models, and nobody claimed that they are alike
-            unlike = compare_inputs(base, result) or list_unlike(wanted, answers)
-        elif reference.kind == "onnx_evaluator":  # which may read a graph otherwise than engines do
-            unlike = list_unlike(wanted, answers)
+        if row is not None and row.inputs_of is not None:  # perhaps two models, which need not have like inputs
+            unlike = compare_inputs(base, result) or list_unlike(expected, compared)
+        elif reference.kind == "onnx_evaluator":  # it may interpret a graph differently from engines
+            unlike = list_unlike(expected, compared)
         if unlike:
             return replace(refuse_drift(base.id, unlike), reference_kind=reference.kind, elsewhere=reference.apart)
         limits = self._rules.limits
         if limits is None:
             limits = limits_between(base.requested_precision, result.requested_precision, self._list_requested())
-        asked = self._count_asked(result, outputs, calls)
-        drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task)
+        requested = self._count_requested(result, outputs, calls)
+        drift = measure_drift(expected, compared, limits, asked=requested, task=self._task)
         pair = base.requested_precision, result.requested_precision
-        wanted, answers = (load_sets(self._folder.further_path(side.id)) for side in (base, result))
-        further = measure_further(wanted, answers, pair, limits=self._rules.limits, task=self._task)
+        expected, compared = (load_sets(self._folder.further_path(side.id)) for side in (base, result))
+        further = measure_further(expected, compared, pair, limits=self._rules.limits, task=self._task)
         drift = add_further(drift, further)
         return replace(drift, reference=base.id, reference_kind=reference.kind, elsewhere=reference.apart)
 
     def _list_requested(self) -> tuple[Precision | None, ...]:
         return (*self._rules.requested, *(row.requested_precision for row in self._rows.values()))
 
-    def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
-        """How many samples a row's check has, few of large answers; None if an output's first axis counts none."""
-        labelled, batch = self._judged.labelled if self._judged else None, result.engine.batch
+    def _count_requested(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
+        """Return the number of samples that were to be compared; None if an output's first axis is not the batch.
+
+        There are fewer if outputs are large.
+        """
+        labelled, batch = self._scoring.labelled if self._scoring else None, result.engine.batch
         firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
         if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
             return None
         pictures = labelled.n if labelled is not None and labelled.unlabelled else None
-        asked = pictures or -(-self._samples // batch) * batch
-        given = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(asked)
-        most = -(-len(given) // batch)
+        requested = pictures or -(-self._samples // batch) * batch
+        available = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(requested)
+        most = -(-len(available) // batch)
         if calls:
             most = limit_calls(most, count_values(outputs) // calls)
-        return min(asked, most * batch)
+        return min(requested, most * batch)
 
-    def _score_answers(self) -> None:
-        """Scores every row that a metric takes, always afresh, against the first of its batch."""
+    def _score_outputs(self) -> None:
+        """Score the labelled outputs of every configuration, always anew, against the first of its batch and shapes."""
         references: dict[tuple[str, int, str], Path] = {}
         for row_id, result in list(self.results.items()):
             path = self._folder.labelled_path(row_id)
-            if self._judged is None or not has_answered(result) or not holds_arrays(path):
+            if self._scoring is None or not has_outputs(result) or not holds_arrays(path):
                 continue
             reference = references.setdefault((result.model, *find_size(result.engine)), path)
             try:
-                scored = replace(result, scores=score_file(self._judged.metrics, path, reference))
+                scored = replace(result, scores=score_file(self._scoring.metrics, path, reference))
             except EngineBenchError as error:
-                if path == reference and self._judged.asked:
+                if path == reference and self._scoring.requested:
                     raise
                 self._reporter.say(f"{label(result)} has no score: {error}")
                 scored = add_warnings(replace(result, scores=()), make_warning("no_score", reason=str(error)))
             self._save_if_new(scored)
 
-    def _measure_turns(self, turns: Sequence[Turn]) -> None:
-        """A few turns at a time: children can import before their turn."""
-        group: list[Turn] = []
-        for turn in turns:
-            result = self.results[turn.row.id]
-            if self._has(turn.row.id, turn.trial) or result.look is not None:
-                self._advance(turn.row)
+    def _measure_trials(self, trials: Sequence[ScheduledTrial]) -> None:
+        """Run the trials in groups, whose children import before their trials begin."""
+        group: list[ScheduledTrial] = []
+        for trial in trials:
+            result = self.results[trial.row.id]
+            if self._is_measured(trial.row.id, trial.number) or result.look is not None:
+                self._advance(trial.row)
             elif result.status == "partial":
-                group.append(turn)
-            if len(group) >= self._at_once:
-                self._take_turns(group)
+                group.append(trial)
+            if len(group) >= self._children_at_once:
+                self._run_trials(group)
                 group = []
-        self._take_turns(group)
+        self._run_trials(group)
 
     def _end_settled(self, trials: int) -> None:
-        """Ends the rows of which no comparison with another row of their setting can change after so many trials."""
+        """End the configurations whose comparisons with others of their setting cannot change after so many trials."""
         groups: dict[tuple[object, ...], list[Result]] = {}
         for result in self.results.values():
             if result.measure.settle is not None and result.status in ("ok", "partial"):
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
-        for rows in filter(lambda rows: len(rows) > 1, groups.values()):
+        for rows in groups.values():
+            if len(rows) < 2:
+                continue
             rules = replace(self._rules, requested=self._list_requested())
             still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_relevant_pairs(rows, trials, rules))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._save(replace(result, status="ok", look=trials))
 
-    def _take_turns(self, turns: Sequence[Turn]) -> None:
-        """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
+    def _run_trials(self, trials: Sequence[ScheduledTrial]) -> None:
+        """Run trials one after another, once every child that was started ahead has imported: each is timed alone."""
         start = time.monotonic()
         with ExitStack() as stack:
             ahead: dict[int, Child] = {}
-            for turn in turns if len(turns) > 1 else ():
-                if can_wait(turn.row.engine):
-                    ahead[turn.order] = stack.enter_context(Child(turn.environment))
-                    job = self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
-                    ahead[turn.order].ask_to_preload(replace(job, pin=True))
+            for trial in trials:
+                if len(trials) > 1 and can_wait(trial.row.engine):
+                    ahead[trial.order] = stack.enter_context(Child(trial.environment))
+                    job = self._describe_preload(trial.row, self.results[trial.row.id].artifacts[-1])
+                    ahead[trial.order].ask_to_preload(replace(job, pin=True))
             deadline = time.monotonic() + self._timeout_s()
             for child in ahead.values():
                 child.wait_until_ready(deadline)
-            for turn in turns:
-                result = self.results[turn.row.id]
-                if result.status == "partial":  # it may have failed in an earlier turn
-                    self._save(self._repeat(turn, result, ahead.get(turn.order)))
-                    self._advance(turn.row)
+            for trial in trials:
+                result = self.results[trial.row.id]
+                if result.status == "partial":  # it may have failed in an earlier trial
+                    self._save(self._measure_trial(trial, result, ahead.get(trial.order)))
+                    self._advance(trial.row)
                     self._reporter.show(list(self.results.values()))
-        self._timed_s += [(time.monotonic() - start) / len(turns) for _ in turns]
+        if trials:
+            self._timed_s += [(time.monotonic() - start) / len(trials)] * len(trials)
 
     def _advance(self, row: PlannedRow) -> None:
-        if row.id not in self._unasked:
+        if row.id not in self._added:
             self._reporter.advance()
 
     def _describe_preload(self, row: PlannedRow, artifact: Artifact) -> PreloadJob:
-        return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._choose_place(row))
+        return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._make_build_folder(row))
 
-    def _repeat(self, turn: Turn, result: Result, waiting: Child | None) -> Result:
-        row, trial = turn.row, turn.trial
+    def _measure_trial(self, scheduled: ScheduledTrial, result: Result, waiting: Child | None) -> Result:
+        row, trial = scheduled.row, scheduled.number
         self._reporter.step(" · ".join([label(row), *self._format_progress(row, trial)]))
         build = trial % len(result.builds) if result.builds else None
         job = MeasureJob(
@@ -921,49 +939,51 @@ class Campaign:
             artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
             engine=row.engine,
             measure=row.measure,
-            out_dir=self._choose_place(row, build or 0),
+            out_dir=self._make_build_folder(row, build or 0),
             trial=trial,
-            order=turn.order,
+            order=scheduled.order,
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
             prove=proves_when_timed(row) and lacks_proof(result),
             inputs=self._inputs,
             recheck_path=self._find_recheck(result),
         )
         try:
-            # A child that ended before it was asked for anything says nothing about the row.
-            with waiting if waiting and waiting.alive else Child(turn.environment, find_place(row.engine)) as child:
-                answer = child.perform(job, timeout_s=self._timeout_s())
+            # A child that ended before it got a job is no failure of the configuration: another one is started.
+            usable = waiting if waiting and waiting.alive else None
+            with usable or Child(scheduled.environment, find_place(row.engine)) as child:
+                response = child.perform(job, timeout_s=self._timeout_s())
         except EngineBenchError as error:
             if isinstance(error, TimedOut) and self._timeout_s() < 1:
-                return result  # the time of all was over, which says nothing about the row
-            return self._failed(result, f"in trial {trial + 1}", error)
-        self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))
-        # The first look stood alone: what was built later has no trial beside it. Only a single trial keeps it.
+                return result  # the time of the whole run was over: no failure of the configuration
+            return self._describe_failure(result, f"in trial {trial + 1}", error)
+        self._medians.setdefault(row.id, []).append(median(response.measurement.latency_ns))
+        # The first look is dropped unless it is the only trial: configurations built later have none beside it.
         counted = [m for m in result.measurements if m.trial != FIRST_LOOK or row.measure.processes == 1]
-        measurements = (*counted, replace(answer.measurement, build=build))
+        measurements = (*counted, replace(response.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
-        machine, gpu = result.machine, answer.measurement.gpu
+        machine, gpu = result.machine, response.measurement.gpu
         status: Status = "ok" if finished else "partial"
         measured = replace(
             result,
             measurements=measurements,
             machine=replace(machine, gpus=(gpu,)) if machine and gpu and not machine.gpus else machine,
             status=status,
-            shapes=answer.shapes or {s.name: concrete_shape(s, row.engine.batch) for s in result.artifacts[-1].inputs},
+            shapes=response.shapes
+            or {spec.name: concrete_shape(spec, row.engine.batch) for spec in result.artifacts[-1].inputs},
         )
-        measured = judge_proof(measured, answer.proof) if answer.proof else measured
+        measured = apply_proof(measured, response.proof) if response.proof else measured
         return warn_implausible(replace(measured, work=measured.work or self._count_work(measured)))
 
     def _find_recheck(self, result: Result) -> str:
-        """The file of the outputs that a trial must give again; "" where they differ from call to call anyway."""
+        """Return the file of the outputs that a trial must reproduce; "" if they differ from call to call anyway."""
         path = self._folder.recheck_path(result.id)
         varies = any(c.code == "outputs_vary" and c.figures.get("row") == result.id for c in result.warnings)
         return str(path.absolute()) if path.exists() and not varies else ""
 
     def _count_work(self, result: Result) -> LeastWork | None:
-        """The work of one call, by the graph that the row or another one of the same model was made of; None: unknown.
+        """Count the work of one call, by a graph of the same model; None if it is unknown.
 
-        An engine that waits as it is told does no work.
+        A simulated engine, which only waits, does no work.
         """
         row = self._rows[result.id]
         chains = [row.chain, *(r.chain for r in self._rows.values() if r.asked_as == row.asked_as)]
@@ -985,7 +1005,7 @@ class Campaign:
         return self._works[key]
 
     def _format_progress(self, row: PlannedRow, trial: int) -> Iterator[str]:
-        """`trial 4 of 10`, `2.29 ms so far (7.2x)`: beside the first row of its setting, `at most 40 s left`."""
+        """Yield `trial 4 of 10`, `2.29 ms so far (7.2x)` (than the first of its setting), `at most 40 s left`."""
         of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
         yield "first look" if trial == FIRST_LOOK else f"trial {trial + 1}{of}"
         if own := self._medians.get(row.id):
@@ -1009,10 +1029,10 @@ class Campaign:
             self._save(result)
 
 
-def order_trials(rows: Sequence[PlannedRow]) -> list[Turn]:
-    """Every trial of a run, in order: A B C, then C B A, and so on.
+def order_trials(rows: Sequence[PlannedRow]) -> list[ScheduledTrial]:
+    """Return every trial of a run, in order: A B C, then C B A, and so on.
 
-    The places are numbered by the plan alone: a row that fails or is resumed moves no number.
+    The order depends on the plan alone, not on configurations that fail or are resumed.
     """
     rounds = max((row.measure.processes for row in rows), default=0)
     builds = max((row.measure.builds for row in rows), default=1)
@@ -1020,14 +1040,14 @@ def order_trials(rows: Sequence[PlannedRow]) -> list[Turn]:
     for trial in range(rounds):
         taking_part = [row for row in rows if trial < row.measure.processes]
         pairs += [(row, trial) for row in order_round(taking_part, trial, builds)]
-    return [Turn(row, trial, order) for order, (row, trial) in enumerate(pairs)]
+    return [ScheduledTrial(row, trial, order) for order, (row, trial) in enumerate(pairs)]
 
 
 def order_round(items: Sequence[T], number: int, builds: int = 1) -> Sequence[T]:
-    """The items in the order of this round, 0 first: every other round is backwards.
+    """Return the items in the order of this round: every other round is backwards.
 
-    A machine that becomes slower and slower thus favours none: over two rounds each has the same mean place. Where
-    engines are built several times, and trial i times build i modulo their number, each build gets rounds in both
+    So a machine that becomes slower and slower favours none: over two rounds each has the same mean position. If
+    engines are built several times, trial i times build i modulo their number, and each build gets rounds in both
     directions, too.
     """
     backwards = (number % builds + number // builds) % 2 == 1
@@ -1035,69 +1055,68 @@ def order_round(items: Sequence[T], number: int, builds: int = 1) -> Sequence[T]
 
 
 def note_kept(interrupt: KeyboardInterrupt, results: Iterable[Result], root: Path) -> None:
-    """Adds to an interrupt what of the measurements is stored in `root`, if anything is."""
+    """Add to an interrupt how many trials are stored in `root`, if any are."""
     trials = [len(result.measurements) for result in results if result.measurements]
     if trials:
         configurations = count_of(len(trials), "configurations")
         interrupt.add_note(f"{count_of(sum(trials), 'trials')} of {configurations} are kept in {root}")
 
 
-def attempt(ask: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenchError:
+def attempt(call: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenchError:
     try:
-        return ask()
+        return call()
     except EngineBenchError as error:
         return error
 
 
-def make_plain(row: PlannedRow) -> PlannedRow | None:
-    """The same engine in FP32, from the last FP32 form in the row's chain that it starts from; None: there is none."""
+def make_fp32(row: PlannedRow) -> PlannedRow | None:
+    """Return the configuration in FP32, from the last FP32 form in its chain; None if it has none."""
     kind = takes(row.engine.backend)
     source = next((a for a in reversed(row.chain) if a.precision == "fp32" and a.kind == kind), None)
     if source is None:
         return None
     engine = replace(row.engine, precision="fp32", recipe=None, mix="")
     chain = row.chain[: row.chain.index(source) + 1]
-    plain = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
-    return replace(plain, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
+    configuration = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
+    return replace(configuration, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
 
 
 def has_changed(result: Result) -> bool:
-    """Whether its outputs are known to be others than the reference's."""
+    """Return whether its outputs differ from the reference's by more than the limits."""
     return assess_outputs(result, is_reference=False)[0] == "changed"
 
 
-def has_answered(result: Result) -> bool:
-    """Whether the row was built and answered the check inputs, even if it failed later, while it was timed."""
+def has_outputs(result: Result) -> bool:
+    """Return whether the configuration computed outputs for the check inputs, even if it failed later in a trial."""
     return result.status in ("ok", "partial") or bool(result.measurements)
 
 
 def is_first_look(result: Result) -> bool:
-    """Whether all that was measured of a row is the trial before the long builds."""
+    """Return whether the only trial of a configuration is that before the slow builds."""
     return bool(result.measurements) and all(m.trial == FIRST_LOOK for m in result.measurements)
 
 
 def proves_when_timed(row: PlannedRow) -> bool:
-    """Whether the engine's record comes from the first process that times the row, not from the build and check.
+    """Return whether the engine's record comes from the first trial, not from the build and check.
 
-    On a GPU libraries choose kernels anew in each process, and others may work on it while rows are built. On a CPU
-    the record comes from a session of its own, which would be loaded into a process that is timed.
+    On a GPU libraries choose kernels anew in each process, and other processes may use it during builds. On a CPU the
+    record comes from a session of its own, which must not be loaded into a process that is timed.
     """
     return row.engine.device != "cpu"
 
 
 def lacks_proof(result: Result) -> bool:
-    """Whether the next process that times the row must make the record: the first one, and one more if that failed."""
+    """Return whether the next trial must make the record: the first does, and the second if that failed."""
     failed = any(warning.code == "failed_proof" for warning in result.warnings)
     return not result.measurements or (failed and len(result.measurements) == 1)
 
 
-def judge_proof(result: Result, proof: Proof) -> Result:
-    """The row with the engine's record, named after the precision that ran; or with a warning if there is none."""
-    answered = [warning for warning in result.warnings if warning.code in ABOUT_ANSWERS]
+def apply_proof(result: Result, proof: Proof) -> Result:
+    """Return the result with the engine's record and the precision that ran, or with a warning without a record."""
+    kept = [warning for warning in result.warnings if warning.code in ABOUT_OUTPUTS]
     if proof.failure is not None:
         return replace(
-            result,
-            warnings=(*answered, make_record_warning(result.requested_precision, proof.failure), *proof.warnings),
+            result, warnings=(*kept, make_record_warning(result.requested_precision, proof.failure), *proof.warnings)
         )
     ran, warnings = check_precision(
         result.requested_precision, proof.effective_precision, result.engine.device, proof.weights
@@ -1106,7 +1125,7 @@ def judge_proof(result: Result, proof: Proof) -> Result:
         result,
         engine=replace(result.engine, precision=ran),
         effective_precision=proof.effective_precision,
-        warnings=(*answered, *warnings, *proof.warnings),
+        warnings=(*kept, *warnings, *proof.warnings),
         layers=proof.layers,
     )
 
@@ -1119,7 +1138,7 @@ def label(row: PlannedRow | Result) -> str:
 
 
 def list_open_outputs(result: Result) -> set[str]:
-    """The row's outputs whose length depends on the values."""
+    """Return the names of the outputs whose length depends on the values."""
     artifact = result.artifacts[-1]
     return find_open_outputs(artifact.inputs, artifact.outputs)
 
@@ -1128,26 +1147,26 @@ def add_warnings(result: Result, *warnings: ResultWarning) -> Result:
     return replace(result, warnings=tuple(dict.fromkeys((*result.warnings, *warnings))))
 
 
-def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
-    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others."""
+def check_outcome(results: Sequence[Result], request: RunRequest) -> None:
+    """Check that the baseline and one other configuration are ok; the baseline alone if no engines were named."""
     if results and all(r.status == "skipped" for r in results):
         raise refuse_all(r.reason or r.status for r in results)
-    wanted = [r for r in results if r.status != "skipped"]
-    fine = [r for r in wanted if r.status == "ok"]
-    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
+    attempted = [r for r in results if r.status != "skipped"]
+    ok = [r for r in attempted if r.status == "ok"]
+    if attempted and attempted[0].status == "ok" and (len(ok) > 1 or len(results) == 1 or request.any_engine):
         return
     alike: dict[str, list[str]] = {}
     for r in results:
         if r.status != "ok":
             alike.setdefault(r.reason or r.status, []).append(label(r))
     bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in alike.items()) or "there is no configuration"
-    if wanted and wanted[0].status == "ok":
+    if attempted and attempted[0].status == "ok":
         raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
     raise MeasurementError(f"the baseline and at least one other configuration must be ok. Not ok: {bad}")
 
 
-def judge_precisions(results: Sequence[Result]) -> None:
-    """Checks that every row ran in the precision that was asked for."""
+def check_precisions(results: Sequence[Result]) -> None:
+    """Check that every configuration ran in its requested precision."""
     wrong = [
         f"{label(r)}: asked for {r.requested_precision}, ran in {r.engine.precision}"
         for r in results

@@ -1,4 +1,4 @@
-"""The main job, as a story: describe the machine, make the sources, plan the rows, measure them, keep everything."""
+"""The main job: describe the machine, make the sources, plan the configurations, measure them, store everything."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import (
     Limit,
     Sources,
-    choose_judged,
+    choose_scoring,
+    fit_scoring,
     gather_sources,
-    judge_sources,
     note_unlabelled,
 )
 from enginebench.stats.ranking import Rules
@@ -49,55 +49,55 @@ def run_model(
     command: tuple[str, ...] = (),
     on_results: Callable[[RunRecord, list[Result]], None] = lambda record, results: None,
 ) -> tuple[RunRecord, list[Result]]:
-    """Runs all rows and returns the run's record and its rows, stored under `root`.
+    """Run all configurations, store them under `root`, and return the run's record and the results.
 
     Args:
         request: what to run. With `resume` the stored request is used, which must be of the same model.
-        root: the run's folder; one that also keeps its files elsewhere comes opened.
-        locks: the devices that nobody else may use meanwhile; those of the rows if None.
+        root: the run's folder; a RunFolder if it also copies its files elsewhere.
+        locks: the devices to lock; None: those of the configurations.
         on_results: called with the results so far when the run ends in any way, also by an interrupt.
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
     check_named_files(request)
-    known = take_up(folder, request) if resume else None
-    wanted = known.request if known else request
-    if known is None:
+    stored = continue_record(folder, request) if resume else None
+    effective = stored.request if stored else request
+    if stored is None:
         folder.check_free()
-        check_ahead([wanted])
-    record = known or begin_record(request, describe_machine(), command=command)
+        check_ahead([effective])
+    record = stored or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_folder(folder.root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         start = time.monotonic() - (record.took_s or 0.0)
-        judged = choose_judged(wanted)
-        if known is None:  # another run may have begun and ended there before its lock was taken
+        scoring = choose_scoring(effective)
+        if stored is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
         if not record.rows:
-            record, found = find_sources(folder, record, reporter)
-            wished = plan_rows(record.request, found.artifacts, problems=found.problems)
-            record = replace(record, rows=tuple(row.id for row in wished))
+            record, gathered = find_sources(folder, record, reporter)
+            plan = plan_rows(record.request, gathered.artifacts, problems=gathered.problems)
+            record = replace(record, rows=tuple(row.id for row in plan))
             folder.write_record(record)
-        sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
-        judged = judge_sources(judged, wanted, sources)
-        record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(judged)))))
-        planned = plan_rows(wanted, sources, problems=record.problems)
-        recipes = NextRecipes(wanted, sources, folder, reporter)
+        sources = tuple(map(folder.open, record.sources))  # new configurations start from them
+        scoring = fit_scoring(scoring, effective, sources)
+        record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(scoring)))))
+        planned = plan_rows(effective, sources, problems=record.problems)
+        recipes = NextRecipes(effective, sources, folder, reporter)
         campaign = Campaign(
             folder,
             planned,
             record.machine,
-            timeout_s=wanted.timeout_s,
+            timeout_s=effective.timeout_s,
             reporter=reporter,
-            judged=judged,
-            task=wanted.task,
+            scoring=scoring,
+            task=effective.task,
             rules=Rules(
-                baseline_engine=wanted.baseline or "pytorch",
-                max_metric_drop=wanted.max_metric_drop,
-                p99_limit_ms=wanted.p99_limit_ms,
-                limits=wanted.limits,
-                requested=wanted.list_requested(),
+                baseline_engine=effective.baseline or "pytorch",
+                max_metric_drop=effective.max_metric_drop,
+                p99_limit_ms=effective.p99_limit_ms,
+                limits=effective.limits,
+                requested=effective.list_requested(),
             ),
-            samples=QUICK_SAMPLES if wanted.quick else CHECK_SAMPLES,
+            samples=QUICK_SAMPLES if effective.quick else CHECK_SAMPLES,
             propose=recipes.propose,
         )
         if resume:
@@ -107,7 +107,7 @@ def run_model(
             for finish in find_hooks(RunFinished):
                 finish(folder, record, campaign.results, reporter)
         finally:
-            rows = tuple(dict.fromkeys((*record.rows, *campaign.results)))  # with those that nobody asked for
+            rows = tuple(dict.fromkeys((*record.rows, *campaign.results)))  # with those that were not requested
             notes = tuple(dict.fromkeys((*record.notes, *recipes.describe(campaign.results))))
             record = replace(record, rows=rows, notes=notes, took_s=round(time.monotonic() - start, 1))
             folder.write_record(record)
@@ -115,8 +115,8 @@ def run_model(
     return record, list(campaign.results.values())
 
 
-def take_up(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRecord:
-    """The folder's record, to go on with what `request` asks for again; code that others compiled is removed."""
+def continue_record(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRecord:
+    """Return the folder's record, checked to fit `request`, and remove code that others compiled."""
     record = folder.read_record()
     if record.verb != verb:
         raise UsageError(f"{folder.root} holds the results of {record.verb}, which {verb} cannot continue")
@@ -125,10 +125,11 @@ def take_up(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRec
             f"{folder.root} holds a run of {record.request.model}, not of {request.model}. Name that model, or another "
             "--out without --resume"
         )
-    given = Path(request.model)
-    made = record.sources[0].files if record.sources and given.is_file() else ()
-    if any(f.path == given.name and hash_file(given) != f.sha256 for f in made):  # no other file that a record names
-        why = f"{given.name} was changed after the run in {folder.root} began (SHA-256 differs)"
+    model_file = Path(request.model)
+    source_files = record.sources[0].files if record.sources and model_file.is_file() else ()
+    # Only the named file is read, never another one that a record names.
+    if any(file.path == model_file.name and hash_file(model_file) != file.sha256 for file in source_files):
+        why = f"{model_file.name} was changed after the run in {folder.root} began (SHA-256 differs)"
         raise UsageError(f"{why}. Start a new run in another folder")
     if changed := list_changes(record.machine, describe_machine()):
         raise UsageError(
@@ -141,7 +142,7 @@ def take_up(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRec
 
 
 def list_changes(then: Machine, now: Machine) -> list[str]:
-    """The differences between two machines that affect times: processor, GPUs, package versions."""
+    """Return the differences of two machines that affect times: processor, GPUs, package versions."""
     parts = [
         ("processor", then.cpu_model, now.cpu_model),
         ("GPUs", ", ".join(gpu.name for gpu in then.gpus), ", ".join(gpu.name for gpu in now.gpus)),
@@ -151,11 +152,11 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def find_sources(
-    folder: RunFolder, record: RunRecord, told: Reporter, limit: Limit = None
+    folder: RunFolder, record: RunRecord, reporter: Reporter, limit: Limit = None
 ) -> tuple[RunRecord, Sources]:
-    """The artifacts to start from, those of the record or made now, and the record with them."""
+    """Return the record with its sources, and the artifacts to start from: those of the record, or made now."""
     if record.sources:
         return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
-    found = gather_sources(record.request, folder.artifacts, told, limit)
-    stored = tuple(folder.relative(a) for a in found.artifacts)
-    return replace(record, sources=stored, problems=found.problems, notes=found.notes), found
+    gathered = gather_sources(record.request, folder.artifacts, reporter, limit)
+    stored = tuple(folder.relative(a) for a in gathered.artifacts)
+    return replace(record, sources=stored, problems=gathered.problems, notes=gathered.notes), gathered

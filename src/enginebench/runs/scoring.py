@@ -1,4 +1,4 @@
-"""The scores of a configuration from its stored outputs, and their differences from the reference's."""
+"""Score a configuration's stored outputs, with the differences from the reference's scores."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,12 +29,12 @@ def choose_metrics(named: Sequence[str], task: Task | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named)) or TASK_METRICS[task or "classification"]
 
 
-class Judged(Struct, frozen=True, kw_only=True):
+class Scoring(Struct, frozen=True, kw_only=True):
     """Labelled samples, and the facts of the metrics that score the outputs for them."""
 
     labelled: Labelled
     metrics: tuple[Facts, ...]
-    asked: bool = True  # by the user; else a model that they do not fit has no score
+    requested: bool = True  # by the user; else a model that the metrics do not fit has no score
 
 
 def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:

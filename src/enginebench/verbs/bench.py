@@ -41,7 +41,7 @@ from enginebench.runs.targets import sides
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
-from enginebench.runs.targets.sources import choose_judged, gather_sources
+from enginebench.runs.targets.sources import choose_scoring, gather_sources
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import common
 from enginebench.verbs.benches import Bench
@@ -319,7 +319,7 @@ def bench_sides(
     check_ahead(requests_of_sides if against is None or against.stored is None else [request])
     devices = [device for side_request in requests_of_sides for device in list_devices(side_request)]
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
-        judged = choose_judged(request) if request.metrics or request.targets else None
+        scoring = choose_scoring(request) if request.metrics or request.targets else None
         folder.create(record)
         rows = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
         if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
@@ -340,7 +340,7 @@ def bench_sides(
             record.machine,
             timeout_s=limit_s,
             reporter=reporter,
-            judged=judged,
+            scoring=scoring,
             task=task,
             checks_graph=False,
         )

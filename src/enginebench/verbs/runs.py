@@ -21,7 +21,7 @@ from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
-from enginebench.runs.campaign import judge_outcome, judge_precisions
+from enginebench.runs.campaign import check_outcome, check_precisions
 from enginebench.runs.folder import RunRecord
 from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, plan_deployment, write_reports
 from enginebench.stats.ranking import Ref
@@ -106,9 +106,9 @@ class Run:
             MeasurementError: the baseline, or every other row, is not ok.
             GateFailed: a row ran in another precision.
         """
-        judge_outcome(self.results, self.record.request)
+        check_outcome(self.results, self.record.request)
         if strict_precision:
-            judge_precisions(self.results)
+            check_precisions(self.results)
         return self
 
     def __repr__(self) -> str:

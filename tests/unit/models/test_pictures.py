@@ -17,7 +17,7 @@ from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_outputs
 from enginebench.runs.classes import format_columns
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.targets.sources import choose_judged, judge_sources
+from enginebench.runs.targets.sources import choose_scoring, fit_scoring
 
 REQUEST = RunRequest(
     model="resnet18",
@@ -61,7 +61,7 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     assert "2 class folders, the model 1000" in str(find_label_fault(tmp_path, 1000))
     assert find_label_fault(tmp_path, 2) is None
     own = replace(REQUEST, model="mine.onnx", data=str(tmp_path))
-    judged = choose_judged(own)
+    judged = choose_scoring(own)
     assert judged is not None and judged.labelled.unlabelled is None and judged.metrics
     graph = Artifact(
         kind="onnx",
@@ -72,10 +72,10 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
         inputs=INPUT,
         outputs=(TensorSpec(name="output", dtype="float32", shape=("batch", 7)),),
     )
-    settled = judge_sources(judged, own, (graph,))
+    settled = fit_scoring(judged, own, (graph,))
     assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
     with pytest.raises(UsageError, match="A metric needs"):
-        judge_sources(judged, replace(own, metrics=("top1",)), (graph,))
+        fit_scoring(judged, replace(own, metrics=("top1",)), (graph,))
 
 
 @pytest.mark.parametrize(

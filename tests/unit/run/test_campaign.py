@@ -22,13 +22,13 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.samples import write_samples
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import count_builds, cut_common, measure_build_difference
-from enginebench.runs.campaign import Campaign, judge_precisions, label, order_trials
+from enginebench.runs.campaign import Campaign, check_precisions, label, order_trials
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
-from enginebench.runs.scoring import Judged, open_metrics
+from enginebench.runs.scoring import Scoring, open_metrics
 from enginebench.stats.alike import assess_outputs, check_comparisons
 from enginebench.stats.ranking import Rules
 from in_process import Children
@@ -131,7 +131,7 @@ def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed
     turns = order_trials(rows)
     assert [turn.order for turn in turns] == list(range(36)), "every place is taken once"
     for number in range(builds):
-        of_build = [turn for turn in turns if turn.trial % builds == number]
+        of_build = [turn for turn in turns if turn.number % builds == number]
         means = {fmean(turn.order for turn in of_build if turn.row is row) for row in rows}
         assert len(means) == 1, f"over the trials of build {number} no row comes earlier than another"
 
@@ -166,7 +166,7 @@ def test_a_proposed_row_whose_outputs_are_beyond_the_limits_is_not_kept(bed: Bed
 
 def test_rows_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=n)) for seed, n in (("1", 3), ("2", 1), ("3", 2))]
-    turns = [(turn.row.engine.options["seed"], turn.trial) for turn in order_trials(rows)]
+    turns = [(turn.row.engine.options["seed"], turn.number) for turn in order_trials(rows)]
     assert turns == [("1", 0), ("2", 0), ("3", 0), ("3", 1), ("1", 1), ("1", 2)]
 
 
@@ -183,7 +183,7 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
     before = bed.children.turns[:-1]
     results = bed.resume(*rows).run()
     assert before + bed.children.turns == [
-        (turn.row.engine.options["seed"], turn.trial, turn.order) for turn in order_trials(rows)
+        (turn.row.engine.options["seed"], turn.number, turn.order) for turn in order_trials(rows)
     ]
     places = [[m.order for m in result.measurements] for result in results]
     assert places == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]
@@ -475,7 +475,7 @@ def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> 
     one = replace(IDEAL, processes=1)
     rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
     labelled = Labelled(data="digits", n=24)
-    results = bed.start(*rows, judged=Judged(labelled=labelled, metrics=open_metrics(labelled))).run()
+    results = bed.start(*rows, scoring=Scoring(labelled=labelled, metrics=open_metrics(labelled))).run()
     found = [r.scores for r in results]
     assert [[s.metric for s in scores] for scores in found] == [["top1", "top5"]] * 2
     assert all(score.value.n == 24 for scores in found for score in scores)
@@ -545,9 +545,9 @@ def test_outputs_are_cut_to_what_both_answered() -> None:
 
 def test_another_precision_than_asked_is_named() -> None:
     right, wrong = make_result(), make_result("ort")
-    judge_precisions([right, replace(wrong, status="skipped", requested_precision="int8")])
+    check_precisions([right, replace(wrong, status="skipped", requested_precision="int8")])
     with pytest.raises(GateFailed, match=r"ort int8: asked for int8, ran in fp32$"):
-        judge_precisions([right, replace(wrong, requested_precision="int8")])
+        check_precisions([right, replace(wrong, requested_precision="int8")])
 
 
 def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:

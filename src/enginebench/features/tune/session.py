@@ -68,12 +68,12 @@ from enginebench.runs.folder import (
     read_results,
 )
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.main_job import find_sources, take_up
+from enginebench.runs.main_job import continue_record, find_sources
 from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.targets.ahead import check_ahead
-from enginebench.runs.targets.sources import choose_judged, judge_sources, note_unlabelled
+from enginebench.runs.targets.sources import choose_scoring, fit_scoring, note_unlabelled
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import find_front, find_quality, round_quality
@@ -246,7 +246,7 @@ def tune_model(
     allow_request(request.run)
     check_named_files(request.run)
     if resume:
-        record, run = read_search(root), take_up(folder, request.run, "tune")
+        record, run = read_search(root), continue_record(folder, request.run, "tune")
         # Paths stand in run.json in a form that says nothing about the user.
         record = replace(record, request=replace(record.request, run=run.request))
     else:
@@ -313,9 +313,9 @@ def _open(
     known, sources = find_sources(folder, run, reporter, lambda: max(0.1, budget.left_s))
     if known is not run:
         folder.write_record(known)
-    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts)
+    scoring = fit_scoring(choose_scoring(request.run), request.run, sources.artifacts)
     campaign = Campaign(
-        folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, judged=judged, task=request.run.task
+        folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, scoring=scoring, task=request.run.task
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     rows.find_left = lambda: max(0.1, budget.left_s)
@@ -336,7 +336,7 @@ def _open(
     if others:
         proposers.insert(0, Remaining(others, expected))
     store = partial(write_search, folder.root)
-    notes = [*known.notes, *note_unlabelled(judged), *never]
+    notes = [*known.notes, *note_unlabelled(scoring), *never]
     search = Search(record, arms, track, proposers, budget, reporter, store=store, known=good, first=first)
     return search, proposers, notes
 

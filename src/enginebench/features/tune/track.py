@@ -15,7 +15,7 @@ from enginebench.core.records import Artifact, Drift, MeasureSpec, Precision, Re
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
-from enginebench.runs.campaign import ENDLESS, Campaign, has_answered, has_changed
+from enginebench.runs.campaign import ENDLESS, Campaign, has_changed, has_outputs
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
@@ -113,7 +113,7 @@ def find_refusal(
     user named hold beside it, and those of FP32 and TF32 always do. Else the drift decides. Random weights and inputs
     refuse what is grossly wrong alone.
     """
-    if not has_answered(result):
+    if not has_outputs(result):
         return result.reason or result.status
     apart = reference is None and result.drift is not None and result.drift.elsewhere  # FP32 that does not race
     if reference is None and not apart:
@@ -269,7 +269,7 @@ class TimedTrack:
     def is_changed(self, setting: Setting) -> bool:
         """Whether a setting was built, and gives other outputs than the reference."""
         result = self.find_result(setting)
-        return result is not None and has_answered(result) and has_changed(result)
+        return result is not None and has_outputs(result) and has_changed(result)
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._campaign.results.get(self._plan(setting, final=final).id)

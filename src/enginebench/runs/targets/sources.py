@@ -47,7 +47,7 @@ from enginebench.runs.plan import (
 )
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import LEFT_OUT_ON_GPUS
-from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
+from enginebench.runs.scoring import Scoring, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
 
 # Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
@@ -271,13 +271,13 @@ def choose_data(request: RunRequest) -> str | None:
     return request.data if request.data is not None else find_own_data(request.model)
 
 
-def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judged | None:
+def choose_scoring(request: RunRequest, sources: Sequence[Artifact] = ()) -> Scoring | None:
     """The samples that every row answers, and their metrics, of which some are the user's code, asked in a child."""
     labelled = choose_labelled(request, sources)
     if labelled is None:
         return None
     requested = asks_metric(request) or request.task is not None
-    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=requested)
+    return Scoring(labelled=labelled, metrics=open_metrics(labelled), requested=requested)
 
 
 def asks_metric(request: RunRequest) -> bool:
@@ -329,13 +329,13 @@ def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artif
     return f"--task {request.task}: images are cropped for the model, and the targets would not fit them"
 
 
-def judge_sources(judged: Judged | None, request: RunRequest, sources: Sequence[Artifact]) -> Judged | None:
+def fit_scoring(judged: Scoring | None, request: RunRequest, sources: Sequence[Artifact]) -> Scoring | None:
     """What was chosen before the sources were made, in the light of them."""
     data = judged.labelled.data if judged and judged.metrics and judged.labelled.targets is None else None
-    return choose_judged(request, sources) if data is not None and Path(data).is_dir() else judged
+    return choose_scoring(request, sources) if data is not None and Path(data).is_dir() else judged
 
 
-def note_unlabelled(judged: Judged | None) -> tuple[str, ...]:
+def note_unlabelled(judged: Scoring | None) -> tuple[str, ...]:
     """Why there is no accuracy, where pictures have no labels."""
     data = judged.labelled if judged else None
     begin = f"no accuracy, outputs are compared on {count_of(data.n, 'images')} of {data.data}: " if data else ""
