@@ -404,7 +404,7 @@ class Drift(Struct, frozen=True, kw_only=True):
     """The differences of outputs of two engines on the same inputs. Non-finite values never pass."""
 
     n: int  # samples with outputs of both
-    asked: int | None = None  # samples requested for comparison, where known
+    n_requested: int | None = field(default=None, name="asked")  # samples to compare, where that is recorded
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float] = {}
     undecided: dict[str, float] = {}  # of older runs: the limits of outputs that decide nothing; now always empty

@@ -828,7 +828,7 @@ class Campaign:
         if limits is None:
             limits = limits_between(base.requested_precision, result.requested_precision, self._list_requested())
         requested = self._count_requested(result, outputs, calls)
-        drift = measure_drift(expected, compared, limits, asked=requested, task=self._task)
+        drift = measure_drift(expected, compared, limits, n_requested=requested, task=self._task)
         pair = base.requested_precision, result.requested_precision
         expected, compared = (load_sets(self._folder.further_path(side.id)) for side in (base, result))
         further = measure_further(expected, compared, pair, limits=self._rules.limits, task=self._task)

@@ -115,16 +115,16 @@ def assess_outputs(
 
 def do_outputs_vary(result: Result, reference: str) -> bool:
     """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
-    found = [warning.figures for warning in result.warnings if warning.code == "outputs_vary"]
-    return any(figures.get("row", reference) == reference for figures in found)
+    varying = [warning.figures for warning in result.warnings if warning.code == "outputs_vary"]
+    return any(figures.get("row", reference) == reference for figures in varying)
 
 
 def list_invented(result: Result) -> list[str]:
     """`weights`, `inputs`: what nobody gave, so that outputs are not those that a user would see."""
     warnings = [*result.warnings, *(warning for artifact in result.artifacts for warning in artifact.warnings)]
-    found = {INVENTED[warning.code] for warning in warnings if warning.code in INVENTED}
+    invented = {INVENTED[warning.code] for warning in warnings if warning.code in INVENTED}
     random = any(artifact.weights == "random" for artifact in result.artifacts)
-    return sorted({*found, "weights"} if random else found, reverse=True)
+    return sorted({*invented, "weights"} if random else invented, reverse=True)
 
 
 def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
@@ -147,15 +147,15 @@ def check_comparisons(results: Sequence[Result]) -> list[Result]:
     here, was not compared at all.
     """
     references = _find_compared_with(results)
-    known = {r.id: find_size(r.engine) for r in results}
-    kept = [r if _is_compared(r, references, known) else replace(r, drift=None) for r in results]
+    sizes = {r.id: find_size(r.engine) for r in results}
+    kept = [r if _is_compared(r, references, sizes) else replace(r, drift=None) for r in results]
     drifts, scores = Counter[tuple[int, str]](), Counter[tuple[int, str]]()  # the most samples that a row of a size has
     for r in kept:
-        size = known[r.id]
+        size = sizes[r.id]
         drifts[size] = max(drifts[size], r.drift.n if r.drift else 0)
         scores[size] = max(scores[size], r.scores[0].value.n if r.scores else 0)
     return [
-        replace(r, warnings=(*r.warnings, *_list_part_warnings(r, drifts[known[r.id]], scores[known[r.id]])))
+        replace(r, warnings=(*r.warnings, *_list_part_warnings(r, drifts[sizes[r.id]], scores[sizes[r.id]])))
         for r in kept
     ]
 
@@ -174,16 +174,19 @@ def apply_usual_limits(
     """
     if limits is not None:
         return list(results)
-    known = {result.id: result.requested_precision for result in results}
-    asked = (*requested, *known.values())
-    # What the outputs of a row were compared with is FP32 where it is no row of the run.
-    return [
-        _hold(result, known.get(result.drift.reference, "fp32"), asked) if result.drift else result
-        for result in results
-    ]
+    precisions = {result.id: result.requested_precision for result in results}
+    requested_by_run = (*requested, *precisions.values())
+    limited = []
+    for result in results:
+        if result.drift is not None:
+            # A reference that is none of the configurations of the run is in FP32.
+            reference = precisions.get(result.drift.reference, "fp32")
+            result = _apply_limits(result, reference, requested_by_run)
+        limited.append(result)
+    return limited
 
 
-def _hold(result: Result, reference: Precision | None, requested: Sequence[Precision | None]) -> Result:
+def _apply_limits(result: Result, reference: Precision | None, requested: Sequence[Precision | None]) -> Result:
     drift, pair = result.drift, (reference, result.requested_precision)
     if drift is None or drift.unlike or not drift.outputs:
         return result
@@ -204,31 +207,32 @@ def find_references(results: Sequence[Result], baselines: Sequence[Result | None
 
     Where nothing was compared with anything, the baseline is what the others would have been compared with.
     """
-    found = _find_compared_with(results)
+    compared_with = _find_compared_with(results)
     drifts = [(find_size(r.engine), r.drift) for r in results if r.drift and r.drift.n]
     of_graphs = {size for size, drift in drifts if drift.reference_kind != "configuration"}
-    return {*found.values(), *(b.id for b in baselines if b and find_size(b.engine) not in {*found, *of_graphs})}
+    others = {b.id for b in baselines if b and find_size(b.engine) not in {*compared_with, *of_graphs}}
+    return {*compared_with.values(), *others}
 
 
 def _find_compared_with(results: Sequence[Result]) -> dict[tuple[int, str], str]:
     """(batch, shapes) -> the id of the row that most rows were compared with, itself counted; the first of several."""
-    known = {r.id: find_size(r.engine) for r in results}
+    sizes = {r.id: find_size(r.engine) for r in results}
     drifts = [(r, r.drift) for r in results if r.drift and r.drift.n]
-    votes = Counter(drift.reference for r, drift in drifts if known.get(drift.reference) == find_size(r.engine))
-    found: dict[tuple[int, str], str] = {}
+    votes = Counter(drift.reference for r, drift in drifts if sizes.get(drift.reference) == find_size(r.engine))
+    references: dict[tuple[int, str], str] = {}
     for result in sorted(results, key=lambda r: -votes[r.id]):
         if votes[result.id]:
-            found.setdefault(find_size(result.engine), result.id)
-    return found
+            references.setdefault(find_size(result.engine), result.id)
+    return references
 
 
 def _is_compared(
-    result: Result, references: Mapping[tuple[int, str], str], known: Mapping[str, tuple[int, str]]
+    result: Result, references: Mapping[tuple[int, str], str], sizes: Mapping[str, tuple[int, str]]
 ) -> bool:
     drift, size = result.drift, find_size(result.engine)
     if drift is not None and drift.unlike:
         return True  # it says itself that nothing was, and why
-    if drift is None or not drift.n or (known.get(drift.reference) != size and not drift.elsewhere):
+    if drift is None or not drift.n or (sizes.get(drift.reference) != size and not drift.elsewhere):
         return False
     if not any(holds_values(o) for o in drift.outputs):
         return False  # outputs that hold no values
@@ -239,17 +243,17 @@ def _list_part_warnings(result: Result, compared: int, scored: int) -> list[Resu
     """What is said of fewer samples than another row of the same batch has: so many compared, and so many scored."""
     warnings = []
     # A drift that knows how many were asked for says that itself, and one of nothing says why.
-    if result.drift and result.drift.asked is None and not result.drift.unlike and result.drift.n < compared:
+    if result.drift and result.drift.n_requested is None and not result.drift.unlike and result.drift.n < compared:
         warnings.append(make_warning("partly_compared.outputs", n=result.drift.n, asked=compared))
     if result.scores and result.scores[0].value.n < scored:
         warnings.append(make_warning("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
     return warnings
 
 
-Answers = Mapping[str, "Array"]
+Arrays = Mapping[str, "Array"]
 
 
-def fill_lengths(reference: Answers, candidate: Answers, names: Collection[str]) -> tuple[Answers, Answers]:
+def fill_lengths(reference: Arrays, candidate: Arrays, names: Collection[str]) -> tuple[Arrays, Arrays]:
     """Both sides, their outputs of these names as long as the longer one, filled up with zeros.
 
     A box more or less is then a difference of that box, in place of two answers that cannot be compared.

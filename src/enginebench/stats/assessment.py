@@ -150,8 +150,8 @@ def _explain_lost(result: Result) -> str:
 
 def _find_named(rows: Iterable[Result], engine: str, *, exactly: bool = False) -> Result | None:
     """The row of an ENGINE; plain `pytorch` comes before `pytorch:x=y`, which is none where it must be exact."""
-    found = [r for r in rows if engine == format_engine(r.engine) or (not exactly and engine == r.engine.backend)]
-    return min(found, key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)), default=None)
+    matching = [r for r in rows if engine == format_engine(r.engine) or (not exactly and engine == r.engine.backend)]
+    return min(matching, key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)), default=None)
 
 
 def name_result(result: Result) -> str:
@@ -177,47 +177,51 @@ def compare_configurations(
         return refuse(*reasons, margin=margin)
     names, level = (name_result(base), name_result(cand)), find_level(base, cand)
     if not neighbours:
-        found = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
-        return add_ratio_validity(found, _list_measured(base), _list_measured(cand), names)
+        comparison = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
+        return add_ratio_validity(comparison, _list_measured(base), _list_measured(cand), names)
     trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
-    found = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
+    comparison = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
     shared = {m.trial for m in base.measurements} & {m.trial for m in cand.measurements}
     left, right = ([m for m in _list_measured(row) if m.trial in shared] for row in (base, cand))
-    return add_ratio_validity(found, left, right, names)
+    return add_ratio_validity(comparison, left, right, names)
 
 
 def add_ratio_validity(
-    found: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
+    comparison: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
 ) -> Comparison:
     """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
-    if found.ratio is None:
-        return found
-    assessment = assess_ratio_validity(base, cand, found.ratio, names, found.autocorrelation)
-    ratio, why = widen_ratio(found.ratio, assessment), assessment.reason
+    if comparison.ratio is None:
+        return comparison
+    assessment = assess_ratio_validity(base, cand, comparison.ratio, names, comparison.autocorrelation)
+    ratio, why = widen_ratio(comparison.ratio, assessment), assessment.reason
     # A verdict has to hold also without what slowed one side more than the other.
-    low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + found.margin
-    if found.verdict == "equivalent":
-        holds = ratio == found.ratio or (low > 1 / margin and high < margin)
+    low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + comparison.margin
+    if comparison.verdict == "equivalent":
+        holds = ratio == comparison.ratio or (low > 1 / margin and high < margin)
     else:
         holds = low > margin or high < 1 / margin
     step = SPEED_RATIO if all(m.device_ns for m in (*base, *cand)) else WIDE_RATIO
-    # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
+    # The verdict has allowed for an interval that is merely wide; then all pairs must agree, too.
     good, agreed = assessment.validity == "good", assessment.alike and assessment.least > 1
-    clear = found.verdict == "faster" and ((good and holds) or agreed)
-    independent = not is_correlated(found.autocorrelation, ratio.n, CORRELATED)
-    found = replace(found, clear=clear or (not good and _leads(ratio, assessment, found.margin, step, independent)))
-    found = replace(found, ratio_validity=assessment.validity, ratio_reason=why)
+    clear = comparison.verdict == "faster" and ((good and holds) or agreed)
+    independent = not is_correlated(comparison.autocorrelation, ratio.n, CORRELATED)
+    comparison = replace(
+        comparison, clear=clear or (not good and _leads(ratio, assessment, comparison.margin, step, independent))
+    )
+    comparison = replace(comparison, ratio_validity=assessment.validity, ratio_reason=why)
     if assessment.validity == "not_given":
-        reasons = (why, *found.reasons)
-        return replace(found, verdict="not_comparable", ratio=None, trials_needed=None, reasons=reasons)
+        reasons = (why, *comparison.reasons)
+        return replace(comparison, verdict="not_comparable", ratio=None, trials_needed=None, reasons=reasons)
     limitations = [] if good else [f"the validity of the ratio is {assessment.validity}: {why}"]
-    if not holds and found.verdict != "not_shown":
+    if not holds and comparison.verdict != "not_shown":
         limitations.append(
             f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin"
         )
-    verdict = found.verdict if holds else "not_shown"
-    needed = found.trials_needed if good or ratio == found.ratio else None  # more leave what made it wider
-    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *limitations), trials_needed=needed)
+    verdict = comparison.verdict if holds else "not_shown"
+    needed = comparison.trials_needed if good or ratio == comparison.ratio else None  # more leave what made it wider
+    return replace(
+        comparison, ratio=ratio, verdict=verdict, reasons=(*comparison.reasons, *limitations), trials_needed=needed
+    )
 
 
 def _leads(ratio: Estimate, assessment: RatioAssessment, margin: float, step: float, independent: bool) -> bool:
@@ -255,7 +259,7 @@ def assess_result(
     validity, warnings = assess_samples(measured)
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
-    found = compare_configurations(base, result, margin) if base and base.id != result.id else None
+    comparison = compare_configurations(base, result, margin) if base and base.id != result.id else None
     one = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method="the baseline itself")
     outputs, outputs_reason = assess_outputs(result, is_reference=is_reference, requested=requested)
     return Assessment(
@@ -266,8 +270,8 @@ def assess_result(
         clock=clocks[0] if clocks else None,
         modelled="modelled" in clocks,
         baseline=base.id if base else None,
-        comparison=found,
-        speedup=found.ratio if found else one if base else None,
+        comparison=comparison,
+        speedup=comparison.ratio if comparison else one if base else None,
         agreement=_find_agreement(result.drift),
         outputs=outputs,
         outputs_reason=outputs_reason,

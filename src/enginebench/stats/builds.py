@@ -124,8 +124,8 @@ def find_best_build(groups: Sequence[Sequence[float]], build_s: Sequence[float |
     gains = []
     for choosing, telling in (halves, halves[::-1]):
         chosen = min(range(k), key=lambda i: fmean(choosing[i]))
-        told = [fmean(group) for group in telling]
-        gains.append(fmean(told) - told[chosen])  # the log of a typical build's time over the chosen one's
+        estimates = [fmean(group) for group in telling]
+        gains.append(fmean(estimates) - estimates[chosen])  # the log of a typical build's time over the chosen one's
     gain = fmean(gains)
     spare = sum(len(group) - 1 for group in groups)
     within = math.fsum((x - fmean(group)) ** 2 for group in groups for x in group) / spare
@@ -134,8 +134,8 @@ def find_best_build(groups: Sequence[Sequence[float]], build_s: Sequence[float |
     error = math.sqrt(fmean([within / min(map(len, half)) for half in halves]) * (k - 1) / k)
     reach = quantile_of_t((1 + LEVEL) / 2, spare) * error
     saved_s = -math.expm1(-gain) * math.exp(fmean([fmean(group) for group in groups])) / 1e9
-    known = [seconds for seconds in build_s if seconds is not None]
-    cost = math.fsum(known) * (k - 1) / k if len(known) == k else None
+    build_times_s = [seconds for seconds in build_s if seconds is not None]
+    cost = math.fsum(build_times_s) * (k - 1) / k if len(build_times_s) == k else None
     return BestBuild(
         gain=Estimate(
             value=-math.expm1(-gain),

@@ -147,18 +147,18 @@ def compare_capacities(
     """
     rounds = [(a, b) for a, b in zip(base, candidate, strict=False) if "budget" not in (a.ended, b.ended)]
     pairs = [(find_middle(a), find_middle(b)) for a, b in rounds]
-    known = [(a, b) for a, b in pairs if a and b]
-    if not known:
+    measured = [(a, b) for a, b in pairs if a and b]
+    if not measured:
         ended = "no round came to its end on both sides: raise --time-budget"
         why = "no round found a rate that meets the limit on both sides" if rounds else ended
         return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
-    spread = measure_series([math.log(b / a) for a, b in known])
-    found, why = decide_verdict(spread, CAPACITY_MARGIN)
+    spread = measure_series([math.log(b / a) for a, b in measured])
+    shown, why = decide_verdict(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
     validity, why_not_good = grade_ratio(ratio, disturbed, spread.correlation)
     alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
-    verdict: Verdict = found if alike else "not_shown"
+    verdict: Verdict = shown if alike else "not_shown"
     of_ratio = "" if validity == "good" else f"the validity of the ratio is {validity}: {why_not_good}"
     needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_TRIALS else MIN_TRIALS
     return CapacityVerdict(
@@ -168,7 +168,7 @@ def compare_capacities(
         ratio=ratio,
         ratio_validity=validity,
         reasons=tuple(filter(None, (why, of_ratio))),
-        trials_needed=needed if found == "not_shown" else None,
+        trials_needed=needed if shown == "not_shown" else None,
     )
 
 
@@ -178,12 +178,12 @@ def find_middle(capacity: Capacity) -> float | None:
     return math.sqrt(capacity.passes_qps * (capacity.fails_qps or capacity.passes_qps))
 
 
-def join_capacities(found: Iterable[Capacity]) -> Capacity | None:
+def join_capacities(capacities: Iterable[Capacity]) -> Capacity | None:
     """The capacity over all rounds: what passed in each of them, and what failed in each.
 
     A round that the time ended counts only where no other came to its end.
     """
-    every = list(found)
+    every = list(capacities)
     if not every:
         return None
     rounds = [one for one in every if one.ended != "budget"] or every

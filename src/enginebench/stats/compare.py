@@ -210,13 +210,13 @@ def _by_trial(
     Two machines are never compared: where a sweep lost one in the middle of a turn, that turn has no pair.
     """
     seen: defaultdict[int, int] = defaultdict(int)
-    found: dict[tuple[int, int, str], tuple[float, int | None]] = {}
+    medians: dict[tuple[int, int, str], tuple[float, int | None]] = {}
     for measurement in measurements:
         if values := times(measurement):
             key = measurement.trial, seen[measurement.trial], measurement.machine
-            found[key] = median(values), measurement.build
+            medians[key] = median(values), measurement.build
             seen[measurement.trial] += 1
-    return found
+    return medians
 
 
 def conclude(
@@ -290,8 +290,8 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
         return (quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)) * deviation / math.sqrt(k) < gap
 
     # Each further trial narrows the interval, so the first k that fits is found by halving.
-    found = bisect_left(range(MAX_TRIALS + 1), True, MIN_TRIALS, key=shows)
-    return found if found <= MAX_TRIALS else None
+    needed = bisect_left(range(MAX_TRIALS + 1), True, MIN_TRIALS, key=shows)
+    return needed if needed <= MAX_TRIALS else None
 
 
 def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
@@ -403,14 +403,14 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collect
         for row in rows
         if row.look is None or row.look >= trials
     ]
-    found: set[str] = set()
+    open_ids: set[str] = set()
     for base, cand in combinations([row for row in brief if len(row.measurements) == trials], 2):
         _, times, _ = choose_clock(base.measurements, cand.measurements)
-        asked = times if {base.id, cand.id} in pairs else None
-        spread = spread_pairs(base.measurements, cand.measurements, asked)[0] if asked else None
+        compared_times = times if {base.id, cand.id} in pairs else None
+        spread = spread_pairs(base.measurements, cand.measurements, compared_times)[0] if compared_times else None
         if spread is not None and can_change(spread, trials, margin):
-            found |= {base.id, cand.id}
-    return found
+            open_ids |= {base.id, cand.id}
+    return open_ids
 
 
 def can_change(spread: Spread, trials: int, margin: float) -> bool:

@@ -28,7 +28,7 @@ def condense_result(result: Result) -> CondensedResult:
 def summarize_result(result: Result) -> Summary | None:
     """The figures of a configuration, with the percentiles that were asked for; None without samples."""
     measured = [m for m in result.measurements if m.latency_ns]
-    asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
+    further = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
     if not measured:
         return None
-    return summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
+    return summarize(measured, batch=result.engine.batch, percentiles=further, level=find_level(result))

@@ -117,8 +117,8 @@ def join_documents(documents: Sequence[DiffDocument], margin: float, max_metric_
 
 def _conclude(rows: tuple[DiffRow, ...], failed: bool, margin: float, drop: float | None) -> DiffDocument:
     """The document with the verdict over all rows; without any that was tried, nothing is comparable."""
-    found = {row.verdict for row in rows if not row.skipped}
-    verdict: Verdict = next((verdict for verdict in WORST_FIRST if verdict in found), "not_comparable")
+    verdicts = {row.verdict for row in rows if not row.skipped}
+    verdict: Verdict = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "not_comparable")
     return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=drop)
 
 
@@ -136,10 +136,10 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
         return tuple(find_score(row.scores, decides) if decides else None for row in (base, cand))  # type: ignore[return-value]
 
     def check(self, rows: Sequence[Result]) -> None:
-        known = dict.fromkeys(score.metric for row in rows for score in row.scores)
-        if self.metric is not None and self.metric not in known:
+        metrics = dict.fromkeys(score.metric for row in rows for score in row.scores)
+        if self.metric is not None and self.metric not in metrics:
             raise UsageError(
-                f"--metric {self.metric}: no configuration has such a score; there are {', '.join(known) or 'none'}"
+                f"--metric {self.metric}: no configuration has such a score; there are {', '.join(metrics) or 'none'}"
             )
 
 
@@ -252,23 +252,23 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     """
     if base is None or cand is None:
         only, side = base or cand, "base" if base else "candidate"
-        found = refuse(f"only the {side} {ONE_SIDE}", margin=margin)
-        return DiffRow(id=only.id if only else "", **asdict(found))
+        comparison = refuse(f"only the {side} {ONE_SIDE}", margin=margin)
+        return DiffRow(id=only.id if only else "", **asdict(comparison))
     skipped = base.status == cand.status == "skipped"
     if skipped:
         whys = dict.fromkeys(result.reason or "no reason recorded" for result in (base, cand))
-        found = refuse(*(f"skipped on both sides: {why}" for why in whys), margin=margin)
+        comparison = refuse(*(f"skipped on both sides: {why}" for why in whys), margin=margin)
     elif obstacles := _find_obstacles(base, "base") + _find_obstacles(cand, "candidate"):
-        found = refuse(*obstacles, margin=margin)
+        comparison = refuse(*obstacles, margin=margin)
     else:
-        found = compare_configurations(base, cand, margin, neighbours=neighbours)
-        if found.clock == "modelled":
-            found = replace(found, reasons=(*found.reasons, "both sides are modelled, not measured"))
+        comparison = compare_configurations(base, cand, margin, neighbours=neighbours)
+        if comparison.clock == "modelled":
+            comparison = replace(comparison, reasons=(*comparison.reasons, "both sides are modelled, not measured"))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     times = Pair(before=_find_p50(base), after=_find_p50(cand))
     differ = [f"{MODELS_DIFFER}: {base.model} against {cand.model}"] if base.model != cand.model else []
-    found = replace(found, reasons=(*found.reasons, *differ))
-    row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(found))
+    comparison = replace(comparison, reasons=(*comparison.reasons, *differ))
+    row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(comparison))
     if same_inputs:
         agree, why = compare_outputs(base, cand)
         if agree:
@@ -288,8 +288,8 @@ def _find_obstacles(result: Result, side: str) -> list[str]:
     done = sum(bool(m.latency_ns) for m in result.measurements)
     if result.status == "ok" and done:
         return []
-    told = f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
-    return [f"the {side} is {result.status}: {result.reason or told}"]
+    progress = f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
+    return [f"the {side} is {result.status}: {result.reason or progress}"]
 
 
 def compare_outputs(base: Result, cand: Result) -> tuple[bool | None, str]:

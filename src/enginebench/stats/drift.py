@@ -181,7 +181,7 @@ def measure_drift(
     limits: Mapping[str, float],
     *,
     reference_id: str = "",
-    asked: int | None = None,
+    n_requested: int | None = None,
     task: Task | None = None,
 ) -> Drift:
     """What `candidate` answered, against `reference`, output by output.
@@ -190,7 +190,7 @@ def measure_drift(
         reference, candidate: name -> array of shape (samples, ...), any dtype; the same names, shapes and dtypes.
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
-        asked: samples that were to be compared; None: those that there are.
+        n_requested: samples that were to be compared; None: those that there are.
         task: what the outputs mean: boxes are matched, maps of classes and sequences decoded, and these decisions are
             compared beside the values.
 
@@ -200,9 +200,11 @@ def measure_drift(
     """
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
-    outputs = _measure_outputs(reference, candidate, _How(task=task, share=limits.get("samples", MOST_SAMPLES)))
+    outputs = _measure_outputs(
+        reference, candidate, _DriftOptions(task=task, share=limits.get("samples", MOST_SAMPLES))
+    )
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
-    return apply_limits(Drift(n=n, asked=asked, outputs=outputs, reference=reference_id), limits)
+    return apply_limits(Drift(n=n, n_requested=n_requested, outputs=outputs, reference=reference_id), limits)
 
 
 def apply_limits(drift: Drift, limits: Mapping[str, float]) -> Drift:
@@ -236,8 +238,8 @@ def score_words(
         if array.dtype.kind == "U":
             words = np.unique(np.concatenate([side[name].reshape(-1) for side in sides]))
             for side in sides:
-                said = np.atleast_1d(side[name])
-                side[name] = (said.reshape(len(said), -1, 1) == words).astype(np.float32).reshape(len(said), -1)
+                texts = np.atleast_1d(side[name])
+                side[name] = (texts.reshape(len(texts), -1, 1) == words).astype(np.float32).reshape(len(texts), -1)
     return sides
 
 
@@ -267,7 +269,7 @@ def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array])
         )
 
 
-class _How(Struct, frozen=True, kw_only=True):
+class _DriftOptions(Struct, frozen=True, kw_only=True):
     """What is meant by the answers, and by most of the samples."""
 
     task: Task | None
@@ -276,41 +278,44 @@ class _How(Struct, frozen=True, kw_only=True):
 
 
 def _measure_outputs(
-    reference: Mapping[str, Array], candidate: Mapping[str, Array], how: _How
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], options: _DriftOptions
 ) -> tuple[OutputDrift, ...]:
-    if how.task == "detection" or (how.task is None and find_named(reference)):
-        layout = how.layout or find_layout(reference)
+    if options.task == "detection" or (options.task is None and find_named(reference)):
+        layout = options.layout or find_layout(reference)
         boxes = read_boxes(reference, layout), read_boxes(candidate, layout)
-        found = match_boxes(*boxes)
-        if found.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
+        matches = match_boxes(*boxes)
+        if matches.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
             read = find_named(reference) or tuple(reference)
             others = {name: (reference[name], candidate[name]) for name in reference if name not in read}
             return (
-                _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
-                *(_measure_with_boxes(n, *o, how, reference[read[1]].shape, boxes, found) for n, o in others.items()),
+                _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, matches),
+                *(
+                    _measure_with_boxes(n, *o, options, reference[read[1]].shape, boxes, matches)
+                    for n, o in others.items()
+                ),
             )
-    return tuple(_measure_output(name, reference[name], candidate[name], how) for name in reference)
+    return tuple(_measure_output(name, reference[name], candidate[name], options) for name in reference)
 
 
-def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: Matches) -> OutputDrift:
+def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], matches: Matches) -> OutputDrift:
     """The boxes of both sides, matched: of each figure the worse of the partners' coordinates and of their scores.
 
     Coordinates are in pixels and scores below 1, so that together the one would hide the other.
     """
-    sample, own, other = found.pairs.T
+    sample, own, other = matches.pairs.T
     corners = [side[sample, entries] for side, entries in zip(take_corners(boxes), (own, other), strict=True)]
     pairs = [(getattr(boxes[0], n)[sample, own], getattr(boxes[1], n)[sample, other]) for n in ("boxes", "scores")]
     parts = [_measure_differences(*pair) | {"snr_db": _measure_snr(*pair)} for pair in pairs]
-    known = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
+    figures = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
     return OutputDrift(
         name="boxes",
-        **_NOTHING | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in known.items()},
+        **_NOTHING | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in figures.items()},
         snr_min_db=_measure_corners(*corners),
         snr_min_at="corners against the sizes of boxes",
         nonfinite=sum(map(_count_nonfinite, arrays)),
         decisions="boxes",
-        decided=found.decided,
-        agreement=found.shared / found.decided,
+        decided=matches.decided,
+        agreement=matches.shared / matches.decided,
     )
 
 
@@ -324,21 +329,27 @@ def _measure_corners(ref: Floats, cand: Floats) -> float | None:
 
 
 def _measure_with_boxes(
-    name: str, ref: Array, cand: Array, how: _How, each: tuple[int, ...], boxes: tuple[Boxes, Boxes], found: Matches
+    name: str,
+    ref: Array,
+    cand: Array,
+    options: _DriftOptions,
+    box_shape: tuple[int, ...],
+    boxes: tuple[Boxes, Boxes],
+    matches: Matches,
 ) -> OutputDrift:
     """An output beside the boxes; one with an entry for each of them, such as masks, is compared between partners.
 
     What belongs to a box without a partner has nothing to be compared with: that box is itself a difference.
     """
-    if ref.shape[: len(each)] != each:
-        return _measure_output(name, ref, cand, how)
-    sample, own, other = found.pairs.T
+    if ref.shape[: len(box_shape)] != box_shape:
+        return _measure_output(name, ref, cand, options)
+    sample, own, other = matches.pairs.T
     places = boxes[0].places[sample, own], boxes[1].places[sample, other]
-    if len(each) == 2:  # the second axis stays, so that an answer keeps its number of axes
+    if len(box_shape) == 2:  # the second axis stays, so that an answer keeps its number of axes
         partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
     else:  # of one sample, without an axis of samples
         partners = ref[places[0]], cand[places[1]]
-    drift = _measure_output(name, *partners, how)
+    drift = _measure_output(name, *partners, options)
     return replace(drift, nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand))
 
 
@@ -346,11 +357,11 @@ def _count_nonfinite(array: Array) -> int:
     return int(np.count_nonzero(~np.isfinite(array))) if array.dtype.kind == "f" else 0
 
 
-def _measure_output(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
-    task = how.task
+def _measure_output(name: str, reference: Array, candidate: Array, options: _DriftOptions) -> OutputDrift:
+    task = options.task
     if are_labels(reference, task):
         return _measure_labels(name, reference, candidate)
-    drift = _measure_numbers(name, reference, candidate, how)
+    drift = _measure_numbers(name, reference, candidate, options)
     if task == "segmentation" and reference.ndim == 4:
         same = read_map(reference) == read_map(candidate)
         return replace(drift, decisions="labels", decided=same.size, agreement=float(same.mean()) if same.size else 1.0)
@@ -386,16 +397,16 @@ def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrif
     )
 
 
-def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
+def _measure_numbers(name: str, reference: Array, candidate: Array, options: _DriftOptions) -> OutputDrift:
     ref, cand = _as_rows(reference), _as_rows(candidate)
     finite = np.isfinite(ref) & np.isfinite(cand)
     whole = finite.all(axis=1)
     a, b = ref[whole], cand[whole]
     cosines = _cosines(a, b)
-    classes = reference.ndim == 2 and how.task not in MEASURING
+    classes = reference.ndim == 2 and options.task not in MEASURING
     shape = (len(a), *reference.shape[1:])
     # Who allows another share of wrong samples has judged single ones.
-    worst = _find_worst_slice(a.reshape(shape), b.reshape(shape), samples=how.share == MOST_SAMPLES)
+    worst = _find_worst_slice(a.reshape(shape), b.reshape(shape), samples=options.share == MOST_SAMPLES)
     return OutputDrift(
         name=name,
         **_measure_differences(ref[finite], cand[finite]),
@@ -410,9 +421,9 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -
         nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand),
         nonfinite_alike=int(np.count_nonzero(~finite & ((ref == cand) | (np.isnan(ref) & np.isnan(cand))))),
         slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
-        samples=how.share,
-        snr_most_db=_measure_most(a, b, how.share),
-        boxes_like=how.task is None and find_box_axis(reference) is not None,
+        samples=options.share,
+        snr_most_db=_measure_most(a, b, options.share),
+        boxes_like=options.task is None and find_box_axis(reference) is not None,
         **(_count_flips(a, b) if classes else {}),
     )
 
@@ -423,17 +434,17 @@ def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
     if split is None or (len(split.groups) < 2 and not split.lost):
         return None
     of = len(split.scale)
-    found = Slices(axis=split.axis, of=of, constant=of - len(split.order), lost=split.lost)
+    worst = Slices(axis=split.axis, of=of, constant=of - len(split.order), lost=split.lost)
     for group in split.groups if len(split.groups) > 1 else ():
         a, b = (_as_rows(side.take(group, split.axis)) for side in (ref, cand))
         snr, centred, size = _measure_snr(a, b) or 0.0, _measure_centred(a, b), float(np.sqrt(np.mean(a**2)))
         if split.scores[group].all() and size < LEAST_SCORE:  # held against a score that is ever looked at
             snr, centred = min(MAX_SNR_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
-        if found.snr_db is None or snr < found.snr_db:
-            found = replace(found, first=int(group[0]), count=len(group), snr_db=snr)
-        known = [c for c in (centred, found.centred_cosine_mean) if c is not None]
-        found = replace(found, centred_cosine_mean=min(known, default=None))
-    return found
+        if worst.snr_db is None or snr < worst.snr_db:
+            worst = replace(worst, first=int(group[0]), count=len(group), snr_db=snr)
+        cosines = [c for c in (centred, worst.centred_cosine_mean) if c is not None]
+        worst = replace(worst, centred_cosine_mean=min(cosines, default=None))
+    return worst
 
 
 def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
@@ -470,7 +481,7 @@ def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[floa
     """
     scores = are_scores(ref.min(initial=0), ref.max(initial=0))
     ref, cand = scale_alike(ref, cand)
-    found: list[tuple[float, str]] = []
+    slices: list[tuple[float, str]] = []
     for axis in (axis for axis in range(0 if samples else 1, ref.ndim) if ref.shape[axis] > 1):
         rest = tuple(other for other in range(ref.ndim) if other != axis)
         signal, noise = (ref**2).sum(axis=rest), ((ref - cand) ** 2).sum(axis=rest)
@@ -482,8 +493,8 @@ def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[floa
                 ratios = 10 * (np.log10(held) - np.log10(noise))
             worst = int(ratios.argmin())
             ratio = float(ratios[worst]) + _allow_for_chance(ref.size // len(signal), len(signal))
-            found.append((min(MAX_SNR_DB, ratio), f"slice {worst} of axis {axis}" if axis else f"sample {worst}"))
-    return min(found, default=None)
+            slices.append((min(MAX_SNR_DB, ratio), f"slice {worst} of axis {axis}" if axis else f"sample {worst}"))
+    return min(slices, default=None)
 
 
 def _allow_for_chance(values: int, groups: int = 1) -> float:
@@ -544,7 +555,7 @@ def _measure_box_samples(
         for i in range(min(len(array) for array in sides[0].values()))
     ]
     layout = find_layout(reference)
-    how = _How(task=task, layout=layout)
+    options = _DriftOptions(task=task, layout=layout)
     shown = [match_boxes(read_boxes(own, layout), read_boxes(other, layout)).decided for own, other in samples]
     if not any(shown):
         return None
@@ -552,7 +563,9 @@ def _measure_box_samples(
     for i, (own, other) in enumerate(samples):
         # A sample in which neither side shows a box decides nothing, and is no answer to compare.
         nothing = OutputDrift(name="boxes", **_NOTHING, nonfinite=0)
-        rows += [_take_sample(i, output) for output in (_measure_outputs(own, other, how) if shown[i] else (nothing,))]
+        rows += [
+            _take_sample(i, output) for output in (_measure_outputs(own, other, options) if shown[i] else (nothing,))
+        ]
     return rows
 
 
@@ -660,8 +673,8 @@ def _cosines(a: Floats, b: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         cosines = np.einsum("ij,ij->i", a / size_a[:, None], b / size_b[:, None])
     empty = (size_a == 0) | (size_b == 0)
-    found: Floats = np.where(empty, (size_a == size_b).astype(np.float64), np.clip(cosines, -1, 1))
-    return found if a.shape[1] else found[:0]  # without a value there is nothing that could agree
+    bounded: Floats = np.where(empty, (size_a == size_b).astype(np.float64), np.clip(cosines, -1, 1))
+    return bounded if a.shape[1] else bounded[:0]  # without a value there is nothing that could agree
 
 
 def _measure_snr(ref: Floats, cand: Floats) -> float | None:
@@ -692,8 +705,8 @@ def _mean(values: Floats) -> float | None:
 def list_sample_warnings(drift: Drift) -> tuple[ResultWarning, ...]:
     """The warnings about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
     warnings = []
-    if drift.asked is not None and drift.n < drift.asked:
-        warnings.append(make_warning("partly_compared.outputs", n=drift.n, asked=drift.asked))
+    if drift.n_requested is not None and drift.n < drift.n_requested:
+        warnings.append(make_warning("partly_compared.outputs", n=drift.n, asked=drift.n_requested))
     # Finite outputs of the reference for every sample, all zero for one.
     constant = [
         o.max_abs_diff is not None and o.agreement is None and not o.nonfinite and o.centred_cosine_mean is None
@@ -714,11 +727,11 @@ def find_noise_warning(drift: Drift, usual: Mapping[str, float], precision: Prec
         for name, limit in usual.items():
             figure, value = _find_figure(output, name)
             if value is not None and not _keeps(name, value, limit):
-                worst[name] = min(worst.get(name, (figure, value)), (figure, value), key=lambda found: found[1])
+                worst[name] = min(worst.get(name, (figure, value)), (figure, value), key=lambda pair: pair[1])
     if not worst:
         return None
-    found = "; ".join(f"{_format_below(*worst[name])}, expected {usual[name]:g} or more" for name in worst)
-    return make_warning("noisier_than_usual", precision=precision.upper(), found=found)
+    figures = "; ".join(f"{_format_below(*worst[name])}, expected {usual[name]:g} or more" for name in worst)
+    return make_warning("noisier_than_usual", precision=precision.upper(), found=figures)
 
 
 def _format_below(figure: str, value: float) -> str:
@@ -793,10 +806,10 @@ def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str,
 
 def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple[str, float, str]]:
     """(figure, its value, name of the limit) of each limit that is not kept; a slice only where the whole is kept."""
-    found = [(*_find_figure(output, name), name) for name in limits]
+    figures = [(*_find_figure(output, name), name) for name in limits]
     broken = [
         (figure, value, name)
-        for figure, value, name in found
+        for figure, value, name in figures
         if value is not None and not _keeps(name, value, limits[name])
     ]
     names = {name for _, _, name in broken}
@@ -838,8 +851,8 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
         figures.append((name, getattr(s, field, None)))
     if limit == "snr" and output.samples is not None:
         figures.append((f"snr of {output.samples:.0%} of the samples", output.snr_most_db))
-    known = [(name, figure) for name, figure in figures if figure is not None]
-    return min(known, key=lambda pair: pair[1]) if value is not None else (limit, None)
+    measured = [(name, figure) for name, figure in figures if figure is not None]
+    return min(measured, key=lambda pair: pair[1]) if value is not None else (limit, None)
 
 
 def _lacks_partners(output: OutputDrift, limits: Mapping[str, float]) -> bool:

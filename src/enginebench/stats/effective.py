@@ -47,25 +47,27 @@ def check_precision(
         device: that the row ran on. GPUs shorten FP32 products to TF32 unless they are told not to.
     """
     if requested is None:
-        return _name_unasked(shares or {})
+        return _name_unrequested(shares or {})
     if weights is not None and requested == "fp32":
         record = f"Requested fp32; most weights of the module are stored in {weights}."
         record += f" It ran {list_shares(shares)}." if shares else ""
         return weights, (make_warning("relabelled.fp32", record=record, ran=weights),)
     if not shares:  # FP32 is what an engine on a CPU does when it is not told otherwise; anything else is to be shown
-        told = requested == "fp32" and not device.startswith("cuda")
-        return requested, () if told else (make_warning("unproved_precision.none", asked=requested),)
+        promised = requested == "fp32" and not device.startswith("cuda")
+        return requested, () if promised else (make_warning("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
     sentence = f"Requested {requested}; ran {list_shares(shares)}."
-    asked = {} if requested == "fp32" else {"asked": requested}
+    figures = {} if requested == "fp32" else {"asked": requested}
     if ran != requested:
-        return ran, (make_warning("relabelled" if asked else "relabelled.fp32", record=sentence, ran=ran, **asked),)
+        return ran, (make_warning("relabelled" if figures else "relabelled.fp32", record=sentence, ran=ran, **figures),)
     if shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
         return requested, (make_warning("unproved_precision.unknown", record=sentence),)
     if not _is_low(requested, shares):
         return requested, ()
     return requested, (
-        make_warning("low_effective_precision" if asked else "low_effective_precision.fp32", record=sentence, **asked),
+        make_warning(
+            "low_effective_precision" if figures else "low_effective_precision.fp32", record=sentence, **figures
+        ),
     )
 
 
@@ -73,14 +75,14 @@ def _is_low(named: Precision, shares: Mapping[str, float]) -> bool:
     return _sum_shorter(shares) >= TRACE_SHARE if named == "fp32" else shares.get(named, 0.0) < LOW_SHARE
 
 
-def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
-    found: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares}
-    if not found or shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
+def _name_unrequested(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
+    fractions: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares}
+    if not fractions or shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
         return None, (make_warning("unproved_precision.plan"),)
     # TensorRT takes no shorter format than it was allowed: a tenth of the time in INT8 shows a plan built as INT8, even
     # beside a half in FP16. Less is named after the rest, as it is where a note says INT8. A warning has the figures.
-    ran = [p for p in found if found[p] >= ABSENT_SHARE]  # from the longest to the shortest
-    named = ran[-1] if ran else max(found, key=lambda p: found[p])
+    ran = [p for p in fractions if fractions[p] >= ABSENT_SHARE]  # from the longest to the shortest
+    named = ran[-1] if ran else max(fractions, key=lambda p: fractions[p])
     low = make_warning("low_effective_precision.plan", ran=named, record=list_shares(shares))
     return named, (low,) if _is_low(named, shares) else ()
 
@@ -94,15 +96,15 @@ def list_shares(shares: Mapping[str, float]) -> str:
 
 
 def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:
-    known: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares and p != requested}
+    others: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares and p != requested}
     if requested == "fp32":
         if _sum_shorter(shares) < ABSENT_SHARE:
             return requested
-        return max(known, key=lambda p: known[p])
+        return max(others, key=lambda p: others[p])
     own, unknown = shares.get(requested, 0.0), shares.get(OTHER, 0.0) + shares.get(UNKNOWN, 0.0)
-    if own >= ABSENT_SHARE or own + unknown >= LOW_SHARE or not known:
+    if own >= ABSENT_SHARE or own + unknown >= LOW_SHARE or not others:
         return requested
-    return max(known, key=lambda p: known[p])
+    return max(others, key=lambda p: others[p])
 
 
 def _sum_shorter(shares: Mapping[str, float]) -> float:

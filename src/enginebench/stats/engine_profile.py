@@ -164,9 +164,9 @@ def _describe_layer(layer: LayerTime, runs: int, total_ns: float) -> EngineLayer
 
 
 def _measure_group(group: Sequence[EngineLayerTime]) -> LayerGroup:
-    known = [layer.share for layer in group if layer.share is not None]
+    shares = [layer.share for layer in group if layer.share is not None]
     return LayerGroup(
         layers=len(group),
-        share=math.fsum(known) if known else None,
+        share=math.fsum(shares) if shares else None,
         average_ms=math.fsum(layer.average_ms for layer in group),
     )

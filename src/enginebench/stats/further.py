@@ -48,7 +48,7 @@ def measure_further(
     held = {name: limit for name, limit in usual.items() if name not in ABSOLUTE}
     if not wide and limits is None:
         held["agreement"] = AGREEMENT
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for name in reference:
         if name not in candidate or name == NUDGED or (name == LARGE and not wide) or not held:
             continue
@@ -60,8 +60,8 @@ def measure_further(
             sides = _drop_overflow(*sides)
         # Outputs whose lengths depend on the values, as behind a threshold, have no partners here.
         if any(array.size for array in sides[0].values()) and not list_unlike(*sides):
-            found.append(replace(measure_drift(*sides, own, task=task), inputs=name))
-    return tuple(found)
+            drifts.append(replace(measure_drift(*sides, own, task=task), inputs=name))
+    return tuple(drifts)
 
 
 def add_further(drift: Drift, further: tuple[Drift, ...]) -> Drift:

@@ -99,14 +99,14 @@ def _measure_together(rows: Sequence[Assessment]) -> dict[str, float]:
         for row in rows
         if common or row.clock == clock
     }
-    shared = set[int].intersection(*(set(found) for found in medians.values())) if medians else set()
+    shared = set[int].intersection(*(set(by_trial) for by_trial in medians.values())) if medians else set()
     times = {
-        row_id: math.fsum(math.log(found[i] or 1.0) for i in shared or found) / len(shared or found)
-        for row_id, found in medians.items()
+        row_id: math.fsum(math.log(by_trial[i] or 1.0) for i in shared or by_trial) / len(shared or by_trial)
+        for row_id, by_trial in medians.items()
     }
     for row in rows:
-        known = row.speedup is not None and row.baseline in times
-        place = times[str(row.baseline)] - math.log(row.speedup.value) if row.speedup and known else math.inf
+        compared = row.speedup is not None and row.baseline in times
+        place = times[str(row.baseline)] - math.log(row.speedup.value) if row.speedup and compared else math.inf
         times.setdefault(row.result.id, place)
     return times
 
@@ -148,9 +148,9 @@ def make_headline(
     behind = [slower for one in tied if (slower := _find_behind(one, row, margin)) is not None]
     near = [one for one in tied if one.result.id not in {slower.id for slower in behind}]
     is_today = today is not None and today.id == row.result.id
-    found = _compare_with(today, row, margin)
+    comparison = _compare_with(today, row, margin)
     if is_today:  # then it is the ratio of the next one that says so
-        found = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
+        comparison = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
     place = [one.result.id for one in ranked].index(row.result.id)
     faster = next((one for one in ranked[:place] if one.result.id in reasons), None)
     rejected = None
@@ -177,9 +177,9 @@ def make_headline(
         id=row.result.id,
         baseline=today.id if today else None,
         is_today=baseline.owned,
-        ratio=found.ratio if found and not is_today else None,
-        ratio_validity=found.ratio_validity if found else None,
-        ratio_reason=baseline.lost or _explain_ratio(found),
+        ratio=comparison.ratio if comparison and not is_today else None,
+        ratio_validity=comparison.ratio_validity if comparison else None,
+        ratio_reason=baseline.lost or _explain_ratio(comparison),
         strict=strict.result.id if strict and other else None,
         strict_ratio=row.speedup if other else None,
         tied_with=tuple(one.result.id for one in tied),
@@ -214,10 +214,15 @@ def _choose_among_equals(
 
 def _find_behind(row: Assessment, best: Assessment, margin: float) -> Behind | None:
     """Return by how much a row was behind another in few trials; None: by no more than a speed state explains."""
-    found = compare_configurations(row.result, best.result, margin)
-    if row is best or found.ratio is None or found.ratio.n >= MIN_TRIALS or found.ratio.value <= SPEED_RATIO:
+    comparison = compare_configurations(row.result, best.result, margin)
+    if (
+        row is best
+        or comparison.ratio is None
+        or comparison.ratio.n >= MIN_TRIALS
+        or comparison.ratio.value <= SPEED_RATIO
+    ):
         return None
-    return Behind(id=row.result.id, factor=found.ratio.value, n=found.ratio.n, unit=NOUNS[found.unit])
+    return Behind(id=row.result.id, factor=comparison.ratio.value, n=comparison.ratio.n, unit=NOUNS[comparison.unit])
 
 
 def _find_state(*, measured: int, tied: bool, is_today: bool, alone: bool) -> State:
@@ -260,8 +265,8 @@ def _assess_named_outputs(row: Assessment, group: Sequence[Assessment], scored: 
 def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
     """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
-    found = [(row, compare_configurations(row.result, best, margin)) for row in chosen[1:]]
-    tied = [(row, one) for row, one in found if not one.clear and not _is_ahead(chosen[0], row, one)]
+    comparisons = [(row, compare_configurations(row.result, best, margin)) for row in chosen[1:]]
+    tied = [(row, one) for row, one in comparisons if not one.clear and not _is_ahead(chosen[0], row, one)]
     unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
 
@@ -313,8 +318,8 @@ def _format_choice(row: Assessment, tied: Sequence[Assessment], is_today: bool) 
 def find_start_s(result: Result) -> float | None:
     """Seconds from loading to the first output in a new process: the median over the trials."""
     pairs = [(m.load_s, m.first_run_s) for m in result.measurements]
-    known = [load_s + first_s for load_s, first_s in pairs if load_s is not None and first_s is not None]
-    return median(known) if known else None
+    starts_s = [load_s + first_s for load_s, first_s in pairs if load_s is not None and first_s is not None]
+    return median(starts_s) if starts_s else None
 
 
 def _compare_with(today: Result | None, row: Assessment, margin: float) -> Comparison | None:
@@ -323,11 +328,11 @@ def _compare_with(today: Result | None, row: Assessment, margin: float) -> Compa
     return row.comparison if today.id == row.baseline else compare_configurations(today, row.result, margin)
 
 
-def _explain_ratio(found: Comparison | None) -> str:
+def _explain_ratio(comparison: Comparison | None) -> str:
     """Why a ratio is not good, or why there is none."""
-    if found is None:
+    if comparison is None:
         return ""
-    return found.ratio_reason if found.ratio_validity else "; ".join(found.reasons)
+    return comparison.ratio_reason if comparison.ratio_validity else "; ".join(comparison.reasons)
 
 
 def format_change(row: Assessment) -> str:

@@ -138,8 +138,8 @@ def measure_difference(base: Spread, cand: Spread) -> Spread:
         return Spread(mean=mean, error=0.0, freedom=base.freedom + cand.freedom, n=n)
     freedom = error**4 / (base.error**4 / base.freedom + cand.error**4 / cand.freedom)
     caution = math.hypot(base.error * base.caution, cand.error * cand.caution) / error
-    known = [side.correlation for side in (base, cand) if side.correlation is not None]
-    correlation = max(known, default=None)
+    correlations = [side.correlation for side in (base, cand) if side.correlation is not None]
+    correlation = max(correlations, default=None)
     return Spread(mean=mean, error=error, freedom=freedom, n=n, correlation=correlation, caution=caution)
 
 

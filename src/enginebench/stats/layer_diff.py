@@ -118,13 +118,13 @@ def make_delta(members: list[Member], layers: tuple[tuple[EngineLayer, ...], tup
     sides = [[layers[side][index] for s, index in members if s == side] for side in (0, 1)]
     base, candidate = (make_side(side) for side in sides)
     times = [side.average_ms if side else 0.0 for side in (base, candidate)]
-    known = [time for time in times if time is not None]
+    measured = [time for time in times if time is not None]
     named = sides[0] if any(layer.onnx_nodes for layer in sides[0]) else sides[1]
     return LayerDelta(
         onnx_nodes=tuple(dict.fromkeys(node for layer in named for node in layer.onnx_nodes)),
         base=base,
         candidate=candidate,
-        delta_ms=known[1] - known[0] if len(known) == 2 else None,
+        delta_ms=measured[1] - measured[0] if len(measured) == 2 else None,
     )
 
 

@@ -212,11 +212,11 @@ def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
     if len(stamps.scheduled) < 2:
         return None, None
     begin, end = int(stamps.scheduled[0]), int(stamps.scheduled[-1])
-    known = (stamps.status == DONE) | (stamps.status == FAILED)
-    if end <= begin or not known.any():
+    finished = (stamps.status == DONE) | (stamps.status == FAILED)
+    if end <= begin or not finished.any():
         return None, None
-    known[-1] = False
-    came, left = stamps.scheduled[known], np.where(stamps.done[known] > 0, stamps.done[known], end)
+    finished[-1] = False
+    came, left = stamps.scheduled[finished], np.where(stamps.done[finished] > 0, stamps.done[finished], end)
     inside = np.minimum(left, end) - np.minimum(came, end)
     return float(inside.sum()) / (end - begin), float((left - came).sum()) / (end - begin)
 
@@ -226,29 +226,29 @@ def _assess_point(
 ) -> LoadPoint:
     """The point with what is doubtful about it; `block`: what was seen, judged by the rules for a row of a run."""
     watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
-    found = [*warnings, *list_mark_warnings(watched)]
+    raised = [*warnings, *list_mark_warnings(watched)]
     bound, late_ms = limit.ms if limit else point.p99_ms, point.generator_late_ms
     if late_ms is not None and bound is not None and late_ms > LATE_SHARE * bound:
         what = "the limit" if limit else "p99"
-        found.append(make_warning("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
+        raised.append(make_warning("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
     if point.dropped and not was_cut_short(warnings):  # what was under way when the engine was lost says nothing
         figures = {"dropped": point.dropped, "offered": point.offered}
         late = {} if point.late is None else {"late": point.late}
-        found.append(make_warning("overload.limit" if late else "overload", **figures, **late))
+        raised.append(make_warning("overload.limit" if late else "overload", **figures, **late))
     inside, expected = point.in_system, point.little
     if inside is not None and expected is not None and abs(inside - expected) > LITTLE_SHARE * expected:
-        found.append(make_warning("unsteady", in_system=inside, expected=expected))
+        raised.append(make_warning("unsteady", in_system=inside, expected=expected))
     if point.failed:
-        found.append(make_warning("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
+        raised.append(make_warning("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
     percentile = limit.percentile if limit else 99.0
     needed = strict_min_samples(convert_percent(percentile), 0)
     if point.offered < needed:
-        found.append(
+        raised.append(
             make_warning("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
         )
-    suspect = any(warning.code in ("generator_late", "unsteady", "cut_short") for warning in found)
+    suspect = any(warning.code in ("generator_late", "unsteady", "cut_short") for warning in raised)
     own: Validity = "suspect" if suspect else "valid"
-    return replace(point, warnings=tuple(found), validity=find_worst([assess_marks(watched), own]))
+    return replace(point, warnings=tuple(raised), validity=find_worst([assess_marks(watched), own]))
 
 
 def was_interrupted(point: LoadPoint) -> bool:
@@ -270,8 +270,8 @@ def is_interfered(point: LoadPoint) -> bool:
 def assess_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[ResultWarning, ...]]:
     """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
     disturbed = [point.validity for point in points if is_interfered(point)]
-    found = {find_sentence(c): c for point in points for c in point.warnings if c.code not in EXPECTED}
-    return find_worst(disturbed), tuple(found.values())
+    warnings = {find_sentence(c): c for point in points for c in point.warnings if c.code not in EXPECTED}
+    return find_worst(disturbed), tuple(warnings.values())
 
 
 def meets_limit(point: LoadPoint, limit: Limit) -> bool | None:

@@ -95,9 +95,9 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     groups: dict[tuple[object, ...], list[Assessment]] = {}
     for row in rows:
         groups.setdefault(row.setting, []).append(row)
-    found = [_rank_group(group, rules) for group in groups.values()]
-    answers = [answer for answer in found if answer is not None]
-    fastest = {answer.fastest.setting: answer.fastest for answer in answers}
+    rankings = [_rank_setting(group, rules) for group in groups.values()]
+    ranked = [ranking for ranking in rankings if ranking is not None]
+    fastest = {ranking.fastest.setting: ranking.fastest for ranking in ranked}
     assessments = []
     for row in rows:  # with its comparison with the fastest, so that one hopeless baseline costs nothing else
         best = fastest.get(row.setting)
@@ -105,13 +105,19 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
             held = compare_configurations(best.result, row.result, rules.margin)
             row = replace(row, ratio_to_fastest=held.ratio, verdict_to_fastest=held.verdict)
         assessments.append(row)
-    equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
+    if not ranked:
+        return Ranking(
+            assessments=tuple(assessments), fastest=None, recommended=None, recommended_by="drift", headlines=()
+        )
+    first = ranked[0]
+    tied_with = first.headline.tied_with
+    equal = {first.headline.id, *tied_with} if tied_with else set()
     return Ranking(
         assessments=tuple(assessments),
-        fastest=_refer(answers[0].fastest, equal) if answers else None,
-        recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
-        recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
-        headlines=tuple(answer.headline for answer in answers),
+        fastest=_refer(first.fastest, equal),
+        recommended=_refer(first.recommended, equal) if first.recommended else None,
+        recommended_by="metric" if first.by_metric else "drift",
+        headlines=tuple(ranking.headline for ranking in ranked),
     )
 
 
@@ -124,12 +130,12 @@ def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUA
     if trials >= MOST:
         return set()
     seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
-    found = rank_results(seen, rules)
-    leaders = {name for answer in found.headlines for name in (answer.id, *answer.tied_with)}
-    baselines = {answer.baseline for answer in found.headlines} | {row.baseline for row in found.assessments}
-    leaders |= {found.fastest.id} if found.fastest else set()
-    changed = {row.result.id for row in found.assessments if row.outputs == "changed"} - leaders
-    if found.recommended_by == "metric":
+    ranking = rank_results(seen, rules)
+    leaders = {name for headline in ranking.headlines for name in (headline.id, *headline.tied_with)}
+    baselines = {headline.baseline for headline in ranking.headlines} | {row.baseline for row in ranking.assessments}
+    leaders |= {ranking.fastest.id} if ranking.fastest else set()
+    changed = {row.result.id for row in ranking.assessments if row.outputs == "changed"} - leaders
+    if ranking.recommended_by == "metric":
         changed = set()
     return {
         frozenset((name, row.id))
@@ -148,7 +154,7 @@ class _SettingRanking(Struct, frozen=True):
     headline: Headline
 
 
-def _rank_group(group: Sequence[Assessment], rules: Rules) -> _SettingRanking | None:
+def _rank_setting(group: Sequence[Assessment], rules: Rules) -> _SettingRanking | None:
     ranked = order_by_speed(group)
     agreeing = choose_agreeing(ranked)
     metric, limit_ms = rules.metric, rules.p99_limit_ms
@@ -165,8 +171,9 @@ def _rank_group(group: Sequence[Assessment], rules: Rules) -> _SettingRanking | 
     rejected = [row for row in ranked if row.result.id not in keeps]
     reasons = {row.result.id: _format_rejection(row, chosen, row.result.id in may, metric) for row in rejected}
     scored, keeps_p99 = name_metric(metric) if accurate and metric else "", bool(kept) or not chosen
-    given = (rules.baseline_engine, rules.margin)
-    headline = make_headline(group, named, reasons, *given, scored=scored, keeps_p99=keeps_p99)
+    headline = make_headline(
+        group, named, reasons, rules.baseline_engine, rules.margin, scored=scored, keeps_p99=keeps_p99
+    )
     return _SettingRanking(
         fastest=(agreeing or named)[0],
         recommended=next((row for row in kept if row.result.id == headline.id), None),
@@ -219,9 +226,9 @@ def _within_limit(
     """
     if any("weights" in list_invented(row.result) for row in rows):
         return None
-    known = [row for row in rows if _find_score(row, metric) and is_plain_fp32(row.result)]
-    known.sort(key=lambda row: row.result.id != row.baseline)
-    base = _find_score(known[0], metric) if known else None
+    baselines = [row for row in rows if _find_score(row, metric) and is_plain_fp32(row.result)]
+    baselines.sort(key=lambda row: row.result.id != row.baseline)
+    base = _find_score(baselines[0], metric) if baselines else None
     if base is None:
         return None
     sound = [row for row in ranked if not row.agreement.nonfinite and not _is_another_network(row)]

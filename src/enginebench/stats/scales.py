@@ -61,8 +61,8 @@ def are_scores(low: Any, high: Any) -> Any:
 def split_slices(ref: Floats, cand: Floats) -> Split | None:
     """The axis of finite answers [samples, ...] whose slices differ most in scale; None: none has enough values."""
     axes = [a for a in range(1, ref.ndim) if ref.shape[a] > 1 and ref.size // ref.shape[a] >= LEAST_VALUES]
-    found = find_box_axis(ref)
-    splits = [_split_axis(axis, ref, cand, boxes=axis == found) for axis in axes]
+    box_axis = find_box_axis(ref)
+    splits = [_split_axis(axis, ref, cand, boxes=axis == box_axis) for axis in axes]
     return max(splits, key=lambda split: split.rank, default=None)
 
 

@@ -54,12 +54,12 @@ def summarize(
     times_ns = [np.asarray(m.latency_ns, dtype=np.float64) for m in kept]
     series = [own / 1e6 for own in times_ns]
     time = autocorrelation_time(series)
-    counted = mean_of_known([m.throughput_pipelined_per_s for m in kept])
+    counted = mean_or_none([m.throughput_pipelined_per_s for m in kept])
     ran = None if kept[0].clock == "modelled" else counted  # what a board could overlap did not run
-    asked = (90.0, 95.0, 99.0, 99.9, *percentiles)
+    all_percentiles = (90.0, 95.0, 99.0, 99.9, *percentiles)
     # Together: they share one sorting, which costs more than all the rest.
-    estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
-    tails = dict(zip(asked, estimates, strict=True))
+    estimates = estimate_tails(series, [convert_percent(p) for p in all_percentiles], level=level, time=time)
+    tails = dict(zip(all_percentiles, estimates, strict=True))
     p50 = _estimate_medians([*map(median, times_ns)], [m.build for m in kept], "latency", level)
     unmarked: Estimate | None = p50
     if any(block.marks for m in kept for block in m.blocks):
@@ -134,7 +134,7 @@ def _estimate_field(
     return _estimate_medians(medians, [m.build for m in measurements], what, level)
 
 
-def mean_of_known(values: Sequence[float | None]) -> float | None:
+def mean_or_none(values: Sequence[float | None]) -> float | None:
     """The mean of what is not None; None of nothing."""
-    known = [v for v in values if v is not None]
-    return math.fsum(known) / len(known) if known else None
+    present = [v for v in values if v is not None]
+    return math.fsum(present) / len(present) if present else None

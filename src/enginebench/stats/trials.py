@@ -84,10 +84,10 @@ def _measure_quiet(values: Floats, blocks: Iterable[Block], marks: set[Mark]) ->
 
 def mark_samples(n: int, blocks: Iterable[Block]) -> NDArray[np.bool_]:
     """Which of `n` samples lie in any of the blocks."""
-    found = np.zeros(n, dtype=np.bool_)
+    marked = np.zeros(n, dtype=np.bool_)
     for block in blocks:
-        found[block.start : block.stop] = True
-    return found
+        marked[block.start : block.stop] = True
+    return marked
 
 
 def count_timed(measurement: Measurement) -> int:

@@ -97,9 +97,9 @@ def hides_work(measurements: Sequence[Measurement]) -> bool:
 
 def is_implausible(measurements: Sequence[Measurement]) -> bool:
     """Whether times are not those of a correct engine: by the outputs of one trial, or by the times of most."""
-    found = [[c.template for c in m.warnings if c.code == "implausible_time"] for m in measurements]
-    wrong = any("implausible_time.outputs" in templates for templates in found)
-    return wrong or sum(map(bool, found)) > INVALID_SHARE * len(measurements)
+    implausible = [[c.template for c in m.warnings if c.code == "implausible_time"] for m in measurements]
+    wrong = any("implausible_time.outputs" in templates for templates in implausible)
+    return wrong or sum(map(bool, implausible)) > INVALID_SHARE * len(measurements)
 
 
 def explain_implausible(measurements: Sequence[Measurement]) -> str:
@@ -139,8 +139,8 @@ def assess_ratio_validity(
         if hides_work(side):
             return RatioAssessment("not_given", f"the times of {name} are those of a part of its work")
     trials = [measure_trials(side) for side in (base, cand)]
-    slowed, known = [estimate_slowdown(side) for side in trials], all(t.alone_ns for side in trials for t in side)
-    times = [{t.trial: t.alone_ns if known and t.alone_ns else t.median_ns for t in side} for side in trials]
+    slowed, separable = [estimate_slowdown(side) for side in trials], all(t.alone_ns for side in trials for t in side)
+    times = [{t.trial: t.alone_ns if separable and t.alone_ns else t.median_ns for t in side} for side in trials]
     least = min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
@@ -222,13 +222,13 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[TrialMedian]:
     """
     kept = [(m, median(m.latency_ns)) for m in measurements if m.latency_ns]
     quiet = [_find_quiet(m, middle) for m, middle in kept]
-    known = [ns for ns in quiet if ns is not None]
-    if len(known) > QUIET_SHARE * len(kept):
-        best: float | None = geometric_mean(known)
+    quiet_ns = [ns for ns in quiet if ns is not None]
+    if len(quiet_ns) > QUIET_SHARE * len(kept):
+        best: float | None = geometric_mean(quiet_ns)
     else:
         least = _find_quickest(measurements)
         best = least if least <= SLICE_NS else None
-    unsure = 2 * len(known) < len(kept)
+    unsure = 2 * len(quiet_ns) < len(kept)
     return [TrialMedian(m.trial, middle, ns or best, unsure) for (m, middle), ns in zip(kept, quiet, strict=True)]
 
 
@@ -249,7 +249,7 @@ def estimate_slowdown(trials: Sequence[TrialMedian]) -> float | None:
 
 
 def _bound_ratio(
-    base: Sequence[Measurement], cand: Sequence[Measurement], known: Sequence[TrialMedian], name: str
+    base: Sequence[Measurement], cand: Sequence[Measurement], trials: Sequence[TrialMedian], name: str
 ) -> tuple[float, float]:
     """(how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
 
@@ -257,7 +257,7 @@ def _bound_ratio(
     trials: CPU time, too, is longer beside others (18 to 30 ms were seen). Where nobody knows it, all trials of one
     beside all of the other; of fewer than six that is chance, and nothing limits by how much PyTorch is slowed.
     """
-    least = [t.alone_ns for t in known if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
+    least = [t.alone_ns for t in trials if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
     if least:
         quick = median([_find_quickest([m]) for m in cand if m.latency_ns])
         return min(least) / quick, STARVED_RATIO if len(least) >= MIN_TRIALS else WIDE_RATIO
@@ -294,9 +294,9 @@ def assess_marks(measurements: Sequence[Measurement]) -> Validity:
     return "suspect" if share_marked(measurements) > SUSPECT_SHARE else "valid"
 
 
-def find_worst(found: Iterable[Validity]) -> Validity:
+def find_worst(validities: Iterable[Validity]) -> Validity:
     """The worst of several verdicts; `valid` where there is none."""
-    return max(found, key=get_args(Validity).index, default="valid")
+    return max(validities, key=get_args(Validity).index, default="valid")
 
 
 def _is_spoilt(block: Block) -> bool:
@@ -322,8 +322,8 @@ def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[Result
         yield make_warning("too_few_samples.processes", n=processes, needed=MIN_TRIALS)
     if n < min_samples(0.99):
         yield make_warning("too_few_samples.p99", n=n, needed=min_samples(0.99))
-    known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
-    shares = [overhead / latency for overhead, latency in known if latency > 0]
+    overheads = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
+    shares = [overhead / latency for overhead, latency in overheads if latency > 0]
     if shares and median(shares) > CALL_SHARE:
         yield make_warning("call_overhead", share=median(shares))
     if unsettled := _count_unsettled(measurements):
@@ -335,8 +335,8 @@ def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[Result
 
 def list_enqueue_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Where launching takes as long as computing, the host is timed, and the GPU waits for it."""
-    known = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
-    shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in known]
+    launched = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
+    shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in launched]
     if shares and median(shares) > ENQUEUE_SHARE:
         yield make_warning("enqueue_bound.share", share=median(shares))
 

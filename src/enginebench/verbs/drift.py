@@ -171,7 +171,7 @@ def _measure(
         requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
     )
     chosen = usual if limits is None else limits
-    drift = judging.measure_drift(*outputs, chosen, reference_id=reference, asked=n or entries, task=task)
+    drift = judging.measure_drift(*outputs, chosen, reference_id=reference, n_requested=n or entries, task=task)
     if not random:
         pair = requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
         drift = add_further(
@@ -215,8 +215,8 @@ def _describe(
     gate: bool,
     random: Sequence[ResultWarning],  # of each side whose outputs vary by themselves, or that refused inputs
 ) -> DriftDocument:
-    whole = drift.n >= (drift.asked or 0)
-    missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
+    whole = drift.n >= (drift.n_requested or 0)
+    missing = () if whole else (f"{drift.n} of {drift.n_requested} samples were compared",)
     # A candidate that varies by itself must meet the limits all the same; agreement with a random reference is chance.
     chance = any(warning.figures.get("row") == opened[0].text for warning in random)
     reference, candidate = (
@@ -231,7 +231,7 @@ def _describe(
     )
     return DriftDocument(
         n=drift.n,
-        n_asked=drift.asked or drift.n,
+        n_asked=drift.n_requested or drift.n,
         outputs=drift.outputs,
         limits=drift.limits,
         passed=drift.passed and whole and not chance,

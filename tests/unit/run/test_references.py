@@ -173,7 +173,7 @@ def refuse(artifact: Artifact, threads: int) -> Any:
 def test_a_slow_graph_is_compared_on_fewer_samples(bed: Bed, graph: Artifact, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "REFERENCE_BUDGET_S", 0.0)
     (result,) = bed.run(plan(graph)).values()
-    assert (result.drift.n, result.drift.asked) == (2, 32)
+    assert (result.drift.n, result.drift.n_requested) == (2, 32)
     (said,) = [c for one in rank_results([result]).assessments for c in describe_warnings(one.result)]
     assert said.message == "outputs were compared on 2 of 32 samples"
 
@@ -192,7 +192,7 @@ def test_a_graph_with_random_numbers_is_not_judged(bed: Bed, tmp_path: Path) -> 
 
 def test_quick_compares_fewer_samples(bed: Bed, graph: Artifact) -> None:
     (result,) = bed.run(plan(graph), samples=module.QUICK_SAMPLES).values()
-    assert (result.drift.n, result.drift.asked) == (16, 16), "and nothing is missing"
+    assert (result.drift.n, result.drift.n_requested) == (16, 16), "and nothing is missing"
 
 
 def test_bench_compares_nothing(bed: Bed, graph: Artifact) -> None:

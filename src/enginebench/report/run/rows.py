@@ -47,7 +47,7 @@ from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.profile import list_bound_warnings, list_kernel_warnings, share_of_limit
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
-from enginebench.stats.summary import Summary, mean_of_known
+from enginebench.stats.summary import Summary, mean_or_none
 
 RUN_SCHEMA = "enginebench.run/1"
 
@@ -229,7 +229,7 @@ def describe_row(assessment: Assessment) -> Row:
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
         start_s=find_start_s(result),
-        energy_mj=mean_of_known([m.energy_mj for m in measured]),
+        energy_mj=mean_or_none([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
         top1_accuracy=find_value(result.scores, "top1"),
         warnings=_collect_warnings(result, (*assessment.warnings, *list_build_warnings(effect), *beaten)),

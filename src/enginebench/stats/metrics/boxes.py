@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import FeedError, importing
 from enginebench.core.protocols import Array
-from enginebench.stats.metrics.metric import Ask, Floats, Outputs, Picks, Targets
+from enginebench.stats.metrics.metric import Floats, Outputs, Picks, ScorePicks, Targets
 
 # As COCO counts. Source: pycocotools/cocoeval.py, Params.setDetParams: maxDets.
 MOST = 100
@@ -107,8 +107,8 @@ def find_layout(outputs: Outputs) -> Layout:
             (scores,) = (name for name in arrays if name != able[0])
             return Layout(kind="queries", outputs=(able[0], scores), logits=not _hold_scores(arrays[scores]))
         why = "both four numbers: name the boxes' output with 'box' in it" if able else why
-    told = ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())
-    raise FeedError(f"outputs {told} are {why}; a --metric of your own gets them as they are, without --task")
+    listed = ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())
+    raise FeedError(f"outputs {listed} are {why}; a --metric of your own gets them as they are, without --task")
 
 
 def _find_columns(array: Any) -> Columns | None:
@@ -233,19 +233,19 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     """
     own, other = take_corners((reference, candidate))
     overlaps = map(measure_overlaps, own, other)
-    found = [_match_sample(reference, candidate, each, i) for i, each in enumerate(overlaps)]
-    pairs = [(i, *pair) for i, (_, sample) in enumerate(found) for pair in sample]
+    matches = [_match_sample(reference, candidate, each, i) for i, each in enumerate(overlaps)]
+    pairs = [(i, *pair) for i, (_, sample) in enumerate(matches) for pair in sample]
     together = np.array(pairs, np.int64).reshape(-1, 3)
-    return Matches(decided=sum(decided for decided, _ in found), shared=len(pairs), pairs=together)
+    return Matches(decided=sum(decided for decided, _ in matches), shared=len(pairs), pairs=together)
 
 
 def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) -> tuple[int, list[tuple[int, int]]]:
     """(boxes that either side shows, partners counted once; both entries of every pair)."""
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
-    known = [side.labels[i] != NOTHING for side in (reference, candidate)]
+    filled = [side.labels[i] != NOTHING for side in (reference, candidate)]
     sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
-    free = alike & (overlaps >= PARTNER) & (known[1] & sure[1])[None] & sure[0][:, None]
-    shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), known, strict=True)]
+    free = alike & (overlaps >= PARTNER) & (filled[1] & sure[1])[None] & sure[0][:, None]
+    shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), filled, strict=True)]
     pairs: list[tuple[int, int]] = []
     alone = 0
     for place in range(len(free)):
@@ -261,16 +261,16 @@ def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) 
     return len(pairs) + alone, pairs
 
 
-def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
+def prepare_map(outputs: Outputs, targets: Targets) -> ScorePicks:
     """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it."""
-    found = read_boxes(outputs)
-    turned = (found.boxes[..., 2:] < found.boxes[..., :2]).any(axis=-1)
-    if 2 * int(turned.sum()) > int((found.labels != NOTHING).sum()):
+    detections = read_boxes(outputs)
+    turned = (detections.boxes[..., 2:] < detections.boxes[..., :2]).any(axis=-1)
+    if 2 * int(turned.sum()) > int((detections.labels != NOTHING).sum()):
         raise FeedError("most boxes end before they begin (x2 < x1 or y2 < y1); mAP takes corners: x1, y1, x2, y2")
     values = targets.values
     if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
         values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]
-    if len(values) != (n := len(found.labels)):
+    if len(values) != (n := len(detections.labels)):
         raise FeedError(f"targets of {len(values)} samples, outputs for {n}; expected as many")
     try:
         rows = [(np.asarray(v["boxes"], np.float64).reshape(-1, 4), np.asarray(v["labels"], int)) for v in values]
@@ -280,11 +280,11 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
             '{"boxes": [[x1, y1, x2, y2], ...], "labels": [0, ...]}'
         ) from error
     wanted = [(boxes[labels != NOTHING], [int(c) for c in labels if c != NOTHING]) for boxes, labels in rows]
-    evaluation = _evaluate(found, wanted)
+    evaluation = _evaluate(detections, wanted)
     return lambda places: _accumulate(evaluation, places)
 
 
-def _evaluate(found: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
+def _evaluate(detections: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
     """pycocotools' evaluation of every image and class."""
     with importing("pycocotools, which computes mAP,", 'pip install "enginebench[metrics]"'):
         from pycocotools.coco import COCO
@@ -294,15 +294,16 @@ def _evaluate(found: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
         for i, (boxes, labels) in enumerate(wanted)
         for box, label in zip(boxes, labels, strict=True)
     ]
-    answered = [
-        _describe_box(i, found.boxes[i, j], int(found.labels[i, j])) | {"score": float(found.scores[i, j])}
-        for i, j in np.argwhere(found.labels != NOTHING).tolist()
+    detected = [
+        _describe_box(i, detections.boxes[i, j], int(detections.labels[i, j]))
+        | {"score": float(detections.scores[i, j])}
+        for i, j in np.argwhere(detections.labels != NOTHING).tolist()
     ]
     images = [{"id": i} for i in range(len(wanted))]
-    classes = [{"id": c} for c in sorted({a["category_id"] for a in (*right, *answered)})]
+    classes = [{"id": c} for c in sorted({a["category_id"] for a in (*right, *detected)})]
     with contextlib.redirect_stdout(io.StringIO()):  # it tells its progress on standard output
         sides = []
-        for annotations in (right, answered):
+        for annotations in (right, detected):
             side = COCO()
             numbered = [a | {"id": k + 1} for k, a in enumerate(annotations)]
             side.dataset = {"images": images, "categories": classes, "annotations": numbered}
@@ -334,5 +335,5 @@ def _accumulate(evaluation: Any, places: Picks) -> float:
     with contextlib.redirect_stdout(io.StringIO()):
         drawn.accumulate()
     precision = drawn.eval["precision"]
-    known = precision[precision > -1]
-    return float(known.mean()) if known.size else float("nan")
+    defined = precision[precision > -1]
+    return float(defined.mean()) if defined.size else float("nan")

@@ -25,23 +25,23 @@ def take_output(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
         for name, wanted in targets.values.items():
             if name in outputs:
                 return outputs[name], wanted
-        told = f"targets are {', '.join(targets.values)}, outputs {', '.join(outputs)}"
-        raise FeedError(f"{told}; expected targets named as an output, or one array")
+        names = f"targets are {', '.join(targets.values)}, outputs {', '.join(outputs)}"
+        raise FeedError(f"{names}; expected targets named as an output, or one array")
     return next(iter(outputs.values())), targets.values
 
 
 def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
     """One output and its targets as arrays with as many samples."""
-    found, wanted = take_output(outputs, targets)
+    output, wanted = take_output(outputs, targets)
     try:
-        answers, right = np.asarray(found), np.asarray(wanted)
+        array, right = np.asarray(output), np.asarray(wanted)
     except ValueError as error:
         raise FeedError(f"the shapes differ from sample to sample ({error}); this metric needs one shape") from error
-    if answers.dtype.kind not in "biuf" or right.dtype.kind not in "biuf":
-        raise FeedError(f"outputs are {answers.dtype}, targets {right.dtype}; this metric needs numbers")
-    if answers.ndim == 0 or right.ndim == 0 or len(answers) != len(right):
-        raise FeedError(f"outputs have shape {answers.shape}, targets {right.shape}; expected as many samples")
-    return answers, right
+    if array.dtype.kind not in "biuf" or right.dtype.kind not in "biuf":
+        raise FeedError(f"outputs are {array.dtype}, targets {right.dtype}; this metric needs numbers")
+    if array.ndim == 0 or right.ndim == 0 or len(array) != len(right):
+        raise FeedError(f"outputs have shape {array.shape}, targets {right.shape}; expected as many samples")
+    return array, right
 
 
 def rank_labels(logits: Array, labels: Array) -> NDArray[np.int64]:
@@ -62,14 +62,14 @@ def count_top(k: int) -> Count:
     """Counts samples whose right class is among the best k; an answer with a value that is not finite is wrong."""
 
     def count(outputs: Outputs, targets: Targets) -> Floats | None:
-        said, wanted = take_output(outputs, targets)
-        if are_words(said) and are_words(wanted):
-            return average(np.reshape(said, -1) == np.reshape(wanted, -1)) if k == 1 else None
-        answers, labels = read_arrays(outputs, targets)
+        output, wanted = take_output(outputs, targets)
+        if are_words(output) and are_words(wanted):
+            return average(np.reshape(output, -1) == np.reshape(wanted, -1)) if k == 1 else None
+        scores, labels = read_arrays(outputs, targets)
         labels = squeeze_labels(labels, 1)
-        if answers.dtype.kind in "biu" and answers.size == len(labels):  # the graph has named the class itself
-            return average(answers.reshape(-1) == labels) if k == 1 else None
-        logits = answers.reshape(len(answers), -1) if answers.size == answers.shape[0] * answers.shape[-1] else answers
+        if scores.dtype.kind in "biu" and scores.size == len(labels):  # the graph has named the class itself
+            return average(scores.reshape(-1) == labels) if k == 1 else None
+        logits = scores.reshape(len(scores), -1) if scores.size == scores.shape[0] * scores.shape[-1] else scores
         if logits.ndim != 2 or 0 in logits.shape:
             shape = targets.find_shape(logits)
             raise FeedError(f"outputs of shape {shape}; expected [samples, classes], at least one of each")
@@ -100,7 +100,7 @@ def squeeze_labels(labels: Any, ndim: int) -> Any:
     return labels
 
 
-def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
+def read_labels(scores: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
     """Answers as class ids in the shape of the right ones.
 
     Whole numbers are class ids already, whatever their type. Scores with one axis more are classes along that axis, the
@@ -108,56 +108,56 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
     Classes may be along one of `axes`; of two that fit the first is taken.
     """
     shape = right.shape
-    while answers.ndim > len(shape) and answers.shape[-1] == 1:
-        answers = answers[..., 0]
-    if answers.shape == shape:
-        if answers.dtype.kind in "biu":
-            return np.asarray(answers, np.int64)
-        known = np.where(finite := np.isfinite(answers), answers, 0)
-        if (known % 1 > 0).any():
-            if known.min() < 0 or known.max() > 1:
+    while scores.ndim > len(shape) and scores.shape[-1] == 1:
+        scores = scores[..., 0]
+    if scores.shape == shape:
+        if scores.dtype.kind in "biu":
+            return np.asarray(scores, np.int64)
+        values = np.where(finite := np.isfinite(scores), scores, 0)
+        if (values % 1 > 0).any():
+            if values.min() < 0 or values.max() > 1:
                 raise FeedError(
-                    f"outputs are {known.min():.4g} to {known.max():.4g} with one value for each target; expected "
+                    f"outputs are {values.min():.4g} to {values.max():.4g} with one value for each target; expected "
                     "class ids, or scores of 0 to 1 (add the sigmoid to the graph, or give a --metric of your own)"
                 )
-            known = known >= YES
-        return np.where(finite, known, -1).astype(np.int64)
+            values = values >= YES
+        return np.where(finite, values, -1).astype(np.int64)
     for axis in axes:
-        if answers.ndim == len(shape) + 1 and np.delete(answers.shape, axis).tolist() == list(shape):
-            return np.where(np.isfinite(answers).all(axis=axis), answers.argmax(axis=axis), -1)
-    told = f"outputs have shape {list(targets.find_shape(answers))}, targets {list(targets.find_shape(right))}"
-    raise FeedError(f"{told}; expected the same shape, or one axis more for the classes")
+        if scores.ndim == len(shape) + 1 and np.delete(scores.shape, axis).tolist() == list(shape):
+            return np.where(np.isfinite(scores).all(axis=axis), scores.argmax(axis=axis), -1)
+    shapes = f"outputs have shape {list(targets.find_shape(scores))}, targets {list(targets.find_shape(right))}"
+    raise FeedError(f"{shapes}; expected the same shape, or one axis more for the classes")
 
 
 def _count_f1(outputs: Outputs, targets: Targets) -> Floats:
-    answers, right = read_arrays(outputs, targets)
+    scores, right = read_arrays(outputs, targets)
     right = squeeze_labels(right, 1)
-    return _count_confusions(answers, right, read_labels(answers, right, targets), right >= 0)
+    return _count_confusions(scores, right, read_labels(scores, right, targets), right >= 0)
 
 
 def _count_miou(outputs: Outputs, targets: Targets) -> Floats:
-    answers, right = read_arrays(outputs, targets)
+    scores, right = read_arrays(outputs, targets)
     if right.ndim == 4 and right.shape[1] == 1:
         right = right[:, 0]
     right = squeeze_labels(right, 3)
-    found = read_labels(answers, right, targets, (1, -1))
-    return _count_confusions(answers, right, found, (right >= 0) & (right != UNLABELLED))
+    labels = read_labels(scores, right, targets, (1, -1))
+    return _count_confusions(scores, right, labels, (right >= 0) & (right != UNLABELLED))
 
 
-def _count_confusions(answers: Any, right: Labels, found: Labels, counted: NDArray[np.bool_]) -> Floats:
+def _count_confusions(scores: Any, right: Labels, labels: Labels, counted: NDArray[np.bool_]) -> Floats:
     """For each sample and class: found and right, found, right. [samples, classes * 3]; ids below 0 match nothing.
 
     There are as many as the answers have scores for, and more where an id says so: a class that is found and never
     right counts as well.
     """
-    classes = answers.size // max(1, right.size) if answers.ndim > right.ndim else 0
-    n, largest = len(right), max(int(ids[counted].max(initial=0)) for ids in (found, right))
+    classes = scores.size // max(1, right.size) if scores.ndim > right.ndim else 0
+    n, largest = len(right), max(int(ids[counted].max(initial=0)) for ids in (labels, right))
     if largest >= MOST_CLASSES:
         raise FeedError(f"outputs or targets name class {largest}; expected class ids below {MOST_CLASSES}")
     classes = max(2, classes, largest + 1)
     rows = np.broadcast_to(np.arange(n).reshape(-1, *[1] * (right.ndim - 1)), right.shape)
     table = np.zeros((n, classes, 3))
-    chosen_ids = ((counted & (found == right), right), (counted & (found >= 0), found), (counted, right))
+    chosen_ids = ((counted & (labels == right), right), (counted & (labels >= 0), labels), (counted, right))
     for column, (chosen, ids) in enumerate(chosen_ids):
         np.add.at(table[..., column], (rows[chosen], ids[chosen].astype(np.int64)), 1)
     return table.reshape(n, -1)
@@ -169,14 +169,14 @@ def _finish_f1(sums: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         scores = 2 * table[..., 0] / both
     # Nothing to find and nothing found is no mistake.
-    return np.where(both[..., 1] > 0, scores[..., 1], 1.0) if table.shape[-2] == 2 else _mean_known(scores)
+    return np.where(both[..., 1] > 0, scores[..., 1], 1.0) if table.shape[-2] == 2 else _mean_defined(scores)
 
 
 def _finish_iou(sums: Floats) -> Floats:
     table = sums.reshape(*sums.shape[:-1], -1, 3)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = table[..., 0] / (table[..., 1] + table[..., 2] - table[..., 0])
-    return _mean_known(shares)
+    return _mean_defined(shares)
 
 
 # F1: of class 1 where there are two, else the mean over the classes that occur.
@@ -185,9 +185,9 @@ F1 = Metric(name="f1", count=_count_f1, finish=_finish_f1)
 MIOU = Metric(name="miou", count=_count_miou, finish=_finish_iou)
 
 
-def _mean_known(values: Floats) -> Floats:
+def _mean_defined(values: Floats) -> Floats:
     """The mean over the last axis of what is not NaN; NaN where nothing is known."""
-    known = np.isfinite(values)
+    defined = np.isfinite(values)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Floats = np.where(known, values, 0.0).sum(axis=-1) / known.sum(axis=-1)
+        mean: Floats = np.where(defined, values, 0.0).sum(axis=-1) / defined.sum(axis=-1)
     return mean

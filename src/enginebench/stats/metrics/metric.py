@@ -65,7 +65,7 @@ Count: TypeAlias = Callable[[Outputs, Targets], "Floats | None"]
 # From columns that were added up over samples, [..., columns], to the figure, [...].
 Finish: TypeAlias = Callable[["Floats"], "Floats"]
 # Of samples picked by their place, with trials: the figure.
-Ask: TypeAlias = Callable[["Picks"], float]
+ScorePicks: TypeAlias = Callable[["Picks"], float]
 
 
 def divide(sums: Floats) -> Floats:
@@ -93,7 +93,7 @@ class Metric(Struct, frozen=True, kw_only=True, eq=False):
     share: bool = True
     count: Count | None = None
     finish: Finish = divide
-    prepare: Callable[[Outputs, Targets], Ask] | None = None
+    prepare: Callable[[Outputs, Targets], ScorePicks] | None = None
 
     @property
     def facts(self) -> Facts:

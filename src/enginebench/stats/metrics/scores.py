@@ -16,7 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
 from enginebench.core.records import Estimate, Score
 from enginebench.stats.intervals import NORMAL
-from enginebench.stats.metrics.metric import Ask, Facts, Finish, Floats, Metric, Picks, divide, widen_counts
+from enginebench.stats.metrics.metric import Facts, Finish, Floats, Metric, Picks, ScorePicks, divide, widen_counts
 
 LEVEL = 0.95
 Z = NORMAL.inv_cdf((1 + LEVEL) / 2)
@@ -80,8 +80,8 @@ _LAST_BIT = 1e-9
 
 
 def find_value(scores: Sequence[Score], metric: str) -> Estimate | None:
-    found = find_score(scores, metric)
-    return found.value if found else None
+    score = find_score(scores, metric)
+    return score.value if score else None
 
 
 class Scored(Protocol):
@@ -189,15 +189,15 @@ def _describe(value: float, bounds: tuple[float, float] | None, n: int, method: 
     return Estimate(value=value, low=low, high=high, level=LEVEL, n=n, method=method, supported=bounds is not None)
 
 
-def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) -> Score:
+def score_whole(facts: Facts, score_picks: ScorePicks, n: int, reference: ScorePicks | None = None) -> Score:
     """The score by a metric that looks at all samples together: asked for all of them, then for each draw."""
     everything = np.arange(n)
-    value = ask(everything)
+    value = score_picks(everything)
     check_figure(facts.name, value)
     before = reference(everything) if reference is not None else None
     rng = np.random.default_rng(0)
     draws = [rng.integers(n, size=n) for _ in range(WHOLE_RESAMPLES)]
-    own = [_try(ask, places) for places in draws]
+    own = [_try(score_picks, places) for places in draws]
     method = f"percentile bootstrap over samples, {WHOLE_RESAMPLES} draws"
     score = describe_score(facts, _describe(value, _cut(own), n, method))
     if reference is None or before is None:
@@ -208,10 +208,10 @@ def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) ->
     return replace(score, delta=_describe(value - before, _cut(changes), n, method))
 
 
-def _try(ask: Ask, places: Picks) -> float | None:
+def _try(score_picks: ScorePicks, places: Picks) -> float | None:
     """Return the figure of one draw; None where it lacks what the metric needs, for example a class."""
     try:
-        figure = ask(places)
+        figure = score_picks(places)
     except Exception:  # user code: anything can come out of it
         return None
     return figure if math.isfinite(figure) else None
@@ -219,8 +219,8 @@ def _try(ask: Ask, places: Picks) -> float | None:
 
 def _cut(figures: Sequence[float | None]) -> tuple[float, float] | None:
     """Return the bounds of the middle part of the draws; None where too many are lost, or all are alike."""
-    known = np.array([figure for figure in figures if figure is not None])
-    if len(known) < (1 - LOST_DRAWS) * WHOLE_RESAMPLES or np.ptp(known) == 0:
+    drawn = np.array([figure for figure in figures if figure is not None])
+    if len(drawn) < (1 - LOST_DRAWS) * WHOLE_RESAMPLES or np.ptp(drawn) == 0:
         return None
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

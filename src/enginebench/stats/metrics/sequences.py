@@ -38,12 +38,12 @@ def decode_tokens(scores: Array, blank: int | None) -> list[Tokens]:
     return [tuple(int(token) for token, _ in groupby(row) if token != blank) for row in best]
 
 
-def read_sequences(answers: Any, targets: Targets) -> list[str] | list[Tokens]:
+def read_sequences(output: Any, targets: Targets) -> list[str] | list[Tokens]:
     """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens."""
-    array = np.asarray(answers) if not isinstance(answers, list) else None
+    array = np.asarray(output) if not isinstance(output, list) else None
     if array is not None and array.dtype.kind in "UO":
         return [" ".join(map(str, row.reshape(-1))) for row in array]
-    parts = [np.asarray(part)[None] for part in answers] if array is None else [array]
+    parts = [np.asarray(part)[None] for part in output] if array is None else [array]
     tokens = [sequence for part in parts for sequence in decode_tokens(part, targets.blank)]
     if targets.vocabulary is None:
         return tokens
@@ -66,25 +66,25 @@ def count_errors(unit: Literal["words", "characters"]) -> Count:
     """Counts the errors of each sample, and the words or characters that there should be."""
 
     def count(outputs: Outputs, targets: Targets) -> Floats:
-        answers, wanted = take_output(outputs, targets)
-        found = read_sequences(answers, targets)
+        output, wanted = take_output(outputs, targets)
+        sequences = read_sequences(output, targets)
         right = [
             str(entry)
             if isinstance(entry, str)
             else tuple(int(t) for t in np.asarray(entry).reshape(-1) if t != PADDING)
             for entry in wanted
         ]
-        pairs: Any = zip(right, found, strict=False)
-        if len(found) != len(right):
-            raise FeedError(f"{len(found)} sequences were read, {len(right)} are right; expected as many")
+        pairs: Any = zip(right, sequences, strict=False)
+        if len(sequences) != len(right):
+            raise FeedError(f"{len(sequences)} sequences were read, {len(right)} are right; expected as many")
         return np.array([_count_pair(r, f, unit) for r, f in pairs], np.float64)
 
     return count
 
 
-def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[int, int]:
+def _count_pair(right: str | Tokens, decoded: str | Tokens, unit: str) -> tuple[int, int]:
     """(errors, length of what is right). Of tokens without text, each is a word and a character."""
-    if isinstance(right, str) != isinstance(found, str):
+    if isinstance(right, str) != isinstance(decoded, str):
         raise FeedError(
             "targets are text, the outputs tokens: put the vocabulary into the file of --targets"
             if isinstance(right, str)
@@ -92,12 +92,12 @@ def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[in
         )
     with importing("jiwer, which counts errors in words and characters,", 'pip install "enginebench[metrics]"'):
         import jiwer
-    if not isinstance(right, str) or not isinstance(found, str):
-        right, found, unit = _as_text(right), _as_text(found), "characters"
+    if not isinstance(right, str) or not isinstance(decoded, str):
+        right, decoded, unit = _as_text(right), _as_text(decoded), "characters"
     length = len(right.split()) if unit == "words" else len(right.strip())
     if not length:  # nothing to read: everything that was read is wrong
-        return len(found.split()) if unit == "words" else len(found), 0
-    made = (jiwer.process_words if unit == "words" else jiwer.process_characters)(right, found)
+        return len(decoded.split()) if unit == "words" else len(decoded), 0
+    made = (jiwer.process_words if unit == "words" else jiwer.process_characters)(right, decoded)
     return made.substitutions + made.deletions + made.insertions, made.hits + made.substitutions + made.deletions
 
 

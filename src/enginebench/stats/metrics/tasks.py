@@ -15,24 +15,24 @@ from enginebench.stats.metrics.sequences import count_errors, read_sequences
 
 def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
     """Answers and right answers as [samples, values]."""
-    answers, right = read_arrays(outputs, targets)
-    if answers.size != right.size:
-        told = (list(targets.find_shape(part)) for part in (answers, right))
-        raise FeedError("outputs have shape {}, targets {}; expected the same".format(*told))
-    n = len(answers)
-    return answers.reshape(n, -1).astype(np.float64), right.reshape(n, -1).astype(np.float64)
+    array, right = read_arrays(outputs, targets)
+    if array.size != right.size:
+        shapes = (list(targets.find_shape(part)) for part in (array, right))
+        raise FeedError("outputs have shape {}, targets {}; expected the same".format(*shapes))
+    n = len(array)
+    return array.reshape(n, -1).astype(np.float64), right.reshape(n, -1).astype(np.float64)
 
 
 def count_absolute(outputs: Outputs, targets: Targets) -> Floats:
-    answers, right = _read_pairs(outputs, targets)
-    return average(np.abs(answers - right).mean(axis=1))
+    values, right = _read_pairs(outputs, targets)
+    return average(np.abs(values - right).mean(axis=1))
 
 
 def count_cosine(outputs: Outputs, targets: Targets) -> Floats:
     """The cosine of each answer to the right one; 0 where one of them is nothing but zeros."""
-    answers, right = _read_pairs(outputs, targets)
-    sizes = np.linalg.norm(answers, axis=1) * np.linalg.norm(right, axis=1)
-    products = np.einsum("ij,ij->i", answers, right)
+    values, right = _read_pairs(outputs, targets)
+    sizes = np.linalg.norm(values, axis=1) * np.linalg.norm(right, axis=1)
+    products = np.einsum("ij,ij->i", values, right)
     return average(np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0))
 
 

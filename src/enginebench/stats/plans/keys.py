@@ -64,10 +64,14 @@ def read_time_key(key: str, names: Mapping[str, object]) -> TimeKey | None:
 def choose_time_keys(keys: Sequence[str], names: Mapping[str, str]) -> dict[str, tuple[str, float | None]]:
     """{meaning: (key, milliseconds in one of its unit)}: of several keys the one whose name is first in `names`."""
     order = list(names)
-    found = [(order.index(known.name), key, known) for key in keys if (known := read_time_key(key, names)) is not None]
+    matches = [
+        (order.index(time_key.name), key, time_key)
+        for key in keys
+        if (time_key := read_time_key(key, names)) is not None
+    ]
     chosen: dict[str, tuple[str, float | None]] = {}
-    for _, key, known in sorted(found, key=lambda item: item[0]):
-        chosen.setdefault(names[known.name], (key, known.unit_ms))
+    for _, key, time_key in sorted(matches, key=lambda item: item[0]):
+        chosen.setdefault(names[time_key.name], (key, time_key.unit_ms))
     return chosen
 
 

@@ -103,10 +103,10 @@ def summarize_inspection(document: JsonObject, path: Path, profile: ProfileDocum
         times: dict[str, list[tuple[float | None, float | None]]] = {}
         for one in sorted(profile.layers, key=lambda layer: layer.position or 0):
             times.setdefault(one.name, []).append((one.average_ms, one.share))
-        found = [queue.pop(0) if (queue := times.get(layer.name)) else (None, None) for layer in layers]
+        figures = [queue.pop(0) if (queue := times.get(layer.name)) else (None, None) for layer in layers]
         layers = [
             msgspec.structs.replace(layer, average_ms=average, share=share)
-            for layer, (average, share) in zip(layers, found, strict=True)
+            for layer, (average, share) in zip(layers, figures, strict=True)
         ]
         unmatched = sum(map(len, times.values()))
         notes += [f"{unmatched} layers of the profile are not in the engine"] if unmatched else []
@@ -130,8 +130,8 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
     if isinstance(item, str):
         return EngineLayer(name=item, onnx_nodes=split_name(item), overhead=is_overhead(item, None))
     if not isinstance(item, dict) or not isinstance(item.get("Name"), str):
-        found = f"keys {', '.join(map(str, item))[:400]}" if isinstance(item, dict) else type(item).__name__
-        raise ParseError(path, f"$.Layers[{index}]", found, "a name, or an object with the key Name")
+        actual = f"keys {', '.join(map(str, item))[:400]}" if isinstance(item, dict) else type(item).__name__
+        raise ParseError(path, f"$.Layers[{index}]", actual, "a name, or an object with the key Name")
     name = item["Name"]
     kind = first_text(*map(item.get, _TYPE_KEYS))
     inputs, outputs = (
@@ -166,14 +166,14 @@ def require_keys(items: list[Any], path: Path) -> None:
     layers = list_detailed(items)
     tensors = [tensor for item in layers for tensor in [*as_list(item.get("Inputs")), *as_list(item.get("Outputs"))]]
     tensors = [tensor for tensor in tensors if isinstance(tensor, dict)]
-    for place, found, wanted in (
+    for place, objects, wanted in (
         ("$.Layers[*]", layers, _TYPE_KEYS),
         ("$.Layers[*]", layers, ("Inputs", "Outputs")),
         ("$.Layers[*].Inputs[*]", tensors, _DTYPE_KEYS),
     ):
-        if found and not any(key in item for item in found for key in wanted):
+        if objects and not any(key in item for item in objects for key in wanted):
             expected = "the keys of --exportLayerInfo with --profilingVerbosity=detailed"
-            raise explain_keys(path, place, " or ".join(wanted), found[0], expected, "TensorRT")
+            raise explain_keys(path, place, " or ".join(wanted), objects[0], expected, "TensorRT")
 
 
 def first_text(*values: Any) -> str | None:
@@ -183,9 +183,9 @@ def first_text(*values: Any) -> str | None:
 def read_tensor(item: JsonObject) -> LayerTensor:
     """One tensor; TensorRT 8 to 11 put layout and type into one text."""
     text = first_text(*map(item.get, _DTYPE_KEYS))
-    name, given, shape = first_text(item.get("Name")) or "", item.get("Dimensions"), None
-    if isinstance(given, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in given):
-        shape = tuple(given)
+    name, dimensions, shape = first_text(item.get("Name")) or "", item.get("Dimensions"), None
+    if isinstance(dimensions, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in dimensions):
+        shape = tuple(dimensions)
     return LayerTensor(name=name, dtype=read_dtype(text), shape=shape, format=text)
 
 
@@ -263,13 +263,13 @@ def read_io(document: JsonObject, layers: list[EngineLayer]) -> tuple[EngineTens
         tensor = read_tensor(item) if isinstance(item, dict) else LayerTensor(name=str(item))
         # A binding of a second optimization profile is named "input [profile 1]".
         bare = re.sub(r" \[profile \d+\]$", "", tensor.name)
-        known = produced.get(bare) or consumed.get(bare)
-        mode: Literal["input", "output"] | None = "output" if bare in produced else "input" if known else None
-        said = first_text(item.get("Mode"), item.get("IOMode")) if isinstance(item, dict) else None
-        if said:
-            mode = "input" if "in" in said.lower() and "out" not in said.lower() else "output"
-        dtype, shape = (known.dtype, known.shape) if known else (None, None)
-        if known and known.format == UNNAMED and mode == "input":
+        layer_tensor = produced.get(bare) or consumed.get(bare)
+        mode: Literal["input", "output"] | None = "output" if bare in produced else "input" if layer_tensor else None
+        declared = first_text(item.get("Mode"), item.get("IOMode")) if isinstance(item, dict) else None
+        if declared:
+            mode = "input" if "in" in declared.lower() and "out" not in declared.lower() else "output"
+        dtype, shape = (layer_tensor.dtype, layer_tensor.shape) if layer_tensor else (None, None)
+        if layer_tensor and layer_tensor.format == UNNAMED and mode == "input":
             dtype = "uint8"
         io.append(EngineTensor(name=tensor.name, mode=mode, dtype=tensor.dtype or dtype, shape=tensor.shape or shape))
     return tuple(io)
@@ -361,12 +361,13 @@ class PlanFiles:
 
     def read_ahead(self, layers: Path) -> AheadOfTime:
         """The layers of a plan that has not run, and how many of those that multiply there are in each precision."""
-        found = read_layer_info(layers).layers
-        products = Counter(_name_input(layer) for layer in found if is_product(layer))
+        planned = read_layer_info(layers).layers
+        products = Counter(_name_input(layer) for layer in planned if is_product(layer))
         return AheadOfTime(
             products=dict(products.most_common()),
             layers=tuple(
-                PlannedLayer(name=n.name, kind=n.type, precision=_name_input(n), onnx_nodes=n.onnx_nodes) for n in found
+                PlannedLayer(name=n.name, kind=n.type, precision=_name_input(n), onnx_nodes=n.onnx_nodes)
+                for n in planned
             ),
         )
 

@@ -72,15 +72,15 @@ def read_other_profile(document: Any, path: Path) -> RawProfile:
     count = _find_count(document, path)
     tables = [table for node in list_json_nodes(document, path) if (table := _find_table(node, path)) is not None]
     if not tables:
-        found = f"no layer with a name and a time (keys there: {', '.join(list_keys(document)) or 'none'})"
+        actual = f"no layer with a name and a time (keys there: {', '.join(list_keys(document)) or 'none'})"
         advice = "Is it a timing file or a layer file? A newer trtexec may have renamed a key"
-        raise ParseError(path, "$", found, EXPECTED, advice)
+        raise ParseError(path, "$", actual, EXPECTED, advice)
     chosen = max(tables, key=lambda table: len(table.entries))
     layers = _read_table_layers(chosen, count, path)
-    known, others = {_identify(layer) for layer in layers}, list[str]()
+    identities, others = {_identify(layer) for layer in layers}, list[str]()
     for table in tables:
         repeated = _read_table_layers(table, count, path) if table is not chosen else []
-        if all(_identify(layer) in known for layer in repeated):
+        if all(_identify(layer) in identities for layer in repeated):
             layers += repeated
         else:
             others.append(table.place)
@@ -117,13 +117,13 @@ def _find_table(node: JsonNode, path: Path) -> LayerTable | None:
     if "name" in choose_time_keys(list(lists), NAMES) and choose_time_keys(list(lists), TIMES):
         return _find_entries(node, _transpose(node, lists, path), path)
     inner = {name: entry for name, entry in value.items() if name not in COUNTS and not isinstance(entry, str)}
-    known = read_time_key(node.key, LISTS)
-    if inner and known is not None and all(is_time(time) for time in inner.values()):
-        unit_ms = known.unit_ms or node.unit_ms
+    list_key = read_time_key(node.key, LISTS)
+    if inner and list_key is not None and all(is_time(time) for time in inner.values()):
+        unit_ms = list_key.unit_ms or node.unit_ms
         timed = [(f"{node.place}.{name[:40]}", name, {"time": time}) for name, time in inner.items()]
         return LayerTable(node.place, timed, {"total": ("time", unit_ms)})
     # One dictionary with times may be anything, such as a summary; several of the same keys are layers.
-    if len(inner) < 2 and known is None:
+    if len(inner) < 2 and list_key is None:
         return None
     named = {name: flatten_entry(entry) for name, entry in inner.items() if isinstance(entry, dict)}
     keys = _choose_times(next(iter(named.values()), {}), node)
@@ -159,12 +159,12 @@ def _choose_times(entry: Mapping[str, Any], node: JsonNode) -> dict[str, tuple[s
 
 def _transpose(node: JsonNode, lists: Mapping[str, Sequence[Any]], path: Path) -> list[Mapping[str, Any]]:
     """The entries of columns: `{"name": ["a", "b"], "average_ms": [1, 2]}`."""
-    known = [key for key in lists if choose_time_keys([key], {**NAMES, **TIMES})]
-    lengths = {key: len(lists[key]) for key in known}
+    columns = [key for key in lists if choose_time_keys([key], {**NAMES, **TIMES})]
+    lengths = {key: len(lists[key]) for key in columns}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise ParseError(path, node.place, f"columns of different lengths: {found}", "one value a layer in each")
-    return [dict(zip(known, row, strict=True)) for row in zip(*(lists[key] for key in known), strict=True)]
+        counts = ", ".join(f"{length} of {key}" for key, length in lengths.items())
+        raise ParseError(path, node.place, f"columns of different lengths: {counts}", "one value a layer in each")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(lists[key] for key in columns), strict=True)]
 
 
 def _read_table_layers(table: LayerTable, count: int | None, path: Path) -> list[RawLayer]:

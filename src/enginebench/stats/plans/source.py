@@ -61,8 +61,8 @@ def unpack_gzip(path: Path, packed: bytes) -> bytes:
     except (OSError, zlib.error) as error:
         raise ParseError(path, "", f"damaged gzip data ({error})", "a whole gzip file") from error
     if len(data) > MAX_TEXT_BYTES:
-        found, advice = f"more than {MAX_TEXT_BYTES} bytes inside", "Unpack it by hand if it is genuine"
-        raise ParseError(path, "", found, "a whole gzip file", advice)
+        actual, advice = f"more than {MAX_TEXT_BYTES} bytes inside", "Unpack it by hand if it is genuine"
+        raise ParseError(path, "", actual, "a whole gzip file", advice)
     if not data:
         raise ParseError(path, "", "an empty file inside gzip", "what trtexec wrote")
     return data
@@ -78,7 +78,7 @@ def read_text(path: Path) -> str:
 
 def decode_json(text: str) -> Any:
     """What JSON of TensorRT holds: control characters in its texts are kept, numbers that are none become null."""
-    escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    escaped = _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return msgspec.json.decode(_NONFINITE.sub(r"\1null", escaped))
 
 
@@ -94,8 +94,8 @@ def explain_keys(
     path: Path, place: str, missing: str, there: Iterable[str], expected: str, tool: str = "trtexec"
 ) -> ParseError:
     """That a key is missing, with those that are there instead."""
-    found = f"no key {missing} (keys there: {', '.join(there)[:400]})"
-    return ParseError(path, place, found, expected, f"A newer {tool} may have renamed it")
+    actual = f"no key {missing} (keys there: {', '.join(there)[:400]})"
+    return ParseError(path, place, actual, expected, f"A newer {tool} may have renamed it")
 
 
 def decode_text(data: bytes) -> str:
@@ -112,15 +112,15 @@ def decode_text(data: bytes) -> str:
 
 def list_keys(document: Any) -> list[str]:
     """Up to twenty keys of the outer levels of a document, for messages."""
-    found: list[str] = []
+    keys: list[str] = []
     level = [document]
     for _ in range(3):
         inner: list[Any] = []
         for node in level[:20]:
             if isinstance(node, dict):
-                found += [key[:40] for key in node if key[:40] not in found][:20]
+                keys += [key[:40] for key in node if key[:40] not in keys][:20]
                 inner += list(node.values())[:20]
             elif isinstance(node, list):
                 inner += node[:3]
         level = inner
-    return found[:20]
+    return keys[:20]

@@ -41,8 +41,8 @@ def test_baseline_is_pytorch_fp32_of_the_same_kind() -> None:
 
 
 def test_a_check_of_a_part_of_the_samples_is_warned_about() -> None:
-    whole = describe_row(assess_result(make_result(drift=replace(AGREE, n=32, asked=32)), None))
-    part = describe_row(assess_result(make_result(drift=replace(AGREE, n=4, asked=32)), None))
+    whole = describe_row(assess_result(make_result(drift=replace(AGREE, n=32, n_requested=32)), None))
+    part = describe_row(assess_result(make_result(drift=replace(AGREE, n=4, n_requested=32)), None))
     assert "partly_compared" not in {c.code for c in whole.warnings}
     (warning,) = (c for c in part.warnings if c.code == "partly_compared")
     assert "4 of 32 samples" in warning.message
