@@ -1,4 +1,4 @@
-"""Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
+"""Whether two sides had the same inputs and gave the same outputs, and the reasons where that cannot be decided."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,7 +36,8 @@ MOSTLY_NOISE, MOSTLY_NOISE_IN_FEW_BITS = 0.5, 0.2
 
 
 def compare_preparation(reference: str | None, candidate: str | None) -> list[str]:
-    """Why inputs are not prepared alike, by the hashes of both preprocessings; an empty list if nothing says so."""
+    """List why inputs are not prepared alike, by the hashes of both preprocessings; empty if nothing shows a
+    difference."""
     if not differ(reference, candidate):
         return []
     return [f"inputs are prepared by preprocess {shorten(reference)} against {shorten(candidate)}"]
@@ -45,7 +46,7 @@ def compare_preparation(reference: str | None, candidate: str | None) -> list[st
 def compare_specs(
     what: str, reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec], names: tuple[str, str]
 ) -> list[str]:
-    """Every difference in name, dtype or shape. An open axis fits every length."""
+    """List every difference in name, dtype or shape. A dynamic axis fits every length."""
     ref, cand = ({spec.name: spec for spec in side} for side in (reference, candidate))
     problems = [f"{what} {name!r} is missing from {names[1]}" for name in ref if name not in cand]
     problems += [f"{what} {name!r} is missing from {names[0]}" for name in cand if name not in ref]
@@ -59,9 +60,9 @@ def compare_specs(
 
 
 def compare_inputs(base: Result, cand: Result) -> list[str]:
-    """Why two rows cannot have been asked the same: their inputs differ, as the engines were fed; empty if they do not.
+    """List the differences between the inputs of two configurations, as their engines received them; empty if none.
 
-    An open axis is as long as the row was fed, so that here it does not fit every length.
+    A dynamic axis counts with the length that it had, so that here it does not fit every length.
     """
     before, after = (
         [replace(spec, shape=concrete_shape(spec, r.engine.batch)) for a in r.artifacts[-1:] for spec in a.inputs]
@@ -78,13 +79,13 @@ _USUAL = ("fp32", None)
 def assess_outputs(
     result: Result, *, is_reference: bool, requested: Iterable[Precision | None] = ()
 ) -> tuple[Outputs, str]:
-    """(verdict on the outputs of a configuration, why).
+    """Return (verdict on the outputs of a configuration, its reason).
 
-    Where weights or inputs were invented a shorter precision is `not_judged`: what it costs shows on real ones alone.
-    Only outputs that break even the limits of 8 bits are `changed` there: no rounding does that.
+    With made-up weights or inputs a lower precision is `not_judged`: its cost shows on real ones only. Outputs that
+    break even the limits of 8 bits are `changed` there, too: no rounding explains them.
 
     Args:
-        requested: the precisions of all configurations of the run: what noise is too much for all reduced ones alike.
+        requested: the precisions of all configurations of the run, which decide how much noise is gross.
     """
     drift = result.drift
     own = "".join(f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision not in _USUAL)
@@ -114,13 +115,14 @@ def assess_outputs(
 
 
 def do_outputs_vary(result: Result, reference: str) -> bool:
-    """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
+    """Whether the reference gives different outputs for the same inputs; an engine that alone does so counts as
+    changed."""
     varying = [warning.figures for warning in result.warnings if warning.code == "outputs_vary"]
     return any(figures.get("row", reference) == reference for figures in varying)
 
 
 def list_invented(result: Result) -> list[str]:
-    """`weights`, `inputs`: what nobody gave, so that outputs are not those that a user would see."""
+    """List which of `weights` and `inputs` were made up, so that outputs are not those that a user would see."""
     warnings = [*result.warnings, *(warning for artifact in result.artifacts for warning in artifact.warnings)]
     invented = {INVENTED[warning.code] for warning in warnings if warning.code in INVENTED}
     random = any(artifact.weights == "random" for artifact in result.artifacts)
@@ -128,9 +130,10 @@ def list_invented(result: Result) -> list[str]:
 
 
 def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
-    """Whether outputs break even the limits of 8 bits, the loosest that there are, and vary mostly by themselves.
+    """Whether outputs break even the limits of 8 bits, the loosest; a centred cosine may be lower, down to mere noise.
 
-    `formats`: those in play; FP32 alone excuses no such noise.
+    Args:
+        formats: the precisions involved. FP32 alone does not excuse such noise.
     """
     short = {*formats} - {"fp32"}
     noise = MOSTLY_NOISE_IN_FEW_BITS if short & {*FEW_BITS} else MOSTLY_NOISE
@@ -140,11 +143,11 @@ def is_gross(drift: Drift, formats: Collection[Precision | None]) -> bool:
 
 
 def check_comparisons(results: Sequence[Result]) -> list[Result]:
-    """The rows without the drift that compares them with nothing, and with the warning that theirs is of a part.
+    """Drop comparisons that compare nothing, and warn of those over fewer samples than others.
 
-    A drift compares a row with its reference, which is another row of this run, of the same batch, or was in the race
-    that this run is the final of. A row beside the reference that was compared with itself, or with a row that is not
-    here, was not compared at all.
+    A configuration is compared with a reference: another configuration of this run and of the same batch, or one of the
+    search whose final this run is. One that was compared with itself although it is not the reference, or with one that
+    is not here, was not compared.
     """
     references = _find_compared_with(results)
     sizes = {r.id: find_size(r.engine) for r in results}
@@ -163,14 +166,14 @@ def check_comparisons(results: Sequence[Result]) -> list[Result]:
 def apply_usual_limits(
     results: Sequence[Result], limits: Mapping[str, float] | None = None, requested: Iterable[Precision | None] = ()
 ) -> list[Result]:
-    """The rows with their outputs held to the usual limits, those of all reduced precisions to the same ones.
+    """Apply the usual limits to the outputs of configurations, the same ones to all reduced precisions.
 
-    Whatever was stored as passed, a run is judged by the limits of today. A reduced precision that is accepted, and
-    would not be alone, has a warning.
+    A stored run is judged by the limits of today, whatever was stored as passed. A reduced precision that passes, and
+    would not by the limits of its own format, has a warning.
 
     Args:
         limits: the user's own, which were applied when the outputs were compared; None: the usual ones.
-        requested: precisions that were asked for beside those of the rows.
+        requested: precisions that were requested beside those of the configurations.
     """
     if limits is not None:
         return list(results)
@@ -198,14 +201,14 @@ def _apply_limits(result: Result, reference: Precision | None, requested: Sequen
 
 
 def is_reduced(result: Result) -> bool:
-    """Whether the precision that was asked for rounds more than FP32 and TF32 do, or is unknown."""
+    """Whether the requested precision rounds more than FP32 and TF32 do, or is unknown."""
     return result.requested_precision not in FULL
 
 
 def find_references(results: Sequence[Result], baselines: Sequence[Result | None] = ()) -> set[str]:
-    """The ids of the rows that the others of their batch were compared with.
+    """Return the ids of the configurations that the others of their batch were compared with.
 
-    Where nothing was compared with anything, the baseline is what the others would have been compared with.
+    Where nothing was compared, the baseline counts: the others would have been compared with it.
     """
     compared_with = _find_compared_with(results)
     drifts = [(find_size(r.engine), r.drift) for r in results if r.drift and r.drift.n]
@@ -215,7 +218,8 @@ def find_references(results: Sequence[Result], baselines: Sequence[Result | None
 
 
 def _find_compared_with(results: Sequence[Result]) -> dict[tuple[int, str], str]:
-    """(batch, shapes) -> the id of the row that most rows were compared with, itself counted; the first of several."""
+    """Return (batch, shapes) -> id of the configuration that most were compared with, itself included; the first of
+    several."""
     sizes = {r.id: find_size(r.engine) for r in results}
     drifts = [(r, r.drift) for r in results if r.drift and r.drift.n]
     votes = Counter(drift.reference for r, drift in drifts if sizes.get(drift.reference) == find_size(r.engine))
@@ -240,7 +244,7 @@ def _is_compared(
 
 
 def _list_part_warnings(result: Result, compared: int, scored: int) -> list[ResultWarning]:
-    """What is said of fewer samples than another row of the same batch has: so many compared, and so many scored."""
+    """Warn where fewer samples were `compared` or `scored` than of another configuration of the same batch."""
     warnings = []
     # A drift that knows how many were asked for says that itself, and one of nothing says why.
     if result.drift and result.drift.n_requested is None and not result.drift.unlike and result.drift.n < compared:
@@ -254,9 +258,9 @@ Arrays = Mapping[str, "Array"]
 
 
 def fill_lengths(reference: Arrays, candidate: Arrays, names: Collection[str]) -> tuple[Arrays, Arrays]:
-    """Both sides, their outputs of these names as long as the longer one, filled up with zeros.
+    """Pad the outputs of these names with zeros to the length of the longer side.
 
-    A box more or less is then a difference of that box, in place of two answers that cannot be compared.
+    One box more or less is then a difference in that box, and not two outputs that cannot be compared.
     """
     both = {n: _fill(reference[n], candidate[n]) for n in names if n in reference and n in candidate}
     return {**reference, **{n: a for n, (a, _) in both.items()}}, {**candidate, **{n: b for n, (_, b) in both.items()}}

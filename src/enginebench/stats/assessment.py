@@ -43,7 +43,8 @@ MIN_SIGNS = 8
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """How far the outputs of a row lie from the reference's: of several outputs, the worst; None: not compared."""
+    """The distance of a configuration's outputs from the reference's; of several outputs the worst. None: not
+    compared."""
 
     max_abs_diff: float | None = None
     cosine: float | None = None
@@ -55,7 +56,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
 
 class Assessment(Struct, frozen=True, kw_only=True):
-    """A result with all that is derived from it and its baseline."""
+    """A result with everything that is derived from it and its baseline."""
 
     result: Result
     summary: Summary | None  # None: no samples
@@ -82,21 +83,21 @@ class Assessment(Struct, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """Rows that an answer holds against each other have this in common."""
+        """Configurations that are compared with each other have this in common."""
         return find_setting(self.result)
 
 
 def find_setting(result: Result) -> tuple[object, ...]:
-    """(batch, shapes, scope, cache): rows that differ in one of them are never held against each other."""
+    """Return (batch, shapes, scope, cache); configurations that differ in one of them are never compared."""
     return *find_size(result.engine), result.measure.scope, result.measure.cache
 
 
 def find_baseline(result: Result, results: Iterable[Result], engine: str = "pytorch") -> Result | None:
-    """The row that `result` is compared to: `engine` in FP32 with the same batch, scope and cache, else the first.
+    """Return the configuration that `result` is compared with: `engine` in FP32 in the same setting, else the first.
 
-    Only rows with samples that did not fail count, and none whose times are implausible; of an engine that was named no
-    other is taken in place. Options of the engine do not count: plain `pytorch` comes before `pytorch:x=y`. A row that
-    was relabelled FP32 is none: its graph is still in the shorter precision.
+    Only configurations with samples count, and none that failed or whose times are implausible. If an engine was named,
+    no other takes its place. Plain `pytorch` comes before `pytorch:x=y`. A configuration that was relabelled FP32 is no
+    baseline: its graph is still in the lower precision.
     """
     alike = (r for r in results if find_setting(r) == find_setting(result))
     group = [r for r in alike if _can_lead(r)]
@@ -113,7 +114,7 @@ TODAY_OF_GRAPH: Wanted = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp3
 
 
 class Today(Struct, frozen=True, kw_only=True):
-    """What the headline of a setting is against."""
+    """The baseline of the headline of a setting."""
 
     result: Result | None  # None: there is nothing
     lost: str = ""  # why
@@ -121,7 +122,7 @@ class Today(Struct, frozen=True, kw_only=True):
 
 
 def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
-    """What the user runs today, or the baseline that was named, or else the first that was measured."""
+    """Return the configuration that the user runs today, else the named baseline, else the first that was measured."""
     measured = [r for r in group if _can_lead(r)]
     owned = engine == "pytorch"
     kinds = {r.artifacts[0].kind for r in group if r.artifacts}  # the form that the model came in
@@ -138,7 +139,7 @@ def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
 
 
 def _can_lead(result: Result) -> bool:
-    """Whether others may be held against its times."""
+    """Whether other configurations may be compared with its times."""
     return result.status != "failed" and bool(measured := _list_measured(result)) and not is_implausible(measured)
 
 
@@ -149,7 +150,8 @@ def _explain_lost(result: Result) -> str:
 
 
 def _find_named(rows: Iterable[Result], engine: str, *, exactly: bool = False) -> Result | None:
-    """The row of an ENGINE; plain `pytorch` comes before `pytorch:x=y`, which is none where it must be exact."""
+    """Return the configuration of an ENGINE; plain `pytorch` before `pytorch:x=y`, which does not count if
+    `exactly`."""
     matching = [r for r in rows if engine == format_engine(r.engine) or (not exactly and engine == r.engine.backend)]
     return min(matching, key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)), default=None)
 
@@ -161,7 +163,7 @@ def name_result(result: Result) -> str:
 
 
 def is_plain_fp32(result: Result) -> bool:
-    """Whether FP32 was asked for and ran; a row that was relabelled FP32 holds a graph of a shorter precision."""
+    """Whether FP32 was requested and ran; a configuration relabelled FP32 has a graph of lower precision."""
     return result.engine.precision == result.requested_precision == "fp32"
 
 
@@ -189,7 +191,8 @@ def compare_configurations(
 def add_ratio_validity(
     comparison: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
 ) -> Comparison:
-    """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
+    """Return the comparison with the validity of its ratio, and an interval that allows for what slowed one side
+    more."""
     if comparison.ratio is None:
         return comparison
     assessment = assess_ratio_validity(base, cand, comparison.ratio, names, comparison.autocorrelation)
@@ -225,12 +228,13 @@ def add_ratio_validity(
 
 
 def _leads(ratio: Estimate, assessment: RatioAssessment, margin: float, step: float, independent: bool) -> bool:
-    """Whether the candidate is the faster one though its ratio is doubtful, or its trials too few for a verdict.
+    """Whether the candidate is the faster one though its ratio is of low validity, or its trials too few for a verdict.
 
-    By an interval twice as wide, or by each of so many independent pairs that chance does that once in a hundred: where
-    every other trial starves, no interval says anything. Of one trial, beyond `step`: of 208 stored neighbours of one
-    row on CPUs 30 % were more than 1.2 apart and 2 % more than 2, of 281 on GPUs 5 % more than 1.2. Where nobody knows
-    a slowdown, only what it cannot be counts.
+    It is if the lower end of an interval twice as wide is above the margin, or if each of so many independent pairs
+    agrees that chance does so once in a hundred runs: where every other trial starves, an interval shows nothing. With
+    one trial, the ratio must exceed `step`: of 208 stored neighbouring trials of one configuration on CPUs 30 % were
+    more than 1.2 apart and 2 % more than 2, of 281 on GPUs 5 % more than 1.2. Where a slowdown is unknown, only its
+    upper bound counts.
     """
     if not assessment.bias:
         return assessment.least > assessment.uncertainty

@@ -1,7 +1,7 @@
-"""An engine built several times from nothing: how far its builds differ, and what choosing the best of them gains.
+"""An engine built several times from scratch: how far the builds differ, and what choosing the best of them gains.
 
-The design is nested: builds of one engine, and processes of each build. The build is drawn anew by the builder, which
-times kernels and keeps what was fastest on that day; so it is the unit that a statement about the engine rests on.
+The design is nested: builds of one engine, and trials of each build. The builder times kernels and keeps those that
+were fastest at that moment, so each build is a new draw: the build is the unit of a statement about the engine.
 """
 
 import math
@@ -20,9 +20,10 @@ LEVEL = 0.95
 
 
 class BestBuild(Struct, frozen=True, kw_only=True):
-    """What it costs and gains to build K times and keep the best one.
+    """The cost and the gain of building K times and keeping the best build.
 
-    `gain` is of the time of a typical build, 0.02 for 2 %, as the processes say that did not choose.
+    `gain` is a fraction of the time of a typical build, 0.02 for 2 %, as estimated from trials that did not take part
+    in the choice.
     """
 
     gain: Estimate
@@ -31,7 +32,7 @@ class BestBuild(Struct, frozen=True, kw_only=True):
 
 
 class BuildEffect(Struct, frozen=True, kw_only=True):
-    """How far the builds of one engine differ. Deviations are of the logs of medians: 0.01 is 1 %."""
+    """The difference between the builds of one engine. Deviations are of the logs of medians: 0.01 is 1 %."""
 
     builds: int
     processes: int  # of all builds together
@@ -45,7 +46,7 @@ class BuildEffect(Struct, frozen=True, kw_only=True):
 
 
 def describe_builds(result: Result) -> BuildEffect | None:
-    """What the builds of a row say; None of a row that was built once."""
+    """Compare the builds of a configuration; None for one that was built once."""
     if len(result.builds) < 2:
         return None
     groups: defaultdict[int, list[float]] = defaultdict(list)
@@ -69,7 +70,7 @@ def describe_builds(result: Result) -> BuildEffect | None:
 
 
 def list_build_warnings(effect: BuildEffect | None) -> tuple[ResultWarning, ...]:
-    """The warning that one build stands for the engine, where its builds were shown to differ."""
+    """Warn that one build represents the engine, where its builds were shown to differ."""
     if effect is None or not effect.shown or effect.between is None or effect.within is None:
         return ()
     figures = {"between": effect.between.value, "low": effect.between.low or 0.0, "high": effect.between.high or 0.0}
@@ -77,9 +78,9 @@ def list_build_warnings(effect: BuildEffect | None) -> tuple[ResultWarning, ...]
 
 
 def estimate_between(groups: Sequence[Sequence[float]]) -> tuple[Estimate | None, float | None]:
-    """(deviation between groups with its interval, deviation within one), by one-way random-effects ANOVA.
+    """Estimate (deviation between groups with its interval, deviation within one), by one-way random-effects ANOVA.
 
-    Of groups of different sizes the plain means are taken, and the harmonic mean of the sizes. The interval follows
+    For groups of different sizes the plain means are used, with the harmonic mean of the sizes. The interval follows
     from F = mean square between / within: its lower end is 0 where F does not show an effect.
 
     Source: estimates, S. R. Searle, G. Casella, C. E. McCulloch, "Variance Components" (1992), section 3.6; interval,
@@ -112,10 +113,10 @@ def estimate_between(groups: Sequence[Sequence[float]]) -> tuple[Estimate | None
 
 
 def find_best_build(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]) -> BestBuild | None:
-    """What the best of these builds gains over a typical one, told by the processes that did not choose it.
+    """Estimate the gain of the best build over a typical one, from trials that did not take part in the choice.
 
-    Each half of a build's processes chooses in turn, and the other half tells: a build that was merely lucky while it
-    was chosen gains nothing. None where a build has a single process.
+    Each half of a build's trials chooses once, and the other half estimates: a build that was merely lucky when it was
+    chosen gains nothing. None where a build has a single trial.
     """
     k = len(groups)
     if k < 2 or min(map(len, groups), default=0) < 2:

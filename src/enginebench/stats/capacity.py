@@ -1,4 +1,4 @@
-"""The search for the highest rate whose percentile holds: which rate comes next, and what the answers add up to."""
+"""The search for the highest rate that meets a limit on a percentile: the next rate to try, and the final result."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ class LoadOutcome(Struct, frozen=True, kw_only=True):
 
 
 class CapacitySearch:
-    """Brackets, then halves the distance of the logs; ends that contradict others are probed again, not believed.
+    """Bracket the highest rate, then bisect on a log scale; ends that contradict others are probed again.
 
     Args:
         resolution: fails over passes at which the search ends.
@@ -62,7 +62,7 @@ class CapacitySearch:
         self.probes.append(Probe(qps=qps, passed=passed, suspect=suspect))
 
     def next_rate(self) -> float | None:
-        """The rate to try next; None if the answer is settled."""
+        """Return the next rate to try; None when the search is settled."""
         passes, fails = self.find_ends()
         if passes is None and fails is None:
             return self._first
@@ -79,7 +79,8 @@ class CapacitySearch:
         return next((rate for rate in (fails, passes) if self._count(rate) < self._wanted), None)
 
     def find_ends(self) -> tuple[float | None, float | None]:
-        """(highest rate that passes below all that fail, lowest rate that fails) by the majority of each rate."""
+        """Return (highest rate that passes below all that fail, lowest rate that fails), each by the majority of its
+        probes."""
         fails = min(self._rates(False), default=None)
         return max((rate for rate in self._rates(True) if fails is None or rate < fails), default=None), fails
 
@@ -96,7 +97,8 @@ class CapacitySearch:
         )
 
     def _find_uncertain(self) -> float | None:
-        """A rate that passed as often as it failed, or one that failed below one that passed and has fewer probes."""
+        """Return a rate that passed as often as it failed, or one of two that contradict each other, the one with fewer
+        probes."""
         for rate in sorted({probe.qps for probe in self.probes}):
             if 2 * sum(votes := self._votes(rate)) == len(votes):
                 return rate
@@ -105,7 +107,7 @@ class CapacitySearch:
         return next((rate for rate in rarer if self._count(rate) <= VOTES), None)
 
     def _rates(self, passed: bool) -> list[float]:
-        """Those of which more than half of the probes passed, or did not."""
+        """Return the rates at which more than half of the probes passed, or did not."""
         votes = {rate: self._votes(rate) for rate in sorted({probe.qps for probe in self.probes})}
         return [rate for rate, own in votes.items() if (2 * sum(own) > len(own)) is passed]
 
@@ -117,7 +119,7 @@ class CapacitySearch:
 
 
 def agrees_with_probes(capacity: Capacity) -> bool:
-    """Whether the ends of one search are what its probes say."""
+    """Whether the ends of a search follow from its probes."""
     search = CapacitySearch(1.0, Limit(ms=capacity.limit_ms, percentile=capacity.percentile))
     for probe in capacity.probes:
         search.add(probe.qps, probe.passed)
@@ -139,11 +141,11 @@ class CapacityVerdict(Struct, frozen=True, kw_only=True):
 def compare_capacities(
     base: Sequence[Capacity], candidate: Sequence[Capacity], names: tuple[str, str]
 ) -> CapacityVerdict:
-    """The verdict on capacities that were found in turns, one pair a round.
+    """Compare capacities that were measured interleaved, one pair a round.
 
     Each is taken as the geometric middle of its interval. As everywhere, a verdict needs six rounds, and `faster` means
-    that the interval of the ratio lies above the margin. A round that the time ended is left out: the middle of ends
-    that have not met says where it stopped, not what the engine carries.
+    that the interval of the ratio is above the margin. A round that ran out of time is left out: its ends have not met,
+    so their middle shows where the search stopped and not what the engine carries.
     """
     rounds = [(a, b) for a, b in zip(base, candidate, strict=False) if "budget" not in (a.ended, b.ended)]
     pairs = [(find_middle(a), find_middle(b)) for a, b in rounds]
@@ -179,9 +181,9 @@ def find_middle(capacity: Capacity) -> float | None:
 
 
 def join_capacities(capacities: Iterable[Capacity]) -> Capacity | None:
-    """The capacity over all rounds: what passed in each of them, and what failed in each.
+    """Join the capacities of all rounds: the rates that passed in each of them, and that failed in each.
 
-    A round that the time ended counts only where no other came to its end.
+    A round that ran out of time counts only where no other was completed.
     """
     every = list(capacities)
     if not every:

@@ -1,8 +1,9 @@
-"""Two rows: whether they may be compared, by how much the medians differ, and what that shows.
+"""Compare two configurations: whether that is possible, by how much the medians differ, and what that shows.
 
-Fewer trials where more would show nothing else: looks after 6, 8 and 10 of them, the error of all three kept at 5 %. A
-row ends at a look once no comparison with another row of its setting can change. The interval that is printed then is
-that of its look, wider than Student's t of as many trials: so it covers the true ratio wherever a row may have ended.
+A configuration has fewer trials where more would change nothing: there are looks after 6, 8 and 10 trials, with the
+error of all three kept at 5 %. It ends at a look when none of its comparisons in its setting can change. The interval
+that is printed then is that of the look, wider than Student's t for as many trials: it covers the true ratio wherever a
+configuration ended.
 
 Sources: K. K. G. Lan, D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983); of the
     intervals C. Jennison, B. W. Turnbull, "Interim analyses: the repeated confidence interval approach", J. Roy. Stat.
@@ -61,7 +62,8 @@ SIDES = ("base", "candidate")
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What two rows show. `ratio` = base median over candidate median: above 1, the candidate is faster."""
+    """Verdict and ratio of two configurations. `ratio` = base median over candidate median: above 1, the candidate is
+    faster."""
 
     verdict: Verdict
     ratio: Estimate | None
@@ -87,12 +89,12 @@ def compare(
     level: float = 0.95,
     trials: int | None = None,
 ) -> Comparison:
-    """What the neighbouring trials of two interleaved rows show.
+    """Compare two interleaved configurations by their neighbouring trials.
 
-    d_i = ln(median_base,i / median_cand,i) over trials that both rows have; ratio = exp(mean d) with Student's t
-    interval at k - 1 degrees of freedom, wider where neighbouring d_i resemble each other. A trial that one side
-    lacks is left out, and the reasons say so. Where a side was built several times the build is the unit: the d_i of
-    one build are one value, their mean.
+    d_i = ln(median_base,i / median_cand,i) over trials that both have; ratio = exp(mean d) with Student's t interval at
+    k - 1 degrees of freedom, wider where neighbouring d_i resemble each other. A trial that one side lacks is left out,
+    with a reason. If a side was built several times, the build is the unit: the d_i of one build are one value, their
+    mean.
 
     Args:
         margin: relative difference that matters, 0.02 for 2 %.
@@ -115,15 +117,15 @@ def compare(
 
 
 def refuse(*reasons: str, margin: float, clock: str = "host") -> Comparison:
-    """That two rows are not comparable, and why."""
+    """Make the comparison of two configurations that are not comparable, with the reasons."""
     return Comparison(verdict="not_comparable", ratio=None, reasons=reasons, margin=margin, clock=clock)
 
 
 def spread_pairs(
     base: Sequence[Measurement], cand: Sequence[Measurement], times: Times, trials: int | None = None
 ) -> tuple[Spread | None, int, list[str]]:
-    """(the mean log ratio of the first `trials` neighbouring trials or None without any, their number, what was
-    left out)."""
+    """Return (the mean log ratio of the first `trials` neighbouring trials or None without any, their number, notes on
+    trials that were left out)."""
     sides = [[m for m in side if trials is None or m.trial < trials] for side in (base, cand)]
     left, right = (_by_trial(side, times) for side in sides)
     common, alone = sorted(left.keys() & right.keys()), len(left.keys() ^ right.keys())
@@ -140,21 +142,21 @@ def spread_pairs(
 
 
 def measure_by_unit(unit: Unit) -> Callable[[Sequence[float]], Spread]:
-    """How values of this unit are averaged: those of builds are means over all of a run, and have no order."""
+    """Return how values of this unit are averaged: those of builds are means over a whole run, and have no order."""
     return measure_spread if unit == "build" else measure_series
 
 
 def find_unit(*sides: Sequence[Measurement]) -> Unit:
-    """What repeats in a comparison: the build, where a side was built several times."""
+    """Return the unit that a comparison repeats: the build, where a side was built several times, else the process."""
     return "build" if any(m.build is not None for side in sides for m in side) else "process"
 
 
 def compare_apart(
     base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = MARGIN, level: float = 0.95
 ) -> Comparison:
-    """What two rows show that were measured at different times: trials have no partners, so Welch's interval.
+    """Compare two configurations that were measured at different times: without pairs of trials, by Welch's interval.
 
-    The caller checks first that the machine was alike: `comparable`.
+    The caller first checks with `comparable` that the machine was the same.
     """
     clock, times, why_not = choose_clock(base, cand)
     if times is None:
@@ -175,10 +177,10 @@ def compare_apart(
 
 
 def choose_clock(base: Sequence[Measurement], cand: Sequence[Measurement]) -> tuple[str, Times | None, str]:
-    """(clock, the times to compare, "") or (clock, None, why there are none that both sides share).
+    """Return (clock, the times to compare, "") or (clock, None, why both sides share none).
 
-    Host is compared with host. Where one side was timed on the device, device times of both sides are taken; a modelled
-    time is compared with modelled ones only.
+    Host is compared with host. If one side was timed on the device, device times of both sides are compared; a modelled
+    time only with modelled ones.
     """
     clocks = {m.clock for m in (*base, *cand)}
     if clocks == {"host"} or clocks == {"modelled"}:
@@ -205,9 +207,10 @@ def _device_times(measurement: Measurement) -> list[int] | None:
 def _by_trial(
     measurements: Sequence[Measurement], times: Times
 ) -> dict[tuple[int, int, str], tuple[float, int | None]]:
-    """(trial, count of it so far, machine) -> (median in ns, build); the count parts processes of the same number.
+    """Return (trial, count of it so far, machine) -> (median in ns, build); the count separates processes of one
+    number.
 
-    Two machines are never compared: where a sweep lost one in the middle of a turn, that turn has no pair.
+    Two machines are never compared: where a sweep lost one during a round, that round has no pair.
     """
     seen: defaultdict[int, int] = defaultdict(int)
     medians: dict[tuple[int, int, str], tuple[float, int | None]] = {}
@@ -222,7 +225,7 @@ def _by_trial(
 def conclude(
     spread: Spread, method: str, margin: float, level: float, clock: str, reasons: Sequence[str], unit: Unit = "process"
 ) -> Comparison:
-    """The verdict on a mean log ratio, with the trials that would show one where it does not."""
+    """Return the verdict on a mean log ratio, with the number of trials that would show one where it does not."""
     verdict, why = decide_verdict(spread, margin, level, unit)
     needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
     if verdict == "not_shown" and needed is None:
@@ -240,11 +243,11 @@ def conclude(
 
 
 def decide_verdict(spread: Spread, margin: float, level: float = 0.95, unit: Unit = "process") -> tuple[Verdict, str]:
-    """(verdict, why it is `not_shown` or "") for a mean log ratio.
+    """Return (verdict, why it is `not_shown` or "") for a mean log ratio.
 
-    With m = ln(1 + margin): `faster` when the interval lies above m, `slower` when below -m, `equivalent` when the
-    interval of the two one-sided tests lies inside +-m, else `not_shown`. A verdict must hold as well for an interval
-    that is wider by the spread's `caution`.
+    With m = ln(1 + margin): `faster` when the interval is above m, `slower` when below -m, `equivalent` when the
+    interval of the two one-sided tests is inside +-m, else `not_shown`. A verdict must also hold for an interval that
+    is wider by the `caution` of the spread.
     """
     if spread.n < MIN_TRIALS or spread.error is None:
         return "not_shown", f"{spread.n} of the {MIN_TRIALS} {NOUNS[unit]} that a verdict needs"
@@ -261,7 +264,7 @@ def decide_verdict(spread: Spread, margin: float, level: float = 0.95, unit: Uni
 
 
 def _place_interval(spread: Spread, margin: float, level: float) -> Verdict:
-    """On which side of the margin the interval of a mean log ratio lies."""
+    """Return the verdict by the position of the interval of a mean log ratio to the margin."""
     wide, narrow = spread.interval(level), spread.interval(2 * level - 1)
     m = math.log1p(margin)
     if wide is None or narrow is None:
@@ -274,10 +277,10 @@ def _place_interval(spread: Spread, margin: float, level: float) -> Verdict:
 
 
 def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | None:
-    """The trials that would show a verdict with a chance of 80 %, if mean and spread stay as seen.
+    """Return the number of trials that would show a verdict with a chance of 80 %, if mean and spread stay as they are.
 
-    None where more than 1,000 would be needed: the difference lies on the margin. Where the spread is not known (one
-    process), the six that any verdict needs.
+    None where more than 1,000 would be needed: the difference is about as large as the margin. Where the spread is
+    unknown (one process), the six that any verdict needs.
     """
     if spread.error is None:
         return MIN_TRIALS
@@ -295,12 +298,12 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
 
 
 def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
-    """The reasons why two rows must not be compared; an empty list if they may.
+    """List the reasons why two configurations must not be compared; empty if they may.
 
     Args:
         margin: largest relative difference of the reference kernel between runs made at different times.
-        neighbours: the rows were measured interleaved, in one run: the reference kernel need not show that the machine
-            was the same.
+        neighbours: the configurations were measured interleaved in one run, so that the reference kernel need not show
+            that the machine was the same.
     """
     before, after = _list_settings(base), _list_settings(cand)
     reasons = _list_differences(before, after, [name for name in before if "" not in (before[name], after[name])])
@@ -335,9 +338,9 @@ def _list_settings(result: Result) -> dict[str, object]:
 
 
 def _shapes(result: Result) -> str:
-    """Input shapes of what the engine loaded, with the batch filled in; "" where they were not recorded.
+    """Return the input shapes of what the engine loaded, with the batch filled in; "" where they were not recorded.
 
-    Pictures in bytes are told apart from those in floats, which are prepared otherwise and four times as long.
+    Images in bytes are distinguished from those in floats, which are prepared otherwise and four times as long.
     """
     inputs = result.artifacts[-1].inputs if result.artifacts else ()
     shapes = []
@@ -348,7 +351,8 @@ def _shapes(result: Result) -> str:
 
 
 def find_preprocess(result: Result) -> str:
-    """Hash of the last artifact that has one; "" where nobody knows, as with a graph whose ranges the user brought."""
+    """Return the hash of the last artifact that has one; "" if unknown, as for a graph whose ranges the user
+    brought."""
     hashes = [str(a.preprocess_sha256) for a in result.artifacts if is_known(a.preprocess_sha256)]
     return hashes[-1] if hashes else ""
 
@@ -363,7 +367,7 @@ def _list_hardware(machine: Machine) -> dict[str, object]:
 
 
 def _compare_references(base: Result, cand: Result, margin: float) -> str:
-    """Why the reference kernel forbids a comparison, or ""."""
+    """Return why the reference kernel forbids a comparison, or ""."""
     medians = [[median(m.reference_ns) for m in r.measurements if m.reference_ns] for r in (base, cand)]
     if not all(medians):
         return (
@@ -385,7 +389,8 @@ def _compare_references(base: Result, cand: Result, margin: float) -> str:
 
 
 def find_level(*rows: Result) -> float:
-    """The level of the interval of a comparison of these rows: that of the first look at which one of them ended."""
+    """Return the level of the interval of a comparison: that of the first look at which one of the configurations
+    ended."""
     least = min((row.look for row in rows if row.look is not None), default=None)
     if least is None:
         return FIXED
@@ -393,10 +398,10 @@ def find_level(*rows: Result) -> float:
 
 
 def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collection[frozenset[str]]) -> set[str]:
-    """Ids of the rows of one setting of which a comparison with another may change after so many trials.
+    """Return the ids of configurations of one setting for which a comparison may change after so many trials.
 
-    Only comparisons of these `pairs` count: nobody is told which of two others is faster. A row that ended before takes
-    part in nothing: what was shown with it stays.
+    Only comparisons of these `pairs` count: no output shows which of two others is faster. A configuration that ended
+    before is left out: what its comparisons showed stays.
     """
     brief = [  # the first trials of each, as their medians alone
         replace(row, measurements=tuple(reduce_to_median(m) for m in row.measurements if m.trial < trials))
@@ -414,11 +419,11 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collect
 
 
 def can_change(spread: Spread, trials: int, margin: float) -> bool:
-    """Whether more trials are likely to say something else about a mean log ratio.
+    """Whether more trials are likely to change the verdict on a mean log ratio.
 
-    Not where a verdict is shown, by trials that are independent as far as so few can say. Nor where none will be: as
-    far as the mean may move until the last look, its interval will still reach across the margin, if the values scatter
-    as they did.
+    They are not where trials that are independent, as far as so few can show, give a verdict. Nor where none will come:
+    if the values scatter as before, the interval will still reach across the margin however the mean moves until the
+    last look.
     """
     if trials >= MOST or spread.error is None:
         return False
@@ -435,6 +440,6 @@ def can_change(spread: Spread, trials: int, margin: float) -> bool:
 
 
 def reduce_to_median(measurement: Measurement) -> Measurement:
-    """The measurement with one sample, its median: all that comparisons look at."""
+    """Return the measurement with one sample, its median: all that comparisons use."""
     kept = {name: getattr(measurement, name) for name in ("latency_ns", "device_ns")}
     return replace(measurement, **{name: [median(values)] if values else values for name, values in kept.items()})

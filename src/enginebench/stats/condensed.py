@@ -1,4 +1,4 @@
-"""A configuration without its samples: what a ranking holds of each, so that it reads one after the other."""
+"""Configurations without their samples, as a ranking holds them, so that it reads one after the other."""
 
 from msgspec.structs import asdict
 
@@ -12,13 +12,13 @@ _USUAL = (50.0, 90.0, 95.0, 99.0)
 
 
 class CondensedResult(Result, frozen=True, kw_only=True):
-    """A configuration whose trials are condensed, with the summary of the samples that they had."""
+    """A configuration with condensed trials, and the summary of their samples."""
 
     summary: Summary | None  # None: it had none
 
 
 def condense_result(result: Result) -> CondensedResult:
-    """The configuration with all that is derived from its samples in place of them."""
+    """Replace the samples of a configuration by what is derived from them."""
     if isinstance(result, CondensedResult):
         return result
     trials = tuple(map(condense_trial, result.measurements))
@@ -26,7 +26,7 @@ def condense_result(result: Result) -> CondensedResult:
 
 
 def summarize_result(result: Result) -> Summary | None:
-    """The figures of a configuration, with the percentiles that were asked for; None without samples."""
+    """Summarize a configuration, with the percentiles that were requested; None without samples."""
     measured = [m for m in result.measurements if m.latency_ns]
     further = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
     if not measured:
