@@ -1,4 +1,5 @@
-"""Two runs, row by row: faster, slower, equivalent, not shown, or not comparable and why."""
+"""Compare two runs, configuration by configuration: faster, slower, equivalent, inconclusive, or not comparable and
+why."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -38,9 +39,9 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What two environments gave for the same row, beside its time.
+    """The differences between two environments for one configuration, beside its time.
 
-    `layers` are joined by the ONNX nodes that they compute, the largest change first, each of one profile: they say
+    `layers` are joined by the ONNX nodes that they compute, the largest change first, from one profile each: they show
     where a change lies, not whether there is one.
     """
 
@@ -64,7 +65,7 @@ class DiffRow(Comparison, frozen=True, kw_only=True):
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):
-    """What `diff --json` prints."""
+    """The JSON document of `diff`."""
 
     schema: str = DIFF_SCHEMA
     rows: tuple[DiffRow, ...]
@@ -85,19 +86,19 @@ def diff_results(
     metric: str | None = None,
     max_metric_drop: float | None = None,
 ) -> DiffDocument:
-    """The verdict of every row of two runs, and over all of them.
+    """Return the verdict on every configuration of two runs, and over all of them.
 
-    Rows are partners by their id; what is left over, by engine and precision (so that a row with another batch is
-    `not_comparable` for that reason); and where both sides are a single row, these two. A row without a partner is
-    `not_comparable`. One that was skipped on both sides is so, too, but decides nothing where there are others.
+    Configurations are paired by their id; the rest by engine and precision (so that one with another batch is
+    `not_comparable` for that reason); and if both sides are a single configuration, these two. One without a partner is
+    `not_comparable`. So is one that was skipped on both sides, but it decides nothing where there are others.
 
     Args:
         margin: relative difference that matters, 0.02 for 2 %.
         neighbours: both sides were measured interleaved in one run, so their trials are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
-        same_inputs: both sides were given the same inputs and the candidate was held against the base, so that their
-            outputs count, too. Otherwise nobody compared them.
-        allow_not_comparable: such rows do not fail the gate.
+        same_inputs: both sides had the same inputs and the candidate was compared with the base, so that their
+            outputs count, too. Otherwise their outputs were not compared.
+        allow_not_comparable: such configurations do not fail the gate.
         metric, max_metric_drop: as `MetricLimit` has them.
     """
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
@@ -109,22 +110,22 @@ def diff_results(
 
 
 def join_documents(documents: Sequence[DiffDocument], margin: float, max_metric_drop: float | None) -> DiffDocument:
-    """The rows of several comparisons, and the verdict over all of them."""
+    """Join several comparisons, with the verdict over all of their configurations."""
     rows = tuple(row for document in documents for row in document.rows)
     failed = all(row.skipped for row in rows) or any(document.gate_failed for document in documents)
     return _conclude(rows, failed, margin, max_metric_drop)
 
 
 def _conclude(rows: tuple[DiffRow, ...], failed: bool, margin: float, drop: float | None) -> DiffDocument:
-    """The document with the verdict over all rows; without any that was tried, nothing is comparable."""
+    """Make the document, with the verdict over all rows; if none was tried, it is `not_comparable`."""
     verdicts = {row.verdict for row in rows if not row.skipped}
     verdict: Verdict = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "not_comparable")
     return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=drop)
 
 
 class MetricLimit(Struct, frozen=True, kw_only=True):
-    """What a candidate may lose of a metric, in its own unit; None: of the first one that both rows have, a point of a
-    share, a hundredth of anything else."""
+    """The drop of a metric that is allowed, in its own unit; None: of the first metric that both have, one point of a
+    fraction, a hundredth of anything else."""
 
     metric: str | None = None
     max_drop: float | None = None
@@ -144,7 +145,7 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
 
 
 def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
-    """The row with what fails the gate: slower, not comparable, worse answers, another precision."""
+    """Add the reasons why the row fails the gate: slower, not comparable, worse outputs, another precision."""
     wrong = row.reasons[:1] if row.outputs_agree is False else ()  # answers that differ are never allowed
     failures = (*wrong, "slower") if row.verdict == "slower" else wrong
     if row.verdict == "not_comparable" and not (allow or row.skipped or wrong):
@@ -169,7 +170,7 @@ def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, l
 
 
 def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) -> tuple[str, ...]:
-    """What the candidate lost beside time: worse answers, another precision."""
+    """List the losses of the candidate beside time: worse outputs, another precision."""
     limit, lost = limit or MetricLimit(), []
     before, now = limit.find(base, cand)
     like = before is not None and now is not None and before.value.n == now.value.n
@@ -181,7 +182,7 @@ def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) ->
 
 
 def format_loss(before: Score, now: Score, max_drop: float | None) -> str:
-    """What was lost of a metric, and how much of it might have been."""
+    """Format the loss by a metric, and the loss that is allowed."""
     name, loss, allowed = name_metric(before.metric), measure_loss(before, now), find_drop(before, max_drop)
     if before.share:
         verb = "fell" if before.higher_is_better else "rose"
@@ -190,7 +191,7 @@ def format_loss(before: Score, now: Score, max_drop: float | None) -> str:
 
 
 def _find_lost_agreement(base: Result, cand: Result) -> list[str]:
-    """What held of the base's outputs against its reference, and does not of the candidate's against its own."""
+    """Report outputs that agree with the reference in the base, and not in the candidate."""
     if cand.drift is not None and cand.drift.reference == base.id:
         return []  # the two were held against each other, and the verdict says so
     if cand.drift is None or cand.drift.unlike:
@@ -203,7 +204,7 @@ def _find_lost_agreement(base: Result, cand: Result) -> list[str]:
 
 
 def _find_changed_precision(base: Result, cand: Result) -> list[str]:
-    """What was asked for is the same and what ran is not; other precisions on purpose are no failure."""
+    """Report a precision that ran and changed although the requested one did not; a requested change is no failure."""
     if base.requested_precision != cand.requested_precision:
         return []
     if base.engine.precision != cand.engine.precision:
@@ -217,14 +218,16 @@ def _find_changed_precision(base: Result, cand: Result) -> list[str]:
 
 
 def _dominant(result: Result) -> str | None:
-    """The precision in which the runtime spent most of its time, by its own record; None where that does not say."""
+    """Return the precision in which the runtime spent most of its time, by its own record; None where that is not
+    recorded."""
     shares = result.effective_precision or {}
     longest = max(shares, key=lambda name: shares[name], default=None)
     return None if longest == UNKNOWN else longest
 
 
 def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[Result | None, Result | None]]:
-    """Partners in the order of the candidate, then what only the base has; None where there is no partner."""
+    """Pair configurations in the order of the candidate, then those of the base alone; None where there is no
+    partner."""
     if len(base) == 1 and len(cand) == 1:
         return [(base[0], cand[0])]
 
@@ -245,10 +248,10 @@ def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[R
 
 
 def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbours: bool, same_inputs: bool) -> DiffRow:
-    """The verdict by the times; where both sides were fed alike, it can pass a gate only where they answer alike.
+    """Return the verdict by times; on the same inputs, only if the outputs agree.
 
-    A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.
-    `slower` stays what it is. Where nobody can compare the answers, nothing is comparable.
+    A candidate with other outputs is not `faster`, `equivalent` or `not_shown`: its times are of another task. `slower`
+    remains. If outputs cannot be compared, nothing is comparable.
     """
     if base is None or cand is None:
         only, side = base or cand, "base" if base else "candidate"
@@ -293,9 +296,10 @@ def _find_obstacles(result: Result, side: str) -> list[str]:
 
 
 def compare_outputs(base: Result, cand: Result) -> tuple[bool | None, str]:
-    """(whether the candidate's answers agree with the base's within the limits, why not or why nobody knows).
+    """Return (whether the candidate's outputs agree with the base's within the limits, the reason if not or if
+    unknown).
 
-    True only where the candidate was held against this very base, and every output against at least one limit.
+    True only if the candidate was compared with this very base, and every output was held to at least one limit.
     """
     drift = cand.drift
     if drift is not None and drift.unlike:

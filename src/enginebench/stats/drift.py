@@ -1,6 +1,7 @@
-"""Two engines' outputs for the same inputs: how far apart they are, and whether that is within the limits.
+"""Measure how far apart the outputs of two engines for the same inputs are, and whether that is within the limits.
 
-The first axis of every output counts samples; the rest of it is one answer. All sums are taken in double precision.
+The first axis of every output counts samples; the rest of it is the output of one sample. All sums are taken in double
+precision.
 """
 
 import math
@@ -141,9 +142,9 @@ class SampleDrift(Struct, frozen=True, kw_only=True):
 
 
 def default_limits(precision: Precision | None) -> dict[str, float]:
-    """The limits that outputs of this precision must keep against FP32: an FP16 row is not held to 1e-5.
+    """Return the limits that outputs of this precision must keep against FP32: FP16 is not held to 1e-5.
 
-    Those of the shortest format where nobody knows the precision: nothing longer was promised.
+    Those of the shortest format if the precision is unknown: no more was promised.
     """
     return dict(_DEFAULTS[precision or LENGTHS[-1]])
 
@@ -157,14 +158,14 @@ FULL: tuple[Precision, ...] = ("fp32", "tf32")
 
 
 def find_coarsest(precisions: Iterable[Precision | None]) -> Precision:
-    """The shortest of some formats; one that nobody knows counts as the shortest that there is."""
+    """Return the shortest of some formats; an unknown one counts as the shortest of all."""
     return max((p or LENGTHS[-1] for p in precisions), key=LENGTHS.index)
 
 
 def limits_between(
     a: Precision | None, b: Precision | None, requested: Iterable[Precision | None] = ()
 ) -> dict[str, float]:
-    """The limits that outputs of these two precisions must keep against each other: those of the shorter format.
+    """Return the limits that outputs of two precisions must keep against each other: those of the shorter format.
 
     Args:
         requested: the precisions of all configurations of a run. Its reduced precisions are all held to the limits of
@@ -184,7 +185,7 @@ def measure_drift(
     n_requested: int | None = None,
     task: Task | None = None,
 ) -> Drift:
-    """What `candidate` answered, against `reference`, output by output.
+    """Compare the outputs of `candidate` with those of `reference`, output by output.
 
     Args:
         reference, candidate: name -> array of shape (samples, ...), any dtype; the same names, shapes and dtypes.
@@ -208,7 +209,7 @@ def measure_drift(
 
 
 def apply_limits(drift: Drift, limits: Mapping[str, float]) -> Drift:
-    """The same differences, held to these limits; without a value in common nothing passes.
+    """Apply limits to measured differences; if no value was compared, it does not pass.
 
     Raises:
         UsageError: a name is none of `LIMITS`.
@@ -229,9 +230,9 @@ def apply_limits(drift: Drift, limits: Mapping[str, float]) -> Drift:
 def score_words(
     reference: Mapping[str, Array], candidate: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Both sides with their text as scores: of all words that either side said, the one that stands there has 1.
+    """Turn text into scores, on both sides: over all words of either side, the word that occurs has 1.
 
-    So a label that changed is another best class, as it is where a model answers with scores.
+    A changed label is then a changed best class, as in a model whose outputs are scores.
     """
     sides: tuple[dict[str, Array], dict[str, Array]] = (dict(reference), dict(candidate))
     for name, array in reference.items():
@@ -244,12 +245,12 @@ def score_words(
 
 
 def refuse_drift(reference_id: str, unlike: Sequence[str]) -> Drift:
-    """That nothing was held against the reference, and why."""
+    """Make the drift of outputs that were not compared with the reference, with the reasons."""
     return Drift(n=0, outputs=(), passed=False, reference=reference_id, unlike=tuple(unlike))
 
 
 def list_unlike(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> list[str]:
-    """Every difference in the names, shapes and dtypes of two sides' outputs; an empty list if they may be compared."""
+    """List every difference in names, shapes and dtypes of two sides' outputs; empty if they may be compared."""
     problems = [f"output {name!r} is missing from the candidate" for name in reference if name not in candidate]
     problems += [f"output {name!r} is missing from the reference" for name in candidate if name not in reference]
     for name in (name for name in reference if name in candidate):
@@ -270,7 +271,7 @@ def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array])
 
 
 class _DriftOptions(Struct, frozen=True, kw_only=True):
-    """What is meant by the answers, and by most of the samples."""
+    """The task of the outputs, the fraction of samples that must keep the limits, and the layout of boxes."""
 
     task: Task | None
     share: float = MOST_SAMPLES
@@ -298,9 +299,9 @@ def _measure_outputs(
 
 
 def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], matches: Matches) -> OutputDrift:
-    """The boxes of both sides, matched: of each figure the worse of the partners' coordinates and of their scores.
+    """Compare matched boxes: for each figure, the worse of the partners' coordinates and of their scores.
 
-    Coordinates are in pixels and scores below 1, so that together the one would hide the other.
+    Coordinates are in pixels and scores below 1: taken together, one would hide the other.
     """
     sample, own, other = matches.pairs.T
     corners = [side[sample, entries] for side, entries in zip(take_corners(boxes), (own, other), strict=True)]
@@ -320,7 +321,8 @@ def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], matches:
 
 
 def _measure_corners(ref: Floats, cand: Floats) -> float | None:
-    """The ratio of the boxes' sizes to the differences of their corners, in dB: wherever in a picture a box lies."""
+    """Return the ratio of the boxes' sizes to the differences of their corners, in dB, wherever in an image they
+    are."""
     sizes = ref[:, 2:] - ref[:, :2]
     signal, noise = 2 * float(np.sum(sizes**2)), float(np.sum((ref - cand) ** 2))
     if noise == 0:
@@ -337,9 +339,9 @@ def _measure_with_boxes(
     boxes: tuple[Boxes, Boxes],
     matches: Matches,
 ) -> OutputDrift:
-    """An output beside the boxes; one with an entry for each of them, such as masks, is compared between partners.
+    """Compare an output beside the boxes; one with an entry for each box, such as masks, between partners.
 
-    What belongs to a box without a partner has nothing to be compared with: that box is itself a difference.
+    The entry of a box without a partner is not compared: that box counts as a difference itself.
     """
     if ref.shape[: len(box_shape)] != box_shape:
         return _measure_output(name, ref, cand, options)
@@ -378,7 +380,7 @@ def _measure_output(name: str, reference: Array, candidate: Array, options: _Dri
 def are_labels(array: Array, task: Task | None = None) -> bool:
     """Whether an output's values are names (class ids, tokens, yes and no), between which there is no distance.
 
-    Whole numbers of 8 and 16 bits may be pixels or quantized values: they are names only where the task says so.
+    Whole numbers of 8 and 16 bits may be pixels or quantized values: they are names only if the task implies it.
     """
     if array.dtype.kind not in "biu" or task in MEASURING:
         return False
@@ -429,7 +431,8 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, options: _Dr
 
 
 def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
-    """The worst figures of slices of a like scale; None where the output is judged as a whole, and nothing is lost."""
+    """Return the worst figures over slices of similar scale; None if the output is compared as a whole, and none is
+    lost."""
     split = split_slices(ref, cand)
     if split is None or (len(split.groups) < 2 and not split.lost):
         return None
@@ -448,10 +451,10 @@ def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
 
 
 def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
-    """The ratio of signal to noise that this share of the samples has at least; None of a single one.
+    """Return the signal-to-noise ratio that this fraction of the samples has at least; None for a single sample.
 
-    And that these have together without what is far louder than the median. A sample with less than the usual signal is
-    held to the usual: near zero every difference is a large one. Of values between 0 and 1 none is loud.
+    These samples must also reach it together, without those far louder than the median. A sample with less than the
+    usual signal is held to the usual: near zero every difference is large. Values between 0 and 1 are never loud.
     """
     scores = are_scores(ref.min(initial=0), ref.max(initial=0))
     ref, cand = scale_alike(ref, cand)
@@ -470,10 +473,11 @@ def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
 
 
 def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[float, str] | None:
-    """(the least ratio of signal to noise, in dB, which slice of any axis has it); None without slices.
+    """Return (the lowest signal-to-noise ratio of a slice of any axis in dB, the name of that slice); None without
+    slices.
 
     One channel, class, row, token or sample that is wrong hides among many. A slice with less than the usual signal is
-    held to the usual, unless it has far more noise than the others: rounding falls on all alike. Few values may have
+    held to the usual, unless it has far more noise than the others: rounding affects all alike. Few values may have
     more noise by chance.
 
     Args:
@@ -498,9 +502,9 @@ def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[floa
 
 
 def _allow_for_chance(values: int, groups: int = 1) -> float:
-    """By how many dB the power of normal noise in so few values exceeds its mean, in one case of a thousand.
+    """Return by how many dB the power of normal noise in so few values exceeds its mean, in one case of a thousand.
 
-    `groups`: the noisiest of so many is looked at. Source: E. B. Wilson and M. M. Hilferty, "The distribution of
+    `groups`: the noisiest of so many is taken. Source: E. B. Wilson and M. M. Hilferty, "The distribution of
     chi-square", PNAS 17 (1931).
     """
     part = 2 / (9 * values)
@@ -508,9 +512,9 @@ def _allow_for_chance(values: int, groups: int = 1) -> float:
 
 
 def _measure_centred(ref: Floats, cand: Floats) -> float | None:
-    """The mean cosine once the reference's mean answer is taken off; None where its answers hardly differ.
+    """Return the mean cosine after subtracting the reference's mean output; None where its outputs hardly differ.
 
-    Of answers of a single value a cosine is no more than the sign, so all samples together make one vector.
+    With a single value per sample a cosine is only a sign, so all samples together form one vector.
     """
     if (centre := _find_centre(ref)) is None:
         return None
@@ -519,7 +523,7 @@ def _measure_centred(ref: Floats, cand: Floats) -> float | None:
 
 
 def _find_centre(ref: Floats) -> Floats | None:
-    """The mean answer, without those that are far louder; None of a single one, and of answers that hardly differ."""
+    """Return the mean output, without those far louder; None for a single one, and for outputs that hardly differ."""
     if len(ref) < 2:
         return None
     sizes = np.abs(ref).max(axis=1, initial=0)
@@ -532,7 +536,7 @@ def _find_centre(ref: Floats) -> Floats | None:
 def measure_samples(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None = None
 ) -> tuple[SampleDrift, ...]:
-    """The differences of every sample in every output, sample by sample; arguments as in `measure_drift`."""
+    """Measure the differences of every sample in every output, sample by sample; arguments as in `measure_drift`."""
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
     if (rows := _measure_box_samples(reference, candidate, task)) is not None:
@@ -544,7 +548,7 @@ def measure_samples(
 def _measure_box_samples(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
 ) -> list[SampleDrift] | None:
-    """Boxes matched sample by sample, as `measure_drift` matches those of all; None where no side shows any."""
+    """Match boxes sample by sample, as `measure_drift` matches those of all samples; None where no side shows any."""
     if task != "detection" and not (task is None and find_named(reference)):
         return None
     sides = (reference, candidate)
@@ -615,7 +619,8 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
 
 
 def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
-    """Samples whose best class changed, those among them that the noise does not explain, and those it could flip."""
+    """Count samples whose best class changed, those of them beyond what noise explains, and those that noise could
+    flip."""
     if not len(ref) or ref.shape[1] < 2:
         return {}
     flipped = ref.argmax(axis=1) != cand.argmax(axis=1)
@@ -628,7 +633,7 @@ def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
 
 
 def _measure_margins(ref: Floats) -> Floats:
-    """The best score less the second best, of every sample."""
+    """Return the best score less the second best, for every sample."""
     return np.diff(np.partition(ref, -2, axis=1)[:, -2:])[:, 0]
 
 
@@ -641,7 +646,7 @@ def _measure_noise(ref: Floats, cand: Floats) -> float:
 
 
 def _as_rows(array: Array) -> Floats:
-    """(samples, values of one answer) in double precision."""
+    """Return the array as (samples, values of one sample) in double precision."""
     array = np.atleast_1d(array)
     # The number of values is counted, not left to -1: of no samples it could be any.
     rows: Floats = array.reshape(len(array), math.prod(array.shape[1:])).astype(np.float64)
@@ -649,7 +654,7 @@ def _as_rows(array: Array) -> Floats:
 
 
 def _measure_differences(ref: Floats, cand: Floats) -> dict[str, Any]:
-    """Absolute differences, and relative ones over the elements whose reference is not zero."""
+    """Return absolute differences, and relative ones over the elements whose reference is not zero."""
     difference, size = np.abs(ref - cand), np.abs(ref)
     relative = difference[size > 0] / size[size > 0]
     return {
@@ -660,13 +665,13 @@ def _measure_differences(ref: Floats, cand: Floats) -> dict[str, Any]:
 
 
 def scale_alike(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """Both over the largest size in either: of numbers near 1e-200 the squares are 0, and of 1e200 infinite."""
+    """Divide both by the largest size in either: the squares of numbers near 1e-200 are 0, and of 1e200 infinite."""
     size = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0)) or 1.0
     return a / size, b / size
 
 
 def _cosines(a: Floats, b: Floats) -> Floats:
-    """Cosine of every sample: of two answers that are nothing but zeros 1, of one such answer 0."""
+    """Return the cosine of every sample: 1 for two samples that are all zeros, 0 for one such sample."""
     largest = (np.abs(side).max(axis=1, initial=0, keepdims=True) for side in (a, b))
     a, b = (side / np.where(size > 0, size, 1) for side, size in zip((a, b), largest, strict=True))
     size_a, size_b = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
@@ -689,7 +694,8 @@ def _measure_snr(ref: Floats, cand: Floats) -> float | None:
 
 
 def _agreement(ref: Floats, cand: Floats, k: int) -> float | None:
-    """Share of samples whose best class in `ref` is among the best k of `cand`; None where it cannot fail."""
+    """Return the fraction of samples whose best class in `ref` is among the best k of `cand`; None where it cannot
+    fail."""
     if not len(ref) or ref.shape[1] <= k:
         return None
     best = ref.argmax(axis=1)
@@ -703,7 +709,7 @@ def _mean(values: Floats) -> float | None:
 
 
 def list_sample_warnings(drift: Drift) -> tuple[ResultWarning, ...]:
-    """The warnings about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
+    """List the warnings about a comparison: missing samples, outputs that hardly differ, lost slices, unread boxes."""
     warnings = []
     if drift.n_requested is not None and drift.n < drift.n_requested:
         warnings.append(make_warning("partly_compared.outputs", n=drift.n, asked=drift.n_requested))
@@ -721,7 +727,7 @@ def list_sample_warnings(drift: Drift) -> tuple[ResultWarning, ...]:
 
 
 def find_noise_warning(drift: Drift, usual: Mapping[str, float], precision: Precision) -> ResultWarning | None:
-    """The warning about outputs that are further from the reference than those of this precision usually are."""
+    """Return the warning about outputs that are further from the reference than those of this precision usually are."""
     worst: dict[str, tuple[str, float]] = {}
     for output in drift.outputs:
         for name, limit in usual.items():
@@ -742,7 +748,7 @@ def _format_below(figure: str, value: float) -> str:
 
 
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
-    """Why a drift did not pass: a sentence for each output and limit that was not kept."""
+    """Explain why a drift did not pass: a sentence for each output and limit that was not kept."""
     sentences = []
     for output in drift.outputs:
         if output.nonfinite:
@@ -771,10 +777,10 @@ _SHARES = {
 
 
 def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
-    """A figure and the limit `name` that it does not keep, in plain words, with the field's figure in brackets.
+    """Explain a figure and the limit `name` that it breaks, in plain words, with the field's figure in brackets.
 
-    `error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)`: the ratio of
-    the error's size to the signal's is 10 to the power of -SNR / 20.
+    `error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)`: the ratio of the
+    error's size to the signal's is 10 to the power of -SNR / 20.
     """
     if name in ("snr", "snr_min"):
         part = figure.removeprefix(name).removeprefix("snr").strip()
@@ -797,7 +803,7 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
 
 
 def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:
-    """`snr 38.2 below 60`, `max_abs 0.5 above 0.1`: the limits that an output does not keep, by the figure's name."""
+    """Format the limits that an output breaks, by figure: `snr 38.2 below 60`, `max_abs 0.5 above 0.1`."""
     return {
         figure: f"{figure} {value:.6g} {'below' if LIMITS[name][1] else 'above'} {limits[name]:g}"
         for figure, value, name in _list_broken(output, limits)
@@ -805,7 +811,8 @@ def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str,
 
 
 def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple[str, float, str]]:
-    """(figure, its value, name of the limit) of each limit that is not kept; a slice only where the whole is kept."""
+    """List (figure, its value, name of the limit) for each broken limit; that of a slice only if the whole keeps its
+    own."""
     figures = [(*_find_figure(output, name), name) for name in limits]
     broken = [
         (figure, value, name)
@@ -817,7 +824,8 @@ def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple
 
 
 def find_kept(drift: Drift) -> str:
-    """`agreement=0.98`: one of the broken limits, as the outputs would keep it; "" if none would do alone."""
+    """Return one of the broken limits as the outputs would keep it, such as `agreement=0.98`; "" if none would do
+    alone."""
     broken = {name for output in drift.outputs for _, _, name in _list_broken(output, drift.limits)}
     names = [name for name in reversed(drift.limits) if name in broken and LIMITS[name][1] and name != "samples"]
     for name in sorted(names, key=lambda name: name == "snr_min"):  # a limit of all values says more
@@ -829,15 +837,16 @@ def find_kept(drift: Drift) -> str:
 
 
 def holds_values(output: OutputDrift) -> bool:
-    """Whether there was anything in an output that could be compared."""
+    """Whether an output has anything that could be compared."""
     return bool(output.nonfinite) or output.max_abs_diff is not None or output.agreement is not None
 
 
 def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
-    """(name, value) of the figure that a limit is held against: the worst of all values, of slices and of samples.
+    """Return (name, value) of the figure that a limit applies to: the worst over all values, over slices and over
+    samples.
 
-    Of one sample, and of answers that do not depend on the input, there is no centred cosine: then the plain one has to
-    do. Where the reference is nothing but zeros, no signal stands above whatever the candidate has.
+    For one sample, and for outputs that do not depend on the input, there is no centred cosine, and the plain one is
+    taken. If the reference is all zeros, there is no signal above the noise of the candidate.
     """
     field = LIMITS[limit][0]
     value: float | None = getattr(output, field)
@@ -856,12 +865,12 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
 
 
 def _lacks_partners(output: OutputDrift, limits: Mapping[str, float]) -> bool:
-    """Whether a box has no partner and no limit says how many may: differences are those of partners alone."""
+    """Whether a box has no partner and no limit allows for it; differences are those of partners only."""
     return output.decisions == "boxes" and bool(limits) and "agreement" not in limits and output.agreement != 1
 
 
 def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:
-    """Whether an output lies within limits, by the names in `LIMITS`; values that are not finite never do."""
+    """Whether an output is within limits, by the names in `LIMITS`; an output with non-finite values never is."""
     if output.nonfinite:
         return False
     return all(_keeps(name, _find_figure(output, name)[1], limit) for name, limit in limits.items())

@@ -1,8 +1,8 @@
-"""The precision that ran, judged from the runtime's own record, and what there is to say if it is not what was asked.
+"""The precision that ran, by the runtime's own record, and the warnings where it is not the requested one.
 
 A record is the fraction of time of each precision, and three more: "reorder" is time between types and layouts
-(quantize, dequantize, cast, reorder), "other" is time on indices, shapes and truth values, "unknown" is time of which
-the record has no precision (generated code, nodes with graphs of their own, unknown names).
+(quantize, dequantize, cast, reorder), "other" is time on indices, shapes and truth values, "unknown" is time without a
+recorded precision (generated code, nodes with graphs of their own, unknown names).
 """
 
 from collections.abc import Mapping
@@ -30,21 +30,21 @@ def check_precision(
     device: str = "cpu",
     weights: Precision | None = None,
 ) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
-    """The precision that the row is to be named after, and the warnings about it.
+    """Return the precision that the configuration is named after, and the warnings about it.
 
-    A row is relabelled where the record contradicts what was asked: less than a tenth of the time in it, and more
-    than half of the time known to be something else. FP32 is contradicted by a tenth of the time in anything shorter.
-    Time of which the record says nothing contradicts nothing; where it is half of the time, it proves nothing either.
-    FP32 of a module that came quantized is contradicted by its weights: the time in short kernels of a small network
-    lies around a tenth, now above and now below.
+    A configuration is relabelled where the record contradicts the requested precision: less than a tenth of the time in
+    it, and more than half of the time known to be something else. FP32 is contradicted by a tenth of the time in
+    anything shorter. Time without a recorded precision contradicts nothing; if it is half of the time, it proves
+    nothing either. FP32 of a module that came quantized is contradicted by its weights: the time in short kernels of a
+    small network lies around a tenth, now above and now below.
 
     Args:
-        requested: what the row was asked to run in; None of a finished plan of which nobody knows it: it is named
-            after the shortest format that took a tenth of the time, as it would be with the note beside it.
+        requested: the requested precision; None for a finished plan of unknown precision, which is named after the
+            shortest format that took a tenth of the time, as it would be with the note beside it.
         shares: of time, by precision, "reorder", "other" and "unknown", as `effective_precision` of an engine gives
             them; None or empty where it keeps no record.
         weights: the eight-bit precision that most weights of the module are stored in; None: most have more bits.
-        device: that the row ran on. GPUs shorten FP32 products to TF32 unless they are told not to.
+        device: on which the configuration ran. GPUs shorten FP32 products to TF32 unless that is switched off.
     """
     if requested is None:
         return _name_unrequested(shares or {})
@@ -88,7 +88,7 @@ def _name_unrequested(shares: Mapping[str, float]) -> tuple[Precision | None, tu
 
 
 def list_shares(shares: Mapping[str, float]) -> str:
-    """The shares of a record, largest first: "83% of the time in int8, 12% in fp32, 5% in reorder"."""
+    """Format the fractions of a record, largest first: "83% of the time in int8, 12% in fp32, 5% in reorder"."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= SHOWN_SHARE]
     parts = [f"{100 * share:.0f}% in {('an unknown precision' if name == UNKNOWN else name)}" for name, share in shown]

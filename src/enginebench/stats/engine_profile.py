@@ -1,4 +1,5 @@
-"""Layer times of any engine as one document: shares, groups by precision and type, and what no layer explains."""
+"""Layer times of any engine as one document: fractions, groups by precision and type, and time outside of all
+layers."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ SMALL_COST = 0.02
 
 
 class LimitedLayers(Struct, frozen=True, kw_only=True):
-    """Layers with the nodes that they stand for and their bounds, as far as these are known; notes say what is not."""
+    """Layers with their nodes and bounds, as far as these are known; notes list what is not known."""
 
     layers: tuple[LayerTime, ...]
     bound: Bound | None = None
@@ -100,7 +101,8 @@ def describe_profile(
     bound: Bound | None = None,
     notes: tuple[str, ...] = (),
 ) -> EngineProfileDocument:
-    """The document of one profile; `end_to_end_ns`: median of a run without the profiler; `bound`: its least time."""
+    """Make the document of a profile; `end_to_end_ns`: median of a run without the profiler; `bound`: its least
+    time."""
     total_ns = sum_layers_ns(profile.layers)
     layers = [_describe_layer(layer, profile.runs, total_ns) for layer in sort_layers(profile.layers)]
     average_ms, end_to_end_ms = total_ns / NS_PER_MS, end_to_end_ns / NS_PER_MS
@@ -136,7 +138,7 @@ def describe_profile(
 
 
 def explain_remainder(average_ms: float, end_to_end_ms: float) -> list[str]:
-    """What to make of the difference between a run with the profiler and one without."""
+    """Explain the difference between a run with the profiler and one without."""
     if average_ms > (1 + SMALL_COST) * end_to_end_ms:
         factor = average_ms / end_to_end_ms if end_to_end_ms else math.inf
         return [

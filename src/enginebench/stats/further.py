@@ -1,7 +1,7 @@
-"""Outputs on inputs that reach further than the usual ones: what may be held against an engine there.
+"""Compare outputs on inputs beyond the usual ones, without blaming a correct engine.
 
-A right engine is not called changed for what its format or the model explains: values overflow on both sides, a short
-format clips or overflows where nobody calibrated it, and some functions turn a rounding step into another output.
+A correct engine is not called changed for what its format or the model explains: values overflow on both sides, a short
+format clips or overflows outside of its calibration, and some functions turn a rounding step into another output.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def measure_further(
     limits: Mapping[str, float] | None = None,
     task: Task | None = None,
 ) -> tuple[Drift, ...]:
-    """The drift of each set of inputs that both sides answered.
+    """Measure the drift on each set of inputs for which both sides have outputs.
 
     Args:
         reference, candidate: set of `core/input_sets.py` -> its outputs, as `measure_drift` takes them.
@@ -65,14 +65,14 @@ def measure_further(
 
 
 def add_further(drift: Drift, further: tuple[Drift, ...]) -> Drift:
-    """The drift, passed only if that of each further set is."""
+    """Add the drift on further inputs; it passes only if each of them passes, too."""
     return replace(drift, further=further, passed=drift.passed and all(one.passed for one in further))
 
 
 def list_refusal_warnings(
     reference: Mapping[str, str], candidate: Mapping[str, str], name: str
 ) -> tuple[ResultWarning, ...]:
-    """The warnings about sets that the candidate refused and the reference answered; set -> why."""
+    """Warn of sets that the candidate refused and the reference did not; set -> reason."""
     lacking = {key: why for key, why in candidate.items() if key not in reference and key in SET_NAMES}
     return tuple(
         make_warning("outputs_not_compared.further", row=name, inputs=SET_NAMES[key], why=why)
@@ -83,7 +83,7 @@ def list_refusal_warnings(
 def _keep_stable(
     reference: Outputs, candidate: Outputs, nudged: Outputs | None, least_db: float, task: Task | None
 ) -> tuple[Outputs, Outputs]:
-    """Both sides without the entries on which the reference itself moves when its inputs are nudged."""
+    """Remove the entries for which the reference itself moves when its inputs are nudged."""
     counts = {len(array) if array.ndim else 0 for side in (reference, candidate) for array in side.values()}
     if nudged is None or len(counts) != 1 or any(nudged[n].shape != a.shape for n, a in reference.items()):
         return reference, candidate  # lengths that depend on the values are not told apart by entry
@@ -99,7 +99,7 @@ def _keep_stable(
 
 
 def _drop_overflow(reference: Outputs, candidate: Outputs) -> tuple[Outputs, Outputs]:
-    """Both sides with zeros where the reference's values are not finite: nothing can be told of these."""
+    """Set both sides to zero where the reference's values are not finite: they cannot be compared there."""
     first, second = dict(reference), dict(candidate)
     for name, array in reference.items():
         if array.dtype.kind == "f" and name in candidate and candidate[name].shape == array.shape:

@@ -1,4 +1,4 @@
-"""The answer on one batch and shape as a record: the configuration that is named, against what, and its trust."""
+"""The headline of one batch and shape as a record: the configuration to use, its baseline, its ratio and validity."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _SURE: tuple[Outputs, ...] = ("same", "within_limits", "not_judged", "changed")
 
 
 class Rejected(Struct, frozen=True, kw_only=True):
-    """A configuration that would have been faster, and why it is not named."""
+    """A configuration that would have been faster, and the reason why it is not named."""
 
     id: str
     ratio: Estimate | None  # against the headline's baseline
@@ -31,7 +31,7 @@ class Rejected(Struct, frozen=True, kw_only=True):
 
 
 class Behind(Struct, frozen=True, kw_only=True):
-    """A configuration that took longer in the few trials so far, which no verdict follows from."""
+    """A configuration that took longer in the few trials so far, from which no verdict follows."""
 
     id: str
     factor: float  # its time over that of the configuration that is named
@@ -40,7 +40,7 @@ class Behind(Struct, frozen=True, kw_only=True):
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """What `USE`, `OUTPUTS` and `TRUST` are printed from."""
+    """The content of `USE`, `OUTPUTS` and `TRUST`."""
 
     batch: int
     shapes: str  # that were asked for, where a run has several
@@ -70,16 +70,16 @@ class Headline(Struct, frozen=True, kw_only=True):
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Those of `tied_with` that were not seen to take much longer."""
+        """Those of `tied_with` that did not take much longer."""
         slower = {one.id for one in self.behind}
         return tuple(name for name in self.tied_with if name not in slower)
 
 
 def order_by_speed(rows: Sequence[Assessment]) -> list[Assessment]:
-    """Configurations of one setting that an answer may name, fastest first.
+    """Order the configurations of one setting that a headline may name, fastest first.
 
-    One that was interrupted counts by the trials that it has: an answer that leaves it out would name a slower one.
-    Modelled ones only where there are no others; never one whose times are those of a part of the work.
+    An interrupted one counts with the trials that it has: without it a slower one would be named. Modelled ones only if
+    there are no others; never one whose times are those of a part of the work.
     """
     timed = [row for row in rows if row.summary and not row.hides_work and row.result.status != "failed"]
     whole = [row for row in timed if not row.modelled] or timed
@@ -88,9 +88,10 @@ def order_by_speed(rows: Sequence[Assessment]) -> list[Assessment]:
 
 
 def _measure_together(rows: Sequence[Assessment]) -> dict[str, float]:
-    """Times to sort by: over the trials that all have, since whoever was measured less often saw other disturbances.
+    """Return times to sort by: over the trials that all have, since one with fewer trials saw other disturbances.
 
-    By a clock of all (trtexec's own leaves out the launch), else by the ratio to the baseline; without one, last.
+    By a clock that all share (trtexec's own leaves out the launch), else by the ratio to the baseline; without one,
+    last.
     """
     common = choose_clock([m for row in rows for m in row.result.measurements], ())[1]
     clock = next((row.clock for row in rows if row.result.id == row.baseline), rows[0].clock if rows else None)
@@ -116,7 +117,8 @@ def _find_median(measurement: Measurement, times: Times | None) -> float:
 
 
 def choose_agreeing(ranked: Sequence[Assessment]) -> list[Assessment]:
-    """The configurations whose outputs are not known to be changed; what was never compared only where all else is."""
+    """Return the configurations whose outputs are not known to be changed; those never compared only if all others
+    changed."""
     compared = [row for row in ranked if row.outputs != "changed" and not row.uncompared]
     return compared or [row for row in ranked if row.outputs != "changed"]
 
@@ -131,11 +133,11 @@ def make_headline(
     scored: str = "",
     keeps_p99: bool = True,
 ) -> Headline:
-    """The answer on one setting.
+    """Make the headline of one setting.
 
     Args:
         chosen: those that may be named, fastest first; not empty.
-        engine: the baseline that was asked for; "pytorch": none.
+        engine: the baseline that was named; "pytorch": none.
         scored: the metric by which they were chosen; "": by their outputs alone.
     """
     ranked = order_by_speed(group)
@@ -200,10 +202,10 @@ def make_headline(
 def _choose_among_equals(
     equal: Sequence[Assessment], kept: Result | None, margin: float, *, equivalent: bool
 ) -> Assessment:
-    """Among equals what the user has, else the surest outputs; then the lowest median.
+    """Choose among equals the one that the user has, else the most certain outputs; then the lowest median.
 
-    None than which another is faster in every trial, unless they are equivalent; and none that took much longer than
-    the fastest in the few trials that there are.
+    Never one that another beats in every trial, unless they are equivalent; nor one that took much longer than the
+    fastest in the few trials that there are.
     """
     left = list(equal)
     if not equivalent:
@@ -226,7 +228,7 @@ def _find_behind(row: Assessment, best: Assessment, margin: float) -> Behind | N
 
 
 def _find_state(*, measured: int, tied: bool, is_today: bool, alone: bool) -> State:
-    """What kind of answer it is. `alone`: all that is faster than the one that may be taken changes the outputs."""
+    """Return the kind of headline. `alone`: all that is faster than the one that may be used changes the outputs."""
     if measured == 1:
         return "only"
     if tied:
@@ -239,8 +241,8 @@ def _find_state(*, measured: int, tied: bool, is_today: bool, alone: bool) -> St
 def _find_cure(result: Result) -> str:
     """Return the limit that would accept changed outputs; "" where they are wrong, not rounded.
 
-    They are wrong if the graph itself gives other outputs, in the same precision; and if FP32 or TF32 is further from
-    the reference than FP16 may be.
+    They are wrong if the graph itself has other outputs in the same precision, or if FP32 or TF32 is further from the
+    reference than FP16 may be.
     """
     drift = result.drift
     if drift is None or any(warning.code == "outputs_differ" for warning in result.warnings):
@@ -252,7 +254,7 @@ def _find_cure(result: Result) -> str:
 
 
 def _assess_named_outputs(row: Assessment, group: Sequence[Assessment], scored: str) -> tuple[Outputs, str]:
-    """As of the row; a metric that it keeps outweighs its outputs, and a reference of nothing shows nothing."""
+    """Return the verdict on the outputs of the named configuration; a metric within its limit outweighs the outputs."""
     if scored and row.outputs != "same":
         return "within_limits", f"{scored} is within its limit"
     others = (one.result.drift for one in group if one.result.id != row.result.id)
@@ -263,7 +265,8 @@ def _assess_named_outputs(row: Assessment, group: Sequence[Assessment], scored: 
 
 
 def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
-    """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
+    """Return (the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not
+    given)."""
     best = chosen[0].result
     comparisons = [(row, compare_configurations(row.result, best, margin)) for row in chosen[1:]]
     tied = [(row, one) for row, one in comparisons if not one.clear and not _is_ahead(chosen[0], row, one)]
@@ -272,10 +275,10 @@ def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assess
 
 
 def _is_ahead(row: Assessment, other: Assessment, comparison: Comparison) -> bool:
-    """Whether it is the faster one though no verdict says so.
+    """Whether the first is the faster one though no verdict shows it.
 
-    Of unlike ones (devices, clocks) nobody knows by how much, but who is faster in every trial is. Of a few trials an
-    interval is so wide that thirteen times as slow would be a tie: there each trial has to be twofold ahead.
+    For unlike ones (devices, clocks) the ratio is unknown, but one may be faster in every trial. With few trials the
+    interval is so wide that thirteen times as slow would be a tie: there each trial must be twofold ahead.
     """
     if comparison.ratio_validity is None:
         return _always_beats(row, other)
@@ -286,7 +289,7 @@ def _is_ahead(row: Assessment, other: Assessment, comparison: Comparison) -> boo
 def _always_beats(row: Assessment, other: Assessment, step: float = 1.0) -> bool:
     """Whether its slowest trial is faster than the fastest one of the other, by more than `step`.
 
-    Of one trial each, which neighbours alone may set apart, by at least a factor of two.
+    With one trial each, which a disturbance alone may set apart, by at least a factor of two.
     """
     times = choose_clock(row.result.measurements, other.result.measurements)[1]
     sides = [[_find_median(m, times) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
@@ -316,7 +319,7 @@ def _format_choice(row: Assessment, tied: Sequence[Assessment], is_today: bool) 
 
 
 def find_start_s(result: Result) -> float | None:
-    """Seconds from loading to the first output in a new process: the median over the trials."""
+    """Return the seconds from loading to the first output in a new process: the median over the trials."""
     pairs = [(m.load_s, m.first_run_s) for m in result.measurements]
     starts_s = [load_s + first_s for load_s, first_s in pairs if load_s is not None and first_s is not None]
     return median(starts_s) if starts_s else None
@@ -329,14 +332,14 @@ def _compare_with(today: Result | None, row: Assessment, margin: float) -> Compa
 
 
 def _explain_ratio(comparison: Comparison | None) -> str:
-    """Why a ratio is not good, or why there is none."""
+    """Explain why a ratio is not good, or why there is none."""
     if comparison is None:
         return ""
     return comparison.ratio_reason if comparison.ratio_validity else "; ".join(comparison.reasons)
 
 
 def format_change(row: Assessment) -> str:
-    """`changes 12 of 1000 predictions` where these are too many, else by what the outputs differ."""
+    """Format how outputs change: `changes 12 of 1000 predictions` where these are too many, else by the differences."""
     if drift := row.result.drift:
         flips = max((output.flips for output in drift.outputs if output.flips), default=0)
         if flips > (1 - drift.limits.get("agreement", 0.0)) * drift.n:

@@ -28,7 +28,8 @@ ROUNDING = 1e-12
 
 @lru_cache(maxsize=4096)
 def quantile_of_t(p: float, freedom: float) -> float:
-    """The p-quantile of Student's t distribution with at least 1 degree of freedom, not always whole, or infinite."""
+    """Return the p-quantile of Student's t distribution; degrees of freedom are at least 1, may be fractions or
+    infinite."""
     from scipy.special import stdtrit  # a quarter of a second, which a verb without an interval does not pay
 
     return NORMAL.inv_cdf(p) if math.isinf(freedom) else float(stdtrit(freedom, p))
@@ -74,9 +75,9 @@ def measure_spread(values: Sequence[float]) -> Spread:
 
 
 def measure_series(values: Sequence[float]) -> Spread:
-    """Mean and standard error of values in the order in which they were measured, which may resemble the one before.
+    """Return mean and standard error of values in the order of measurement, which may resemble the one before.
 
-    The error is widened by the autocorrelation as estimated. So few values estimate it too low, by about (1 + 4 r) / n;
+    The error is widened by the estimated autocorrelation. So few values estimate it too low, by about (1 + 4 r) / n;
     that is kept, because it shrinks the factor towards none where the values are independent. Verdicts are more
     careful.
 
@@ -99,10 +100,11 @@ def estimate_autocorrelation(values: Sequence[float]) -> float:
 
 
 def widen_error(correlation: float, n: int) -> float:
-    """By how much the standard error of a mean of n values is too small, if each resembles the one before.
+    """Return the factor by which the standard error of a mean of n values is too small, if each resembles the one
+    before.
 
-    Of values whose correlation falls as correlation^distance, the variance of the mean is g / n times theirs, with
-    g = 1 + 2 sum((1 - j / n) correlation^j); and their own, as estimated, is (n - g) / (n - 1) of what it is.
+    For values whose correlation falls as correlation^distance, the variance of the mean is g / n times theirs, with g =
+    1 + 2 sum((1 - j / n) correlation^j); and their own, as estimated, is (n - g) / (n - 1) of the true one.
 
     Args:
         correlation: from 0 to less than 1.
@@ -144,7 +146,7 @@ def measure_difference(base: Spread, cand: Spread) -> Spread:
 
 
 def join_builds(values: Sequence[float], builds: Sequence[int | None]) -> list[float]:
-    """What repeats: the mean of each build's values; of an engine that was built once, every process for itself."""
+    """Return one value for each build, its mean; for an engine that was built once, the value of every process."""
     groups: dict[object, list[float]] = {}
     for place, (value, build) in enumerate(zip(values, builds, strict=True)):
         groups.setdefault((place,) if build is None else build, []).append(value)
@@ -163,7 +165,7 @@ def take_logs(values: Sequence[float], what: str) -> list[float]:
 
 
 def estimate_geometric(spread: Spread, level: float, unit: float, method: str) -> Estimate:
-    """exp of a spread of logs, times `unit`: a ratio or a time, with the interval that the logs give."""
+    """Return exp of a spread of logs, times `unit`: a ratio or a time, with its interval."""
     return estimate_spread(spread, level, method, lambda log: math.exp(log) * unit)
 
 

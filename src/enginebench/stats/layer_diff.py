@@ -1,4 +1,4 @@
-"""`compare_layers`: two engines of one model, layer by layer, met by the ONNX operators that they compute.
+"""`compare_layers`: compare two engines of one model, layer by layer, by the ONNX operators that the layers compute.
 
 Fusion and renaming make layer names useless across engines: "Conv_0 + Relu_1" of one is "Conv_0" and "Relu_1" of the
 other. Layers that share an operator, directly or through a third, form one row.
@@ -53,11 +53,11 @@ def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDoc
 def choose_keys(
     base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]
 ) -> tuple[list[list[list[Key]]], Literal["name", "order"]]:
-    """Of each side, the keys of every layer by which layers meet; and what these are: operator names if the graphs
-    share them, else the place of an operator among those of its type.
+    """Return the keys of every layer of each side, by which layers are matched, and the kind of key.
 
-    Exporters that number operators give all of them new names when Q/DQ nodes are put in; the third convolution is
-    the third convolution still. Types that occur in different numbers are not used.
+    Keys are operator names if the graphs share them, else the position of an operator among those of its type:
+    exporters that number operators rename all of them when Q/DQ nodes are inserted, but the third convolution is still
+    the third. Types that occur in different numbers are not used.
     """
     # Q/DQ nodes exist in one of the graphs only.
     names = [[[n for n in x.onnx_nodes if not _QUANTIZE.search(n)] for x in side] for side in (base, candidate)]
@@ -75,7 +75,7 @@ def choose_keys(
 
 
 def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:
-    """name -> (operator type, its place among that type), ordered by the number at the end of the name."""
+    """Return name -> (operator type, its position among that type), ordered by the number at the end of the name."""
     places: dict[str, tuple[str, int]] = {}
     seen: Counter[str] = Counter()
     for name in sorted(names, key=lambda name: (int(match[1]) if (match := _NUMBER.search(name)) else -1, name)):
@@ -88,7 +88,8 @@ def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:
 def join_members(
     keys: list[list[list[Key]]], layers: tuple[tuple[EngineLayer, ...], tuple[EngineLayer, ...]]
 ) -> list[list[Member]]:
-    """Layers of both engines that share a key, directly or through others; a reformat joins the layer it serves."""
+    """Group layers of both engines that share a key, directly or through others; a reformat joins the layer it
+    serves."""
     parent: dict[Member | Key, Member | Key] = {}
 
     def find(item: Member | Key) -> Member | Key:
@@ -114,7 +115,7 @@ def join_members(
 
 
 def make_delta(members: list[Member], layers: tuple[tuple[EngineLayer, ...], tuple[EngineLayer, ...]]) -> LayerDelta:
-    """One row of the difference. A side without layers costs nothing there: the other's time is the change."""
+    """Make one row of the difference. A side without layers takes no time: the other's time is the change."""
     sides = [[layers[side][index] for s, index in members if s == side] for side in (0, 1)]
     base, candidate = (make_side(side) for side in sides)
     times = [side.average_ms if side else 0.0 for side in (base, candidate)]
@@ -129,7 +130,7 @@ def make_delta(members: list[Member], layers: tuple[tuple[EngineLayer, ...], tup
 
 
 def make_side(layers: list[EngineLayer]) -> DiffSide | None:
-    """What one engine does for a row: its precision is that of the layer that takes longest."""
+    """Join the layers of one engine in a row; the precision is that of the layer that takes longest."""
     if not layers:
         return None
     computing = [layer for layer in layers if not layer.overhead] or layers

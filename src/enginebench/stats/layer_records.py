@@ -90,7 +90,7 @@ class EngineTensor(Struct, frozen=True, kw_only=True):
 
 
 class DiffSide(Struct, frozen=True, kw_only=True):
-    """What one engine does for a group of ONNX operators."""
+    """The layers of one engine for a group of ONNX operators."""
 
     layers: tuple[str, ...]
     precision: str | None
@@ -167,9 +167,10 @@ _MAX_NAME = 1 << 20
 
 
 def read_layer_metadata(text: str | None) -> tuple[str, ...]:
-    """The operators in a layer's `Metadata`.
+    """Return the operators in a layer's `Metadata`.
 
-    Each stands as "[ONNX Layer: /conv/Conv]", separated by the control characters 0x1E (groups) and 0x1F (members).
+    Each has the form "[ONNX Layer: /conv/Conv]"; they are separated by the control characters 0x1E (groups) and 0x1F
+    (members).
     """
     nodes: list[str] = []
     for match in _METADATA.finditer((text or "")[:_MAX_NAME]):
@@ -178,9 +179,9 @@ def read_layer_metadata(text: str | None) -> tuple[str, ...]:
 
 
 def split_name(name: str) -> tuple[str, ...]:
-    """The operators in a fused name: "Conv_0 + Relu_1", "Conv_1 || Conv_2", "PWN(PWN(Sigmoid_3), Mul_4)".
+    """Return the operators in a fused name: "Conv_0 + Relu_1", "Conv_1 || Conv_2", "PWN(PWN(Sigmoid_3), Mul_4)".
 
-    A reformat layer stands for no operator. Names that TensorRT made up are left out.
+    A reformat layer has no operator. Names that TensorRT made up are left out.
     """
     name = name[:_MAX_NAME]
     if _REFORMAT.match(name):
