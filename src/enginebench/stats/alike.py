@@ -27,7 +27,7 @@ from enginebench.stats.drift import (
 )
 
 VARIES = "the model gives different outputs for the same inputs each time"
-# Doubts that say that weights or inputs were invented.
+# Warnings that weights or inputs were made up.
 INVENTED = {"random_weights": "weights", "random_inputs": "inputs"}
 # Centred cosine below which most of what varies is noise: rounding to 16 bits does less harm, even where outputs hardly
 # vary with the input. ResNet-50 with random weights keeps 0.67 in BF16, at 18 dB; in INT8 0.27 at 14 dB, in both ONNX
@@ -72,7 +72,7 @@ def compare_inputs(base: Result, cand: Result) -> list[str]:
     return preparation + compare_specs("input", before, after, (base.id, cand.id))
 
 
-# Of a source, what goes without saying: FP32, and a plan of which nobody knows it.
+# Precisions of a source that need no mention: FP32, and that of a plan, which is unknown.
 _USUAL = ("fp32", None)
 
 
@@ -194,7 +194,7 @@ def _apply_limits(result: Result, reference: Precision | None, requested: Sequen
     if drift is None or drift.unlike or not drift.outputs:
         return result
     held = apply_limits(drift, limits_between(*pair, requested))
-    # On random weights or inputs nobody judges a reduced precision, and noise is no surprise.
+    # With random weights or inputs a reduced precision is not judged, and noise is no surprise.
     judged = held.passed and not list_invented(result)
     noise = find_noise_warning(held, limits_between(*pair), find_coarsest(pair)) if judged else None
     return replace(result, drift=held, warnings=(*result.warnings, *([noise] if noise else [])))
@@ -235,7 +235,7 @@ def _is_compared(
 ) -> bool:
     drift, size = result.drift, find_size(result.engine)
     if drift is not None and drift.unlike:
-        return True  # it says itself that nothing was, and why
+        return True  # it has the reasons why nothing was compared
     if drift is None or not drift.n or (sizes.get(drift.reference) != size and not drift.elsewhere):
         return False
     if not any(holds_values(o) for o in drift.outputs):
@@ -246,7 +246,7 @@ def _is_compared(
 def _list_part_warnings(result: Result, compared: int, scored: int) -> list[ResultWarning]:
     """Warn where fewer samples were `compared` or `scored` than of another configuration of the same batch."""
     warnings = []
-    # A drift that knows how many were asked for says that itself, and one of nothing says why.
+    # A drift with a requested number has this warning of its own, and one that was refused has its reasons.
     if result.drift and result.drift.n_requested is None and not result.drift.unlike and result.drift.n < compared:
         warnings.append(make_warning("partly_compared.outputs", n=result.drift.n, asked=compared))
     if result.scores and result.scores[0].value.n < scored:

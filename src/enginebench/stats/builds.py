@@ -40,7 +40,7 @@ class BuildEffect(Struct, frozen=True, kw_only=True):
     between: Estimate | None  # deviation from build to build; None: fewer than two builds have two processes
     within: float | None  # deviation from process to process of one build
     shown: bool  # the interval of `between` lies above 0
-    max_abs_diff: float | None  # of the answers of any build to those of the first
+    max_abs_diff: float | None  # between the outputs of any build and those of the first
     medians_ms: tuple[float, ...]  # of each build, in the order of their making
     best: BestBuild | None
 
@@ -123,15 +123,15 @@ def find_best_build(groups: Sequence[Sequence[float]], build_s: Sequence[float |
         return None
     halves = [[list(group[start::2]) for group in groups] for start in (0, 1)]
     gains = []
-    for choosing, telling in (halves, halves[::-1]):
+    for choosing, estimating in (halves, halves[::-1]):
         chosen = min(range(k), key=lambda i: fmean(choosing[i]))
-        estimates = [fmean(group) for group in telling]
+        estimates = [fmean(group) for group in estimating]
         gains.append(fmean(estimates) - estimates[chosen])  # the log of a typical build's time over the chosen one's
     gain = fmean(gains)
     spare = sum(len(group) - 1 for group in groups)
     within = math.fsum((x - fmean(group)) ** 2 for group in groups for x in group) / spare
     # The variance of one build's mean less the mean of all, in one half. Both ways are no better than one: where the
-    # builds are alike, the halves agree on the best by chance alone, and then both tell the same chance.
+    # builds are alike, the halves agree on the best by chance alone, and then both show the same chance.
     error = math.sqrt(fmean([within / min(map(len, half)) for half in halves]) * (k - 1) / k)
     reach = quantile_of_t((1 + LEVEL) / 2, spare) * error
     saved_s = -math.expm1(-gain) * math.exp(fmean([fmean(group) for group in groups])) / 1e9

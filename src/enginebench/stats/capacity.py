@@ -16,7 +16,7 @@ RESOLUTION = 1.05
 # While only one end is known, the next rate is this many times higher or lower; of a search that begins where another
 # ended, less.
 STRIDE, SHORT_STRIDE = 1.5, 1.1
-# A rate is believed when it has been answered alike this often; the ends of the interval are asked that often.
+# A rate counts as decided after so many probes of one result; the ends of the interval are probed that often.
 VOTES = 2
 # Capacities are intervals of 5 %, so a verdict on a smaller difference would be one on their edges.
 CAPACITY_MARGIN = RESOLUTION - 1

@@ -67,9 +67,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     ratio: Estimate | None
-    ratio_validity: RatioValidity | None = None  # `not_given`: `ratio` is None for that; None: nobody judged it
+    ratio_validity: RatioValidity | None = None  # `not_given`: `ratio` is None for that; None: it was not assessed
     ratio_reason: str = ""  # why it is not `good`
-    clear: bool = False  # the candidate is the faster one, also where its ratio is doubtful or not given
+    clear: bool = False  # the candidate is the faster one, also where its ratio is of low validity or not given
     reasons: tuple[str, ...] = ()
     # For `not_shown`: as many units would show it, four times of five.
     trials_needed: int | None = field(default=None, name="repetitions_needed")
@@ -77,7 +77,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     margin: float = MARGIN
     autocorrelation: float | None = None  # of what was compared, from one trial to the next, as estimated
     clock: str = "host"  # whose times were compared: "host", "device", "tool", "modelled"
-    outputs_agree: bool | None = None  # of the two sides, within the limits; None: nobody compared their answers
+    outputs_agree: bool | None = None  # of the two sides, within the limits; None: they were not compared
     failures: tuple[str, ...] = ()  # why the pair fails a gate; empty: it passes
 
 

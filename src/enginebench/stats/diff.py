@@ -47,8 +47,8 @@ class Change(Struct, frozen=True, kw_only=True):
 
     model: str
     versions: dict[str, tuple[str | None, str | None]]  # package -> (before, after), of those that differ
-    max_abs_diff: float | None  # of the answers of one version to those of the other; None: not compared
-    samples: int  # that the answers were compared over
+    max_abs_diff: float | None  # between the outputs of both versions; None: not compared
+    samples: int  # over which the outputs were compared
     peak_memory_bytes: Pair
     build_s: Pair
     size_bytes: Pair
@@ -61,7 +61,7 @@ class DiffRow(Comparison, frozen=True, kw_only=True):
     metric: str | None = None  # that both rows are judged by
     metric_change: float | None = None  # candidate less base; None: not measured on the same samples
     change: Change | None = None  # beside the time, of the same row in two environments
-    skipped: bool = False  # on both sides: what no engine takes is lost by nobody, and decides nothing
+    skipped: bool = False  # on both sides: no side lost anything, so it decides nothing
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
 
 def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
     """Add the reasons why the row fails the gate: slower, not comparable, worse outputs, another precision."""
-    wrong = row.reasons[:1] if row.outputs_agree is False else ()  # answers that differ are never allowed
+    wrong = row.reasons[:1] if row.outputs_agree is False else ()  # outputs that differ are never allowed
     failures = (*wrong, "slower") if row.verdict == "slower" else wrong
     if row.verdict == "not_comparable" and not (allow or row.skipped or wrong):
         failures = ("not comparable",)
@@ -157,7 +157,7 @@ def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, l
         # `allow` is for machines and settings that differ, not for an engine that no longer runs.
         failures = ("the base was measured, the candidate failed",)
     before, now = limit.find(base, cand)
-    warnings, change, name = [], None, None  # what the gate could not hold the candidate's answers to
+    warnings, change, name = [], None, None  # checks of the candidate's outputs that the gate could not make
     if before and now and before.value.n == now.value.n:
         change, name = now.value.value - before.value.value, before.metric
     elif before and now:
@@ -193,7 +193,7 @@ def format_loss(before: Score, now: Score, max_drop: float | None) -> str:
 def _find_lost_agreement(base: Result, cand: Result) -> list[str]:
     """Report outputs that agree with the reference in the base, and not in the candidate."""
     if cand.drift is not None and cand.drift.reference == base.id:
-        return []  # the two were held against each other, and the verdict says so
+        return []  # the two were compared with each other, which the verdict includes
     if cand.drift is None or cand.drift.unlike:
         compared = base.drift is not None and not base.drift.unlike and base.drift.reference != base.id
         compared = compared and cand.status == "ok"

@@ -115,8 +115,8 @@ _NOTHING: dict[str, Any] = dict.fromkeys(
     )
 )
 
-# What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
-# a cosine of it says nothing.
+# What varies less than this between samples, relative to the outputs, is the rounding of FP32 (6e-8 each time), and
+# a cosine of it means nothing.
 CONSTANT = 1e-6
 
 
@@ -347,7 +347,7 @@ def _measure_with_boxes(
         return _measure_output(name, ref, cand, options)
     sample, own, other = matches.pairs.T
     places = boxes[0].places[sample, own], boxes[1].places[sample, other]
-    if len(box_shape) == 2:  # the second axis stays, so that an answer keeps its number of axes
+    if len(box_shape) == 2:  # the second axis stays, so that a sample keeps its number of axes
         partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
     else:  # of one sample, without an axis of samples
         partners = ref[places[0]], cand[places[1]]
@@ -407,7 +407,7 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, options: _Dr
     cosines = _cosines(a, b)
     classes = reference.ndim == 2 and options.task not in MEASURING
     shape = (len(a), *reference.shape[1:])
-    # Who allows another share of wrong samples has judged single ones.
+    # A user who allows another fraction of wrong samples has decided about single ones.
     worst = _find_worst_slice(a.reshape(shape), b.reshape(shape), samples=options.share == MOST_SAMPLES)
     return OutputDrift(
         name=name,
@@ -565,7 +565,7 @@ def _measure_box_samples(
         return None
     rows: list[SampleDrift] = []
     for i, (own, other) in enumerate(samples):
-        # A sample in which neither side shows a box decides nothing, and is no answer to compare.
+        # A sample in which neither side shows a box decides nothing, and has nothing to compare.
         nothing = OutputDrift(name="boxes", **_NOTHING, nonfinite=0)
         rows += [
             _take_sample(i, output) for output in (_measure_outputs(own, other, options) if shown[i] else (nothing,))

@@ -17,8 +17,8 @@ LOW_SHARE = 0.5
 # Below a tenth, it is not that precision at all: what now takes a tenth of the time took less than a third in FP32,
 # at the four times as many 8-bit as 32-bit products that an instruction holds. So most of the network is as it was.
 ABSENT_SHARE = 0.1
-# FP32 is a promise about every product. A hundredth is what the counters, in whole microseconds, can tell from none,
-# and what no verdict on time would notice.
+# FP32 is a promise about every product. A hundredth is the least that the counters, in whole microseconds, can
+# distinguish from none, and too little for a verdict on time to notice.
 TRACE_SHARE = 0.01
 # Shares below this are not spelt out.
 SHOWN_SHARE = 0.005
@@ -52,7 +52,7 @@ def check_precision(
         record = f"Requested fp32; most weights of the module are stored in {weights}."
         record += f" It ran {list_shares(shares)}." if shares else ""
         return weights, (make_warning("relabelled.fp32", record=record, ran=weights),)
-    if not shares:  # FP32 is what an engine on a CPU does when it is not told otherwise; anything else is to be shown
+    if not shares:  # FP32 is the default of an engine on a CPU; any other precision needs proof
         promised = requested == "fp32" and not device.startswith("cuda")
         return requested, () if promised else (make_warning("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
@@ -80,7 +80,7 @@ def _name_unrequested(shares: Mapping[str, float]) -> tuple[Precision | None, tu
     if not fractions or shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
         return None, (make_warning("unproved_precision.plan"),)
     # TensorRT takes no shorter format than it was allowed: a tenth of the time in INT8 shows a plan built as INT8, even
-    # beside a half in FP16. Less is named after the rest, as it is where a note says INT8. A warning has the figures.
+    # beside a half in FP16. With less, it is named after the rest, as beside a note of INT8. A warning has the figures.
     ran = [p for p in fractions if fractions[p] >= ABSENT_SHARE]  # from the longest to the shortest
     named = ran[-1] if ran else max(fractions, key=lambda p: fractions[p])
     low = make_warning("low_effective_precision.plan", ran=named, record=list_shares(shares))

@@ -50,7 +50,7 @@ class EngineLayerTime(Struct, frozen=True, kw_only=True):
     median_ms: float | None
     share: float | None
     onnx_nodes: tuple[str, ...] = ()  # whose work it does, as far as that is known
-    kernels: tuple[str, ...] = ()  # of a GPU that did it, longest first, where they are told apart
+    kernels: tuple[str, ...] = ()  # of a GPU that did it, longest first, where they are distinguished
     bound_ms: float | None = None  # the least time by this machine's peaks; None: unknown, or nothing must be done
     of_limit: float | None = None  # bound_ms over average_ms: 1 is the limit
     bound_by: BoundBy | None = None

@@ -86,7 +86,7 @@ def _keep_stable(
     """Remove the entries for which the reference itself moves when its inputs are nudged."""
     counts = {len(array) if array.ndim else 0 for side in (reference, candidate) for array in side.values()}
     if nudged is None or len(counts) != 1 or any(nudged[n].shape != a.shape for n, a in reference.items()):
-        return reference, candidate  # lengths that depend on the values are not told apart by entry
+        return reference, candidate  # where lengths depend on the values, entries have no partners
     same, moved = _drop_overflow(reference, nudged)
     unstable = {
         row.index

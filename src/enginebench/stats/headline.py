@@ -15,7 +15,7 @@ from enginebench.stats.quantiles import median
 from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, find_worst
 
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
-# `searched`: a search says to take it, whose proof stands in its own document.
+# `searched`: a search recommends it; the proof is in the search's own document.
 State = Literal["fastest", "tie", "baseline", "none_agrees", "only", "searched"]
 # Among configurations of one speed the outputs decide, the surest first.
 _SURE: tuple[Outputs, ...] = ("same", "within_limits", "not_judged", "changed")
@@ -58,7 +58,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     tied_with: tuple[str, ...]  # no significant difference to them
     behind: tuple[Behind, ...]  # of these, those that took much longer in the few trials that there are
     equivalent: bool  # to all of these, within the margin
-    tie_reason: str  # why nobody can tell which of these is faster; empty: their ratios say that none clearly is
+    tie_reason: str  # why it is unknown which of these is faster; empty: by their ratios none clearly is
     choice: tuple[str, ...]  # why it was taken among those, each with its verb: `is smaller`
     outputs: Outputs
     outputs_reason: str
@@ -151,7 +151,7 @@ def make_headline(
     near = [one for one in tied if one.result.id not in {slower.id for slower in behind}]
     is_today = today is not None and today.id == row.result.id
     comparison = _compare_with(today, row, margin)
-    if is_today:  # then it is the ratio of the next one that says so
+    if is_today:  # then the next one's ratio shows how it compares
         comparison = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
     place = [one.result.id for one in ranked].index(row.result.id)
     faster = next((one for one in ranked[:place] if one.result.id in reasons), None)

@@ -1,7 +1,7 @@
 """Student-t intervals over processes: the unit that repeats is the process, never the sample inside it.
 
-A percentile bootstrap over five processes covers about 84 % where it says 95; an order-statistic interval over
-correlated samples covers far less. The t interval over the logs of the process medians covers what it says.
+A percentile bootstrap over five processes covers about 84 % in place of 95; an order-statistic interval over
+correlated samples covers far less. The t interval over the logs of the process medians covers its level.
 """
 
 import math
@@ -22,7 +22,7 @@ NORMAL = NormalDist()  # the standard one
 # called different less than half as often, and of ten independent trials 95 % still find a difference of 5 %.
 NOTICED = 0.1
 NOTICED_WIDTH = 1.5
-# Below it a standard error of logs is rounding alone: of values that are all equal, whose order says nothing.
+# Below it a standard error of logs is rounding alone: the values are all equal, and their order means nothing.
 ROUNDING = 1e-12
 
 

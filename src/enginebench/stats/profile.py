@@ -1,4 +1,4 @@
-"""What the times of layers and their bounds tell of a row, whichever engine ran it."""
+"""Warnings and sums from the times of layers and their bounds, for any engine."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ DISTURBED_FACTOR = 1.1
 
 
 def list_kernel_warnings(layers: Sequence[LayerTime], device_ns: float | None) -> tuple[ResultWarning, ...]:
-    """The warning that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
+    """Warn if something slowed a GPU's kernels while they were recorded; no warning where that cannot be seen."""
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
     factor = sum_layers_ns(layers) / device_ns
@@ -20,21 +20,21 @@ def list_kernel_warnings(layers: Sequence[LayerTime], device_ns: float | None) -
 
 
 def sort_layers(layers: Iterable[LayerTime]) -> list[LayerTime]:
-    """Slowest first; equals in their order."""
+    """Sort layers, slowest first; equal ones keep their order."""
     return sorted(layers, key=lambda layer: -layer.mean_ns)
 
 
 def sum_layers_ns(layers: Iterable[LayerTime]) -> float:
-    """Nanoseconds of one run in all layers."""
+    """Return the nanoseconds of one run in all layers."""
     return math.fsum(layer.mean_ns for layer in layers)
 
 
 def share_of_limit(bound: Bound | None, time_ms: float | None) -> float | None:
-    """How near a time is to its bound, 0 to 1; above 1 one of the two is wrong. None where either is not known."""
+    """Return bound over time, 0 to 1; above 1 one of the two is wrong. None where either is not known."""
     return bound.bound_ms / time_ms if bound and time_ms and time_ms > 0 else None
 
 
 def list_bound_warnings(bound: Bound | None, time_ms: float | None) -> tuple[ResultWarning, ...]:
-    """The warning about a row whose median is shorter than its bound."""
+    """Warn of a median that is shorter than its bound."""
     share = share_of_limit(bound, time_ms)
     return (make_warning("beats_bound.row", share=share),) if share and share > 1 else ()

@@ -1,7 +1,7 @@
-"""Median and percentiles of raw samples: one definition each, used everywhere; how sure high percentiles are.
+"""Median and percentiles of raw samples: one definition each, used everywhere, with intervals for high percentiles.
 
-Neighbouring samples are alike (caches, clocks, a neighbour on the same machine), so the interval of a percentile counts
-as many samples as blocks show, which are long against the time in which samples stay alike.
+Neighbouring samples are alike (caches, clocks, other programs on the machine), so the interval of a percentile counts
+independent samples by blocks that are long compared with the time over which samples stay alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 def median(values: Sequence[float] | Array) -> float:
-    """The middle value; the mean of the two middles where their number is even. Keeps the unit of `values`."""
+    """Return the middle value; the mean of the two middle ones if their number is even. Keeps the unit of `values`."""
     if len(values) == 1:
         return float(values[0])
     array = np.asarray(values, dtype=np.float64)
@@ -33,10 +33,10 @@ def median(values: Sequence[float] | Array) -> float:
 
 
 def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
-    """The smallest value that at least the share `q` of the values does not exceed. Keeps their unit.
+    """Return the smallest value that at least the fraction `q` of the values does not exceed. Keeps their unit.
 
-    The rank is ceil(q n), computed exactly from the decimal digits of `q`: in binary floating point 0.07 x 100 is
-    a little more than 7, and its peak would be 8.
+    The rank is ceil(q n), computed exactly from the decimal digits of `q`: in binary floating point 0.07 x 100 is a
+    little more than 7, and its ceiling would be 8.
 
     Source: R. Hyndman, Y. Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996),
         definition 1; ISO 3534-1 calls it the nearest rank.
@@ -45,7 +45,7 @@ def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
 
 
 def find_rank(n: int, q: float) -> int:
-    """The nearest rank ceil(q n), from 1 to n; raises as `nearest_rank`."""
+    """Return the nearest rank ceil(q n), from 1 to n; raises as `nearest_rank`."""
     if not 0 < q <= 1:
         raise UsageError(f"percentile {100 * q:g} cannot be taken; it must be above 0 and at most 100")
     if n < 1:
@@ -54,7 +54,7 @@ def find_rank(n: int, q: float) -> int:
 
 
 def convert_percent(percent: float) -> float:
-    """The share of a percentile: 99.9 -> 0.999, the nearest number to it, which 99.9 / 100 is not."""
+    """Return the fraction of a percentile: 99.9 -> 0.999, the nearest number to it, which 99.9 / 100 is not."""
     return float(Fraction(repr(float(percent))) / 100)
 
 
@@ -72,10 +72,10 @@ FEW_LAGS = 32
 
 
 def min_samples(q: float) -> int:
-    """The least n at which the largest of n independent samples bounds the q-quantile from above, 97.5 % sure.
+    """Return the least n at which the largest of n independent samples bounds the q-quantile from above, 97.5 % sure.
 
-    p95: 72, p99: 368, p99.9: 3688. With fewer, no distribution-free two-sided 95% interval exists: the chance that
-    all n samples lie below the quantile is q^n, which must not exceed 0.025.
+    p95: 72, p99: 368, p99.9: 3688. With fewer, no distribution-free two-sided 95% interval exists: the chance that all
+    n samples are below the quantile is q^n, which must not exceed 0.025.
 
     Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd ed. (2003), section 7.1.
     """
@@ -83,11 +83,11 @@ def min_samples(q: float) -> int:
 
 
 def autocorrelation_time(series: Sequence[Floats]) -> float:
-    """How many neighbouring samples carry the news of one: 1 for independent samples, in samples.
+    """Return the number of neighbouring samples that carry the information of one: 1 if they are independent.
 
     1 + 2 sum of rho(t), summed up to the first lag that is at least five times the sum so far. The logs are centred on
-    the mean over all processes: where processes differ among themselves, that shows as correlation that lasts
-    as long as a process, and blocks grow to whole processes. That is wanted. `series`: an array of times a process.
+    the mean over all processes: if processes differ among themselves, that shows as correlation that lasts as long as a
+    process, and blocks grow to whole processes. That is intended. `series`: an array of times for each process.
 
     Source: N. Madras, A. D. Sokal, "The pivot algorithm", J. Stat. Phys. 50 (1988), appendix C; A. D. Sokal, "Monte
         Carlo Methods in Statistical Mechanics" (1997), section 3.
@@ -110,7 +110,7 @@ def autocorrelation_time(series: Sequence[Floats]) -> float:
 
 
 def _correlations(centred: list[Floats], lags: int) -> Floats | None:
-    """rho(0 ... lags - 1) over all processes together; None for samples that are all equal."""
+    """Return rho(0 ... lags - 1) over all processes together; None for samples that are all equal."""
     longest = max(map(len, centred))
     products, pairs = np.zeros(lags), np.zeros(lags)
     for part in centred:
@@ -133,7 +133,8 @@ def _correlations(centred: list[Floats], lags: int) -> Floats | None:
 
 
 def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
-    """Blocks of at least `length` neighbouring samples; none crosses a process, a short process is one block."""
+    """Split into blocks of at least `length` neighbouring samples, none across processes; a short process is one
+    block."""
     blocks: list[Floats] = []
     for samples in series:
         if len(samples):
@@ -144,7 +145,7 @@ def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
 def estimate_tails(
     series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, time: float | None = None
 ) -> list[Estimate]:
-    """The pooled quantiles by nearest rank, with intervals between order statistics. Keeps the unit of `series`.
+    """Estimate pooled quantiles by nearest rank, with intervals between order statistics. Keeps the unit of `series`.
 
     `supported` is False where there are fewer than `min_samples(q)` samples or too few blocks for an interval.
 
@@ -185,7 +186,8 @@ def estimate_tails(
 
 
 def count_effective(samples: Floats, lengths: Sequence[int], value: float, level: float) -> float:
-    """How many independent samples would say as much about the fraction of times up to `value` as these do.
+    """Return the number of independent samples that would estimate the fraction of times up to `value` as well as these
+    do.
 
     The variance of that fraction between blocks, over what it would be of independent samples; never more than there
     are samples. Few blocks estimate a variance badly: the square of Student's t over the normal's allows for it.
@@ -202,13 +204,13 @@ def count_effective(samples: Floats, lengths: Sequence[int], value: float, level
     fraction = within.sum() / n
     between = float(np.sum((within - fraction * sizes) ** 2)) * count / (count - 1)
     independent = n * fraction * (1 - fraction)
-    design = max(1.0, between / independent) if independent > 0 else 1.0  # equal times say nothing of it
+    design = max(1.0, between / independent) if independent > 0 else 1.0  # equal times do not show it
     p = (1 + level) / 2
     return n / (design * (quantile_of_t(p, count - 1) / quantile_of_t(p, math.inf)) ** 2)
 
 
 def bound_rank(n: int, q: float, effective: float, level: float) -> tuple[int, int]:
-    """The ranks, from 1 to n, between which the q-quantile lies, by the exact binomial of `effective` samples.
+    """Return the ranks, from 1 to n, that enclose the q-quantile, by the exact binomial of `effective` samples.
 
     Source: C. J. Clopper, E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the
         binomial", Biometrika 26 (1934); R. S. Woodruff, "Confidence intervals for medians and other position

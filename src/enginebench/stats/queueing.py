@@ -1,4 +1,4 @@
-"""Requests under arrivals, pure: what the four times of every request say, and what queueing theory expects."""
+"""Requests under load, without I/O: figures from the four times of every request, and the checks of queueing theory."""
 
 import math
 from bisect import bisect_left
@@ -46,10 +46,10 @@ class Stamps(NamedTuple):
 
 
 class LoadPoint(Struct, frozen=True, kw_only=True):
-    """What requests at one rate met with. Percentiles are over all requests; one that never ended is later than any.
+    """The figures of requests at one rate. Percentiles are over all requests; one that never ended is later than any.
 
     `queue_ms` and `service_ms` are means, so that they add up to `mean_ms`: from the scheduled moment to the start, and
-    from there until the answer is there.
+    from there until the outputs are complete.
     """
 
     row: str = ""  # id of the configuration
@@ -84,7 +84,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
 
 
 def find_busiest(point: LoadPoint) -> str | None:
-    """The part that limits: at a higher rate it is the first that is at work all the time."""
+    """Return the part that limits: at a higher rate it is the first that is busy all the time."""
     return max(point.stages, key=lambda name: point.stages[name], default=None)
 
 
@@ -114,7 +114,7 @@ def describe_point(
     warnings: tuple[ResultWarning, ...] = (),
     block: Block | None = None,
 ) -> LoadPoint:
-    """The point of these stamps; requests that were never released do not count.
+    """Compute the point from stamps; requests that were never released do not count.
 
     Args:
         busy_ns: time in which streams were at work, summed over them.
@@ -178,17 +178,16 @@ def _mean(times_ns: Times) -> float | None:
 
 
 def leave_unfinished(stamps: Stamps) -> Stamps:
-    """The stamps with requests as still on their way that are called done, but lack a time, or whose times run
-    backwards: they have no duration that could be averaged."""
+    """Mark requests as unfinished that are called done but lack a time, or whose times run backwards."""
     times = np.stack([stamps.scheduled, stamps.started, stamps.computed, stamps.done])
     ordered = (times > 0).all(axis=0) & (np.diff(times, axis=0) >= 0).all(axis=0)
     return stamps._replace(status=np.where((stamps.status == DONE) & ~ordered, 0, stamps.status))
 
 
 def join_queries(stamps: Stamps, query: int) -> Stamps:
-    """The stamps of queries of so many requests each: begun with the first, done with the last; a rest is left out.
+    """Join requests to queries of so many each: begun with the first, done with the last; a rest is left out.
 
-    A query of which a request is still on its way has not ended.
+    A query with an unfinished request has not ended.
     """
     if query == 1:
         return stamps
@@ -201,11 +200,11 @@ def join_queries(stamps: Stamps, query: int) -> Stamps:
 
 
 def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
-    """(L, lambda W) over the time in which requests came; they differ where the queue was not steady.
+    """Return (L, lambda W) over the time in which requests came; they differ where the queue was not steady.
 
     L is the number in the system averaged over that window alone, W the whole latency of the requests that came in it:
     a queue that grows is paid for after the window, which only W sees. The last request ends the window and did not
-    come in it: of few requests it alone would be more than the two may differ by.
+    come in it: among few requests it alone would exceed the allowed difference.
 
     Source: J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
@@ -224,14 +223,14 @@ def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
 def _assess_point(
     point: LoadPoint, limit: Limit | None, reason: str, warnings: tuple[ResultWarning, ...], block: Block | None
 ) -> LoadPoint:
-    """The point with what is doubtful about it; `block`: what was seen, judged by the rules for a row of a run."""
+    """Add warnings and validity to a point; `block`: the state of the machine, assessed by the rules for a trial."""
     watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
     raised = [*warnings, *list_mark_warnings(watched)]
     bound, late_ms = limit.ms if limit else point.p99_ms, point.generator_late_ms
     if late_ms is not None and bound is not None and late_ms > LATE_SHARE * bound:
         what = "the limit" if limit else "p99"
         raised.append(make_warning("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
-    if point.dropped and not was_cut_short(warnings):  # what was under way when the engine was lost says nothing
+    if point.dropped and not was_cut_short(warnings):  # requests under way when the engine was lost do not count
         figures = {"dropped": point.dropped, "offered": point.offered}
         late = {} if point.late is None else {"late": point.late}
         raised.append(make_warning("overload.limit" if late else "overload", **figures, **late))
@@ -258,28 +257,28 @@ def was_interrupted(point: LoadPoint) -> bool:
 
 
 def was_cut_short(warnings: Iterable[ResultWarning]) -> bool:
-    """Whether a probe ended before its requests had, whatever ended it."""
+    """Whether a probe ended before its requests had, for whatever reason."""
     return any(warning.code == "cut_short" for warning in warnings)
 
 
 def is_interfered(point: LoadPoint) -> bool:
-    """Whether something beside the engine may have made requests late: a queue that grows is the engine's own."""
+    """Whether something beside the engine may have delayed requests; a queue that grows is the engine's own."""
     return any(warning.code in DISTURBANCES for warning in point.warnings)
 
 
 def assess_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[ResultWarning, ...]]:
-    """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
+    """Return (validity, warnings) of a whole search; that some of its rates are too high does not count against it."""
     disturbed = [point.validity for point in points if is_interfered(point)]
     warnings = {find_sentence(c): c for point in points for c in point.warnings if c.code not in EXPECTED}
     return find_worst(disturbed), tuple(warnings.values())
 
 
 def meets_limit(point: LoadPoint, limit: Limit) -> bool | None:
-    """Whether the limit holds at this rate: True or False where the requests show it, None where they are too few.
+    """Whether the limit is met at this rate: True or False where the requests show it, None where they are too few.
 
-    It holds where the share of late requests is below that of the percentile with 99 % confidence (LoadGen's early
-    stopping: n must reach the least number that carries as many late requests). It does not where more were late than
-    the percentile leaves.
+    It is met if the fraction of late requests is below that of the percentile with 99 % confidence (LoadGen's early
+    stopping: n must reach the least number that allows as many late requests). It is not if more were late than the
+    percentile allows.
     """
     late = point.late or 0
     if point.offered and point.offered >= strict_min_samples(limit.share, late):
@@ -288,16 +287,17 @@ def meets_limit(point: LoadPoint, limit: Limit) -> bool | None:
 
 
 def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
-    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove.
+    """Whether no more requests were late than the percentile allows: a guess, which few requests cannot prove.
 
-    A probe that ended before all that were planned had come holds nothing.
+    A probe that ended before all planned requests had come does not count.
     """
     whole = point.offered >= planned and not was_cut_short(point.warnings)
     return whole and (point.late or 0) <= (1 - limit.share) * point.offered
 
 
 def strict_min_samples(q: float, exceedances: int = 1) -> int:
-    """The least n at which `exceedances` slower samples still show, one-sided, that the q-quantile is not slower.
+    """Return the least n at which `exceedances` slower samples still show, one-sided, that the q-quantile is not
+    slower.
 
     p99: 459 with none, 662 with one. It is the smallest n with P(Binomial(n, 1 - q) <= exceedances) <= 0.01.
 

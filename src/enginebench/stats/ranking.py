@@ -1,4 +1,5 @@
-"""Which row of a run is the fastest, which one is recommended, and between which of them only the user can choose."""
+"""Rank the configurations of a run: the fastest, the recommended one, and those between which only the user can
+choose."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -34,7 +35,7 @@ RecommendedBy = Literal["metric", "drift", "search"]  # "search": by the search 
 
 
 class Ref(Struct, frozen=True, kw_only=True):
-    """The row that an answer names. `tied_with`: rows that it is not significantly faster than."""
+    """A configuration that a document names. `tied_with`: those that it is not significantly faster than."""
 
     id: str
     engine: str
@@ -46,7 +47,8 @@ class Ref(Struct, frozen=True, kw_only=True):
 
 
 class Ranking(Struct, frozen=True, kw_only=True):
-    """The rows of a run, in the order given, and the answers; the two references are those of the first setting."""
+    """The configurations of a run in their order, the headline of each setting, and the two picks of the first
+    setting."""
 
     assessments: tuple[Assessment, ...]
     fastest: Ref | None
@@ -56,7 +58,7 @@ class Ranking(Struct, frozen=True, kw_only=True):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """By what the rows of a run are judged."""
+    """The rules by which the configurations of a run are ranked."""
 
     baseline_engine: str = "pytorch"  # ENGINE whose FP32 row speed-ups are taken against
     margin: float = MARGIN
@@ -72,11 +74,12 @@ USUAL = Rules()
 
 
 def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
-    """The rows of a run beside their baselines, and the two answers.
+    """Assess the configurations of a run against their baselines, and pick the fastest and the recommended one.
 
-    `fastest` is the row with the lowest median whose outputs are not known to be changed; `recommended` is what the
-    headline says to take: the fastest within the limits of the metric (or of the outputs, without labels) and of p99,
-    and among rows without a significant difference what the user has, or whose outputs are the surest.
+    `fastest` is the configuration with the lowest median whose outputs are not known to be changed; `recommended` is
+    the one that the headline names: the fastest within the limits of the metric (or of the outputs, without labels) and
+    of p99, and among those without a significant difference the one that the user has, or whose outputs are the most
+    certain.
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
     requested = (*rules.requested, *(result.requested_precision for result in results))
@@ -122,10 +125,11 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
 
 
 def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
-    """Pairs of rows of one setting whose comparison matters to its answer after so many trials.
+    """Return the pairs of configurations of one setting whose comparison is printed after so many trials.
 
-    All with a baseline, and all with who leads or may, but of rows whose outputs changed: those are not taken, however
-    fast, unless a metric decides or all are. None at the last look, after which nothing is asked.
+    All with a baseline, and all with one that leads or may lead; but not those whose outputs changed: they are not
+    recommended however fast they are, unless a metric decides or all have changed. None at the last look, after which
+    no trial is added.
     """
     if trials >= MOST:
         return set()
@@ -146,7 +150,7 @@ def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUA
 
 
 class _SettingRanking(Struct, frozen=True):
-    """On one setting."""
+    """The picks and the headline of one setting."""
 
     fastest: Assessment
     recommended: Assessment | None
@@ -198,12 +202,12 @@ def _format_rejection(row: Assessment, chosen: Sequence[Assessment], agrees: boo
 
 
 def _is_another_network(row: Assessment) -> bool:
-    """Whether its outputs are beyond what rounding explains in FP32 or TF32, whatever it scores."""
+    """Whether outputs are beyond what rounding explains in FP32 or TF32, whatever the score."""
     return row.outputs == "changed" and not is_reduced(row.result)
 
 
 def _refer(row: Assessment, equal: Collection[str]) -> Ref:
-    """The row as an answer names it; with the others of its speed, if it is one of `equal`."""
+    """Make a reference to a configuration; with the others of its speed, if it is one of `equal`."""
     engine = row.result.engine
     return Ref(
         id=row.result.id,
@@ -219,10 +223,11 @@ def _refer(row: Assessment, equal: Collection[str]) -> Ref:
 def _within_limit(
     ranked: Sequence[Assessment], rows: Sequence[Assessment], metric: str | None, max_drop: float | None
 ) -> list[Assessment] | None:
-    """The ranked rows that lose little enough of the metric against FP32, on as many samples.
+    """Return the ranked configurations that lose little enough of the metric against FP32, on the same number of
+    samples.
 
-    None without labels, and with random weights: what these score is chance. A score does not excuse FP32 or TF32
-    whose outputs changed: that is another network, which happens to score alike.
+    None without labels, and with random weights, whose scores are chance. A score does not excuse FP32 or TF32 whose
+    outputs changed: that is another network, which happens to score alike.
     """
     if any("weights" in list_invented(row.result) for row in rows):
         return None
@@ -242,10 +247,10 @@ def _find_score(row: Assessment, metric: str | None) -> Score | None:
 
 
 def mark_pareto(rows: Sequence[Assessment], metric: str | None = None) -> list[Assessment]:
-    """The rows with `pareto` set where no other row is as fast and as good, and better in one of the two.
+    """Set `pareto` where no other configuration is as fast and as good, and better in one of the two.
 
-    Good is the metric where it was measured for any row, else the centred cosine to the reference, to
-    four digits. Only ok rows of one batch, scope and cache are held against each other, and none that is invalid.
+    Good is by the metric if any has it, else by the centred cosine to the reference, to four digits. Only those with
+    status ok of one batch, scope and cache are compared, and none whose times are invalid.
     """
     points = [_place(row, metric) for row in rows]
     groups: dict[tuple[object, ...], list[Place]] = {}
@@ -256,7 +261,8 @@ def mark_pareto(rows: Sequence[Assessment], metric: str | None = None) -> list[A
 
 
 def find_front(points: Iterable[Point], place: Callable[[Point], tuple[float, float]]) -> list[Point]:
-    """The points that no other beats in both, by a first figure that is better if lower and a second if higher."""
+    """Return the points that no other beats in both, by a first figure that is better if lower and a second if
+    higher."""
     best: list[Point] = []
     for point in sorted(points, key=lambda point: (place(point)[0], -place(point)[1])):
         if not best or place(point)[1] > place(best[-1])[1]:
@@ -268,7 +274,7 @@ Place = tuple[tuple[object, ...], float, float]
 
 
 def _place(row: Assessment, metric: str | None) -> Place | None:
-    """(setting and clock, p50 in ms, quality) of a row that can be on the front."""
+    """Return (setting and clock, p50 in ms, quality) of a configuration that can be on the front."""
     agreement = row.agreement
     is_truth = row.is_reference and agreement.outputs_agree is None
     likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.agreement
@@ -280,12 +286,12 @@ def _place(row: Assessment, metric: str | None) -> Place | None:
 
 
 def round_quality(quality: float) -> float:
-    """To as many digits as decide, whatever the metric's unit."""
+    """Round to as many digits as decide, whatever the metric's unit."""
     return float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)
 
 
 def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:
-    """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either."""
+    """Return the metric's figure, larger if better, or the likeness to the reference's outputs; None without either."""
     if by_metric:
         return None if score is None else score.value.value if score.higher_is_better else -score.value.value
     return 1.0 if is_truth else likeness

@@ -1,4 +1,5 @@
-"""Which slices of an output are judged apart: those whose scales differ so much that one would hide the other."""
+"""Choose the slices of an output that are compared separately: those whose scales differ so much that one hides the
+other."""
 
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from enginebench.stats.metrics.boxes import LEAST_SCORE, find_box_axis
 from enginebench.stats.metrics.metric import Floats
 
-# Values that a slice must have for its figures to say something.
+# Values that a slice must have for its figures to mean something.
 LEAST_VALUES = 64
 # From a slice to the next smaller one, or from a sample to the median: beyond it is another order of size.
 JUMP = 10.0
@@ -18,7 +19,7 @@ JUMP = 10.0
 STEP = 3.0
 # A slice that is this small beside the whole output is rounding of FP32.
 ROUNDING = 2.0**-23
-# Of its variance in the reference; below it a slice is constant for all that it says.
+# Of its variance in the reference; below it a slice is as good as constant.
 LOST_VARIANCE = 0.01
 
 
@@ -34,13 +35,14 @@ class Split(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def rank(self) -> tuple[bool, float, int]:
-        """Whether it parts boxes, the largest scale over the smallest where that matters, then how much is lost."""
+        """Order splits: by boxes, then by the largest scale over the smallest where that matters, then by lost
+        slices."""
         spread = float(self.scale[self.order[0]] / self.scale[self.order[-1]]) if len(self.order) else 0.0
         return self.boxes, spread if spread > JUMP else 0.0, self.lost
 
     @property
     def groups(self) -> list[NDArray[np.int64]]:
-        """Those of a like scale: apart at a jump, or at each of the smaller steps that add up to two jumps."""
+        """Group slices of similar scale: cut at a jump, or at each of the smaller steps that add up to two jumps."""
         scale, scores = self.scale[self.order], self.scores[self.order]
         steps = np.where(scores[:-1] & scores[1:], 1.0, scale[:-1] / scale[1:])
         cuts = np.flatnonzero(steps > JUMP) + 1
@@ -54,12 +56,13 @@ class Split(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def are_scores(low: Any, high: Any) -> Any:
-    """Whether values between these are between 0 and 1, but for the rounding of FP32."""
+    """Whether values in this range are between 0 and 1, but for the rounding of FP32."""
     return (low >= -ROUNDING * high) & (high <= 1 + ROUNDING)
 
 
 def split_slices(ref: Floats, cand: Floats) -> Split | None:
-    """The axis of finite answers [samples, ...] whose slices differ most in scale; None: none has enough values."""
+    """Choose the axis of finite outputs [samples, ...] whose slices differ most in scale; None: none has enough
+    values."""
     axes = [a for a in range(1, ref.ndim) if ref.shape[a] > 1 and ref.size // ref.shape[a] >= LEAST_VALUES]
     box_axis = find_box_axis(ref)
     splits = [_split_axis(axis, ref, cand, boxes=axis == box_axis) for axis in axes]

@@ -1,4 +1,4 @@
-"""File to label: times of every stage to shares, rates, and what bounds them. Pure numbers."""
+"""Compute shares, rates and bounds from the times of every stage between file and label, without I/O."""
 
 from collections.abc import Mapping, Sequence
 
@@ -80,7 +80,7 @@ def describe_stages(
     engine_version: str | None = None,
     warnings: tuple[ResultWarning, ...] = (),
 ) -> StagesDocument:
-    """The document of both measurements.
+    """Make the document of both measurements.
 
     Args:
         stages_ns: stage -> nanoseconds of each batch, one stage after another.
@@ -126,7 +126,7 @@ def describe_stages(
 
 
 def bound_rates(means_ms: Mapping[str, float], batch: int, decoders: int) -> dict[str, float]:
-    """Pictures a second: the decoding threads alone, and the engine alone with its copies hidden behind computing."""
+    """Return images per second of the decoding threads alone, and of the engine alone with its copies hidden."""
     host_ms = (means_ms["decode"] + means_ms["preprocess"]) / batch
     copies_ms = means_ms["copy_in"] + means_ms["copy_out"] + means_ms["postprocess"]
     return {

@@ -1,4 +1,4 @@
-"""Measurements of one row to a few estimates: each with interval, n, and how it was made. Times in ms."""
+"""Summarize the measurements of one configuration: each estimate with interval, n, and method. Times in ms."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ MS_PER_NS = 1e-6
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The figures of one row. Times in ms; `n` counts samples, `processes` those that gave any."""
+    """The figures of one configuration. Times in ms; `n` counts samples, `processes` those that have any."""
 
     p50: Estimate
     p90: Estimate
@@ -46,7 +46,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summarize(
     measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
-    """The figures of one row, from the raw samples of all its processes; `percentiles`: more of them, in percent."""
+    """Summarize the raw samples of all processes of one configuration; `percentiles`: further ones, in percent."""
     kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.trial)
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
@@ -90,24 +90,24 @@ def summarize(
 
 
 def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) -> Estimate:
-    """The geometric mean of the process medians in ms, with Student's t interval over their logs.
+    """Estimate the geometric mean of the process medians in ms, with Student's t interval over their logs.
 
     It is wider where processes resemble the ones before, as that of a ratio is. One process gives a value without an
-    interval, and `supported` is False. Of an engine that was built several times each build is one value.
+    interval, and `supported` is False. For an engine that was built several times each build is one value.
     """
     kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.trial)
     return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
 
 
 def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:
-    """The share of samples in blocks that carry `mark`, or any mark at all; 0 to 1."""
+    """Return the fraction of samples in blocks that carry `mark`, or any mark at all; 0 to 1."""
     total = sum(map(count_timed, measurements))
     marked = sum(int(np.count_nonzero(_find_marked(m, mark))) for m in measurements if any(b.marks for b in m.blocks))
     return marked / total if total else 0.0
 
 
 def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[np.bool_]:
-    """Which samples of a trial lie in blocks that carry `mark`, or any mark at all."""
+    """Mark the samples of a trial in blocks that carry `mark`, or any mark at all."""
     marked = (block for block in measurement.blocks if block.marks and (mark is None or mark in block.marks))
     return mark_samples(count_timed(measurement), marked)
 
@@ -125,7 +125,7 @@ def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None],
 def _estimate_field(
     measurements: Sequence[Measurement], field: Callable[[Measurement], list[int] | None], what: str, level: float
 ) -> Estimate | None:
-    """p50 of a field that every process must have: a median over half of them would be of another thing."""
+    """Estimate p50 of a field that every process must have: a median over half of them would be of something else."""
     lists = [field(m) for m in measurements]
     medians = [median(values) for values in lists if values]
     # A tool rounds an enqueue time of nothing to zero; there is no log of it and no estimate.
@@ -135,6 +135,6 @@ def _estimate_field(
 
 
 def mean_or_none(values: Sequence[float | None]) -> float | None:
-    """The mean of what is not None; None of nothing."""
+    """Return the mean of the values that are not None; None without any."""
     present = [v for v in values if v is not None]
     return math.fsum(present) / len(present) if present else None

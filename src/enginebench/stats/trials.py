@@ -1,6 +1,6 @@
-"""What comparisons need of a trial, taken from its samples once: so that a run of many configurations fits in memory.
+"""Condense trials to what comparisons need of their samples, so that a run of many configurations fits in memory.
 
-A condensed trial stands for the whole one: what judges and compares trials takes both, and gives the same figures.
+A condensed trial replaces the whole one: functions that assess and compare trials take both, with the same results.
 """
 
 from array import array
@@ -21,14 +21,14 @@ _OTHER_TIMES = ("device_ns", "enqueue_ns", "h2d_ns", "d2h_ns", "staging_ns")
 
 
 class Quiet(Struct, frozen=True):
-    """The median of those samples of a trial that lie outside of some blocks, and what fraction they are."""
+    """The median of the samples of a trial outside of some blocks, and the fraction that they are."""
 
     median_ns: float
     fraction: float
 
 
 class TrialFigures(Struct, frozen=True, kw_only=True):
-    """Of the samples of one trial."""
+    """Figures of the samples of one trial."""
 
     n: int
     median_ns: float
@@ -39,13 +39,13 @@ class TrialFigures(Struct, frozen=True, kw_only=True):
 
 
 class CondensedTrial(Measurement, frozen=True, kw_only=True):
-    """A trial whose times are medians alone, one sample each. Its blocks stay, with the samples that there were."""
+    """A trial whose times are medians alone, one sample each. Its blocks stay, with their numbers of samples."""
 
     figures: TrialFigures
 
 
 def condense_trial(measurement: Measurement) -> Measurement:
-    """The trial without its samples; one that has none as it is."""
+    """Replace the samples of a trial by figures; a trial without samples stays unchanged."""
     if isinstance(measurement, CondensedTrial) or not measurement.latency_ns:
         return measurement
     figures = measure_figures(measurement)
@@ -55,7 +55,7 @@ def condense_trial(measurement: Measurement) -> Measurement:
 
 
 def take_figures(measurement: Measurement) -> TrialFigures:
-    """The figures of a trial that has samples, or had before it was condensed."""
+    """Return the figures of a trial that has samples, or had before it was condensed."""
     return measurement.figures if isinstance(measurement, CondensedTrial) else measure_figures(measurement)
 
 
@@ -83,7 +83,7 @@ def _measure_quiet(values: Floats, blocks: Iterable[Block], marks: set[Mark]) ->
 
 
 def mark_samples(n: int, blocks: Iterable[Block]) -> NDArray[np.bool_]:
-    """Which of `n` samples lie in any of the blocks."""
+    """Mark which of `n` samples are in any of the blocks."""
     marked = np.zeros(n, dtype=np.bool_)
     for block in blocks:
         marked[block.start : block.stop] = True
@@ -91,5 +91,5 @@ def mark_samples(n: int, blocks: Iterable[Block]) -> NDArray[np.bool_]:
 
 
 def count_timed(measurement: Measurement) -> int:
-    """The samples that a trial has, or had before it was condensed."""
+    """Count the samples that a trial has, or had before it was condensed."""
     return measurement.figures.n if isinstance(measurement, CondensedTrial) else len(measurement.latency_ns)

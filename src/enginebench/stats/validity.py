@@ -1,4 +1,4 @@
-"""Whether the samples of a row can be believed: a verdict, and every warning with what to do about it."""
+"""Assess whether the samples of a configuration are valid, with a warning for everything that disturbed them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
@@ -35,17 +35,17 @@ ENQUEUE_SHARE = 0.8
 # A host 1.2 times slower (SPEED_RATIO) moves such a latency by a tenth of a fifth: 2 %, which is the verdicts' margin.
 DEVICE_PACED_SHARE = 0.9
 # The verdicts' margin. Graphs of fixed kernels repeat within 0.7 % on an H200; rows whose host works before each launch
-# were seen to differ by 5 %. CPUs of shared machines differ as a rule, and the interval of a row says by how much.
+# were seen to differ by 5 %. CPUs of shared machines differ as a rule, and a configuration's interval shows how much.
 HALVES_RATIO = 1.02
 # Two sides that others slowed by factors further apart than the two speed states of virtual machines (above) were not
 # disturbed alike: measured with two busy loops beside, one engine was slowed 100 times and another 4 times.
 STARVED_RATIO = 1.5
 # Beside loops that kept every core busy ONNX Runtime was slowed up to 5.3 times and OpenVINO 2, but PyTorch 100 times
-# and more: its trials say what a call takes at least.
+# and more: its trials record the least that a call takes.
 UNSEEN_RATIO = 6.0
 # The shortest time slice of Linux's scheduler on two CPUs: a shorter call did not wait for a thread to get its turn.
 SLICE_NS = 1_500_000
-# Fewer undisturbed samples than this do not say what a trial would have taken, nor fewer such trials what others would.
+# Fewer undisturbed samples do not show a trial's undisturbed time, nor do fewer such trials show that of the others.
 QUIET_SHARE = 0.1
 # Upper end of a ratio's interval over its lower end: up to here `good`, up to there `medium`. The verdicts' margin of
 # 2 % is decided long before; beyond a factor of two an interval does not even give the order of magnitude.
@@ -56,10 +56,10 @@ WIDE_RATIO = 2.0
 CORRELATED = 0.05
 SURELY_CORRELATED = 0.01
 
-# Times that no answer and no chart of the best is taken from.
+# Times from which no recommendation and no chart of the best is made.
 UNUSABLE: tuple[Validity, ...] = ("invalid", "implausible")
 
-# What is said of samples with a mark.
+# The warning about samples with a mark.
 _MARKS: dict[Mark, str] = {
     "foreign_cpu": "foreign_cpu",
     "foreign_gpu": "foreign_gpu",
@@ -70,40 +70,45 @@ _MARKS: dict[Mark, str] = {
 
 
 def assess_samples(measurements: Sequence[Measurement]) -> tuple[Validity, list[ResultWarning]]:
-    """(valid, suspect or invalid; the warnings), from the samples alone.
+    """Return (validity, warnings) of a configuration, from its samples alone.
 
-    `implausible`: no correct engine takes so little time, or the work was not done in each call that was timed.
-    `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core;
-    or more than half of the processes left the work to what is not timed. `suspect`: more than a fifth marked, warm-up
-    not settled in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one
-    half of the processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
+    `implausible`: no correct engine takes so little time, or the work was not done in each timed call. `invalid`: no
+    samples, or more than half of them marked, not counting blocks in which others took less than half a core; or more
+    than half of the processes left work outside of the timed calls. `suspect`: more than a fifth marked, warm-up not
+    settled in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one half
+    of the processes disagrees with the other. Warnings that trials carry themselves are stored with them.
     """
     kept = [condense_trial(m) for m in measurements if m.latency_ns]
     if not kept:
         return "invalid", [make_warning("too_few_samples.none")]
     drifting = list(_find_drift(kept))
-    doubtful = _share_unsettled(kept) > SUSPECT_SHARE or drifting
-    own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
-    own = "implausible" if is_implausible(kept) else own
+    own: Validity = "valid"
+    if is_implausible(kept):
+        own = "implausible"
+    elif hides_work(kept):
+        own = "invalid"
+    elif drifting or _share_unsettled(kept) > SUSPECT_SHARE:
+        own = "suspect"
     warnings = [*list_mark_warnings(kept), *_list_trial_warnings(kept), *list_enqueue_warnings(kept), *drifting]
     return find_worst([assess_marks(kept), own]), warnings
 
 
 def hides_work(measurements: Sequence[Measurement]) -> bool:
-    """Whether most trials left a part of the work to what is not timed: their times are not those of the model."""
+    """Whether most trials left a part of the work outside of the timed calls: their times are not those of the
+    model."""
     hidden = sum(any(warning.code == "work_outside_run" for warning in m.warnings) for m in measurements)
     return hidden > INVALID_SHARE * len(measurements) or is_implausible(measurements)
 
 
 def is_implausible(measurements: Sequence[Measurement]) -> bool:
-    """Whether times are not those of a correct engine: by the outputs of one trial, or by the times of most."""
+    """Whether no correct engine has such times: by the outputs of one trial, or by the times of most."""
     implausible = [[c.template for c in m.warnings if c.code == "implausible_time"] for m in measurements]
     wrong = any("implausible_time.outputs" in templates for templates in implausible)
     return wrong or sum(map(bool, implausible)) > INVALID_SHARE * len(measurements)
 
 
 def explain_implausible(measurements: Sequence[Measurement]) -> str:
-    """What was seen where `is_implausible`; empty where nothing was."""
+    """Explain implausible times; "" where they are plausible."""
     if not is_implausible(measurements):
         return ""
     return next(c.message for m in measurements for c in m.warnings if c.code == "implausible_time")
@@ -180,7 +185,8 @@ def grade_ratio(
     apart: float = 1.0,
     unsettled: float = 0.0,
 ) -> tuple[RatioValidity, str]:
-    """(`good`, `medium` or `low`, why it is not `good`) of a ratio; `marked`: the disturbed fraction of each side."""
+    """Return (`good`, `medium` or `low`, why it is not `good`) for a ratio; `marked`: the disturbed fraction of each
+    side."""
     resemble = f"neighbouring trials resemble each other, autocorrelation {autocorrelation or 0.0:.2f}"
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     warnings: list[tuple[bool, RatioValidity, str]] = [
@@ -198,7 +204,7 @@ def grade_ratio(
 
 
 def widen_ratio(ratio: Estimate, assessment: RatioAssessment) -> Estimate:
-    """The ratio with an interval that holds it also as it would be without what slowed one side more than the other."""
+    """Widen the interval of a ratio so that it includes the ratio without what slowed one side more than the other."""
     if ratio.low is None or ratio.high is None or assessment.bias is None:
         return ratio
     low, high = min(ratio.low, ratio.low / assessment.bias), max(ratio.high, ratio.high / assessment.bias)
@@ -206,7 +212,7 @@ def widen_ratio(ratio: Estimate, assessment: RatioAssessment) -> Estimate:
 
 
 class TrialMedian(NamedTuple):
-    """The median of a trial, and what it would have been without others; None: it cannot be told."""
+    """The median of a trial, and the median without other programs; None: it cannot be estimated."""
 
     trial: int
     median_ns: float
@@ -215,10 +221,10 @@ class TrialMedian(NamedTuple):
 
 
 def measure_trials(measurements: Sequence[Measurement]) -> list[TrialMedian]:
-    """Each trial beside its own samples in blocks without a foreign mark.
+    """Return each trial with the median of its samples in blocks without marks of other programs.
 
-    Where it has next to none, beside those of the other trials; where these have none, beside calls that are shorter
-    than any wait for a turn.
+    If it has next to none, that of the other trials is taken; if these have none either, that of calls shorter than any
+    wait for a turn.
     """
     kept = [(m, median(m.latency_ns)) for m in measurements if m.latency_ns]
     quiet = [_find_quiet(m, middle) for m, middle in kept]
@@ -233,7 +239,7 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[TrialMedian]:
 
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:
-    """The median of the samples beside which nobody else ran, if these are more than a tenth."""
+    """Return the median of the samples beside which no other program ran, if these are more than a tenth."""
     figures = take_figures(measurement)
     # On what its times depend on: of work that is the GPU's, not the CPU.
     quiet = figures.beside_no_gpu_user if _ignores_host(measurement) else figures.beside_nobody
@@ -243,7 +249,7 @@ def _find_quiet(measurement: Measurement, middle: float) -> float | None:
 
 
 def estimate_slowdown(trials: Sequence[TrialMedian]) -> float | None:
-    """How many times slower other programs made a side, in the geometric mean; None: it cannot be told."""
+    """Estimate how many times slower other programs made a side, as a geometric mean; None: that is unknown."""
     slowed = [trial.median_ns / trial.alone_ns for trial in trials if trial.alone_ns]
     return max(1.0, geometric_mean(slowed)) if len(slowed) == len(trials) else None
 
@@ -251,11 +257,12 @@ def estimate_slowdown(trials: Sequence[TrialMedian]) -> float | None:
 def _bound_ratio(
     base: Sequence[Measurement], cand: Sequence[Measurement], trials: Sequence[TrialMedian], name: str
 ) -> tuple[float, float]:
-    """(how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
+    """Return (how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
 
-    The least that its calls can take stands beside calls of the candidate that were hardly slowed, in half of its
-    trials: CPU time, too, is longer beside others (18 to 30 ms were seen). Where nobody knows it, all trials of one
-    beside all of the other; of fewer than six that is chance, and nothing limits by how much PyTorch is slowed.
+    The least that its calls can take is compared with calls of the candidate that were hardly slowed, in half of its
+    trials: CPU time, too, is longer beside others (18 to 30 ms were seen). Where that least is unknown, all trials of
+    one side are compared with all of the other; with fewer than six that is chance, and nothing limits by how much
+    PyTorch is slowed.
     """
     least = [t.alone_ns for t in trials if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
     if least:
@@ -267,7 +274,7 @@ def _bound_ratio(
 
 
 def _find_quickest(measurements: Sequence[Measurement]) -> float:
-    """The 5th percentile of the times of trials, each of which counts as much as any other."""
+    """Return the 5th percentile of the times of trials, each with the same weight."""
     return float(np.percentile(np.concatenate([take_figures(m).ladder_ns for m in measurements if m.latency_ns]), 5))
 
 
@@ -276,8 +283,8 @@ def _share_unsettled(measurements: Sequence[Measurement]) -> float:
 
 
 def _count_unsettled(measurements: Sequence[Measurement]) -> int:
-    """Trials whose warm-up had not settled, or had at a speed that was not the last: the first half of the samples took
-    far longer than the second, so that the median may be of either."""
+    """Count trials whose warm-up had not settled, or settled at another speed than the last: the first half of the
+    samples took far longer than the second, so that the median may be of either."""
     return sum(m.warmup_settled is False or _gets_faster(m) for m in measurements)
 
 
@@ -287,7 +294,7 @@ def _gets_faster(measurement: Measurement) -> bool:
 
 
 def assess_marks(measurements: Sequence[Measurement]) -> Validity:
-    """What the marks alone say: `invalid` where more samples than that are in blocks whose median itself is another."""
+    """Assess samples by their marks alone: `invalid` where too many are in blocks whose median itself is affected."""
     total = sum(map(count_timed, measurements))
     if sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b)) > INVALID_SHARE * total:
         return "invalid"
@@ -295,7 +302,7 @@ def assess_marks(measurements: Sequence[Measurement]) -> Validity:
 
 
 def find_worst(validities: Iterable[Validity]) -> Validity:
-    """The worst of several verdicts; `valid` where there is none."""
+    """Return the worst of several verdicts; `valid` where there is none."""
     return max(validities, key=get_args(Validity).index, default="valid")
 
 
@@ -306,7 +313,7 @@ def _is_spoilt(block: Block) -> bool:
 
 
 def list_mark_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
-    """One warning for each thing that disturbed more samples than a percentile hides."""
+    """Yield one warning for each thing that disturbed more samples than a percentile hides."""
     for mark, template in _MARKS.items():
         share = share_marked(measurements, mark)
         if share > VISIBLE_SHARE:
@@ -314,7 +321,7 @@ def list_mark_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWa
 
 
 def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
-    """Too few of them, our own call's share, warm-up, and what ended one that stands alone."""
+    """Warn of too few trials, our own share of a call, warm-up, and the limit that ended a single trial."""
     processes, n = len(measurements), sum(map(count_timed, measurements))
     if processes == 1:
         yield make_warning("single_process")
@@ -334,7 +341,7 @@ def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[Result
 
 
 def list_enqueue_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
-    """Where launching takes as long as computing, the host is timed, and the GPU waits for it."""
+    """Warn where launching takes as long as computing: the host is timed, and the GPU waits for it."""
     launched = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
     shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in launched]
     if shares and median(shares) > ENQUEUE_SHARE:
@@ -342,7 +349,7 @@ def list_enqueue_warnings(measurements: Sequence[Measurement]) -> Iterator[Resul
 
 
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
-    """The machine's speed changed, or a GPU's row is two answers."""
+    """Warn where the machine's speed changed, or a GPU's trials fall into two groups."""
     references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
         yield make_warning("clock_drift.reference", ratio=_ratio(references))
@@ -355,7 +362,7 @@ def _find_drift(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
 
 
 def compare_halves(measurements: Sequence[Measurement]) -> float | None:
-    """The p50 of even and of odd processes, the larger over the smaller; None of too few to tell."""
+    """Return the p50 of even and of odd processes, the larger over the smaller; None with too few of them."""
     if len(measurements) < MIN_TRIALS:
         return None
     halves = [[median(m.latency_ns) for m in measurements if m.trial % 2 == odd] for odd in (0, 1)]

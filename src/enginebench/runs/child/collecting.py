@@ -33,7 +33,7 @@ from enginebench.stats.metrics.metric import (
     widen_counts,
 )
 from enginebench.stats.metrics.scores import score_whole
-from enginebench.stats.metrics.tasks import BUILTIN, read_answers
+from enginebench.stats.metrics.tasks import BUILTIN, read_task_outputs
 
 if TYPE_CHECKING:
     from enginebench.stats.metrics.metric import Floats, Picks
@@ -135,20 +135,20 @@ class Collector:
             if name not in self._failures and name not in self._dropped:
                 self._take(name, places, outputs, targets)
         if any(isinstance(metric, Metric) and metric.prepare for metric in self._metrics.values()):
-            reduced = read_answers(outputs, self._task, targets)
+            reduced = read_task_outputs(outputs, self._task, targets)
             self._rows |= {p: {name: values[i] for name, values in reduced.items()} for i, p in enumerate(places)}
 
     def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
         metric = self._metrics[name]
         if isinstance(metric, UserMetric):  # it says something of each sample, or of all: what it returns here tells
             try:
-                of_all = isinstance(metric.call(read_answers(outputs, self._task, targets), targets), float)
+                of_all = isinstance(metric.call(read_task_outputs(outputs, self._task, targets), targets), float)
             except UsageError:  # a few samples may lack what it needs, for example a class
                 of_all = True
             metric = self._metrics[name] = metric.as_whole() if of_all else metric.as_counted()
         if metric.count is None:
             return
-        passed = read_answers(outputs, self._task, targets) if name not in BUILTIN else outputs
+        passed = read_task_outputs(outputs, self._task, targets) if name not in BUILTIN else outputs
         try:
             counts = metric.count(passed, targets)
         except (UsageError, FeedError) as error:  # perhaps this engine's answers alone are too much for it

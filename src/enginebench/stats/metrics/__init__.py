@@ -1,1 +1,1 @@
-"""How good a row's answers are: metrics of answers and labels, their intervals, and the paired difference."""
+"""The quality of a configuration's outputs: metrics of outputs and labels, intervals, and paired differences."""

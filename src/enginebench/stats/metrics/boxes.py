@@ -1,7 +1,7 @@
-"""Answers of detectors: boxes read from the usual layouts, matched between two sides, and their mAP.
+"""Outputs of detectors: boxes read from the usual layouts, matched between two sides, and their mAP.
 
-A box is x1, y1, x2, y2, in the unit of the model's own answer. Samples have equally many entries: the best `MOST`
-boxes, filled up with label -1.
+A box is x1, y1, x2, y2, in the unit of the model's own output. All samples have the same number of entries: the best
+`MOST` boxes, filled up with label -1.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ OVERLAP = 0.7
 # Boxes that a user sees: the default of `yolo predict`. A partner overlaps by half, as in AP50.
 SHOWN_SCORE = 0.25
 PARTNER = 0.5
-# What the partner of a shown box needs: a score that moves from 0.251 to 0.249 is no other answer, to 0.1 it is.
+# The least score of a shown box's partner: from 0.251 to 0.249 a detection has not changed, to 0.1 it has.
 PARTNER_SCORE = 0.2
 NOTHING = -1
 # How far a score may lie outside of 0 to 1, and in what share of them: short formats round.
@@ -49,14 +49,14 @@ class Boxes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def find_named(outputs: Outputs) -> tuple[str, ...]:
-    """The outputs that are named as torchvision's detectors name theirs, also as `outputs.0.boxes`; none are ()."""
+    """Return the outputs with the names of torchvision's detectors, also as `outputs.0.boxes`; () if there are none."""
     places = [name.removesuffix(NAMED[0]) for name in outputs if name.rpartition(".")[2] == NAMED[0]]
     names = tuple(places[0] + name for name in NAMED) if len(places) == 1 else ()
     return names if set(names) <= set(outputs) else ()
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """How the numbers of a detector's outputs are read."""
+    """The arrangement of boxes, scores and classes in a detector's outputs."""
 
     kind: Literal["named", "ended", "scores", "objects", "queries"]
     outputs: tuple[str, ...] = ()  # boxes, scores and, where named, labels
@@ -64,7 +64,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 
 def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
-    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it."""
+    """Read the detections of each sample, by a layout; None: the one that `find_layout` recognizes."""
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
     layout = layout or find_layout(arrays)
     if layout.kind == "named":
@@ -84,12 +84,12 @@ def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
 
 
 def find_layout(outputs: Outputs) -> Layout:
-    """The layout of a detector's outputs, by names and shapes, where the values do not contradict it.
+    """Recognize the layout of a detector's outputs, by names and shapes, unless the values contradict it.
 
-    Known are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output
-    [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
-    of centre, size and scores (YOLO), or [samples, boxes, 5] of a single one; boxes of centre and size
-    [samples, boxes, 4] beside scores [samples, boxes, classes] (DETR with a sigmoid).
+    Known are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output [samples,
+    boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes] of centre,
+    size and scores (YOLO), or [samples, boxes, 5] of a single one; boxes of centre and size [samples, boxes, 4] beside
+    scores [samples, boxes, classes] (DETR with a sigmoid).
     """
     if find_named(outputs):
         return Layout(kind="named", outputs=find_named(outputs))
@@ -112,12 +112,12 @@ def find_layout(outputs: Outputs) -> Layout:
 
 
 def _find_columns(array: Any) -> Columns | None:
-    """How one output is read: as its shape suggests, where the values fit that; else as they fit; None if they do not.
+    """Recognize the layout of one output by its shape, else by its values; None if the values fit no layout.
 
     The layout with boxes last (YOLOv8 and later) has no score of its own for "an object".
     """
     kinds: list[Columns] = ["scores", "objects"] if array.shape[1] < array.shape[2] else ["objects", "scores"]
-    with np.errstate(invalid="ignore"):  # what is not finite tells nothing
+    with np.errstate(invalid="ignore"):  # non-finite values are ignored
         if array.shape[2] == 6 and not (array[..., 5] % 1 > 0).any():  # class ids, and no score of a single class
             kinds = ["ended", "scores"]
         for kind in kinds:
@@ -135,10 +135,10 @@ def _hold_scores(values: Any) -> bool:
 
 
 def find_box_axis(array: Any) -> int | None:
-    """The axis whose first four slices are the coordinates, where an output looks like a detector's; else None.
+    """Return the axis whose first four slices are coordinates, where an output looks like a detector's; else None.
 
     Coordinates are beyond 1 and far larger than the scores beside them; or class ids stand beside them; or each of the
-    four is mostly far above what most scores are, and a row does not sum to 1 as the probabilities of classes do.
+    four is mostly far above most scores, and a row does not sum to 1 as the probabilities of classes do.
     """
     if array.ndim != 3 or array.dtype.kind != "f" or not array.size or (kind := _find_columns(array)) is None:
         return None
@@ -154,7 +154,7 @@ def find_box_axis(array: Any) -> int | None:
 
 
 def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
-    """(four numbers of each box, its scores)."""
+    """Return (four numbers of each box, its scores)."""
     table = np.moveaxis(array, -2, -1) if kind == "scores" else array
     objects = kind == "objects" and table.shape[-1] > 5  # five: a box and its only score
     return table[..., :4], table[..., 5:] * table[..., 4:5] if objects else table[..., 4:]
@@ -166,7 +166,7 @@ def _from_centres(boxes: Floats) -> Floats:
 
 
 def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Without the boxes that overlap with a better one of their class."""
+    """Remove boxes that overlap with a better one of their class."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] >= LEAST_SCORE]
     kept: list[int] = []
@@ -179,7 +179,7 @@ def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple
 
 
 def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
-    """The best boxes of every sample, equally many of each; a box and score of nothing but zeros fills up."""
+    """Keep the best boxes of every sample, the same number of each; zeros fill up."""
     boxes, scores = np.zeros((len(rows), MOST, 4)), np.zeros((len(rows), MOST))
     labels, places = np.full((len(rows), MOST), NOTHING, np.int64), np.zeros((len(rows), MOST), np.int64)
     for i, (b, s, c) in enumerate(rows):
@@ -191,7 +191,8 @@ def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
 
 
 def measure_overlaps(first: Floats, second: Floats) -> Floats:
-    """Intersection over union of every box with every other, [first, second]; 1 of equal boxes without an area."""
+    """Return intersection over union of every box with every other, [first, second]; 1 for equal boxes without an
+    area."""
     low = np.maximum(first[:, None, :2], second[None, :, :2])
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
     common = np.clip(high - low, 0, None).prod(axis=2)
@@ -203,7 +204,7 @@ def measure_overlaps(first: Floats, second: Floats) -> Floats:
 
 
 def take_corners(sides: Sequence[Boxes]) -> list[Floats]:
-    """The boxes of both sides as corners, the lower one first, whatever their four numbers are.
+    """Return the boxes of both sides as corners, the lower one first, whatever their four numbers are.
 
     No model has its corners mostly the wrong way round: such boxes are read as centre and size.
     """
@@ -216,7 +217,7 @@ def take_corners(sides: Sequence[Boxes]) -> list[Floats]:
 
 
 class Matches(Struct, frozen=True, kw_only=True):
-    """How the shown boxes of two sides go together; `decided`: partners count once, and those that only one side has.
+    """The matches between the shown boxes of two sides; `decided`: partners count once, as do boxes of one side only.
 
     `pairs` [partners, 3]: sample, entry of the reference's `Boxes`, entry of the candidate's.
     """
@@ -227,9 +228,9 @@ class Matches(Struct, frozen=True, kw_only=True):
 
 
 def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
-    """Partners between the boxes that a user sees: of one class, and overlapping by half; the best scores choose first.
+    """Match the boxes that a user sees: of one class, and overlapping by half; the best scores choose first.
 
-    A box counts as shown from a score of 0.25 on; a partner may lie a little below it (`PARTNER_SCORE`).
+    A box counts as shown from a score of 0.25 on; a partner may have a slightly lower one (`PARTNER_SCORE`).
     """
     own, other = take_corners((reference, candidate))
     overlaps = map(measure_overlaps, own, other)
@@ -240,7 +241,7 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
 
 
 def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) -> tuple[int, list[tuple[int, int]]]:
-    """(boxes that either side shows, partners counted once; both entries of every pair)."""
+    """Return (number of boxes that either side shows, partners counted once; both entries of every pair)."""
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
     filled = [side.labels[i] != NOTHING for side in (reference, candidate)]
     sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
@@ -262,7 +263,7 @@ def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) 
 
 
 def prepare_map(outputs: Outputs, targets: Targets) -> ScorePicks:
-    """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it."""
+    """Prepare mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO defines it."""
     detections = read_boxes(outputs)
     turned = (detections.boxes[..., 2:] < detections.boxes[..., :2]).any(axis=-1)
     if 2 * int(turned.sum()) > int((detections.labels != NOTHING).sum()):
@@ -285,7 +286,7 @@ def prepare_map(outputs: Outputs, targets: Targets) -> ScorePicks:
 
 
 def _evaluate(detections: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
-    """pycocotools' evaluation of every image and class."""
+    """Run pycocotools' evaluation of every image and class."""
     with importing("pycocotools, which computes mAP,", 'pip install "enginebench[metrics]"'):
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
@@ -301,7 +302,7 @@ def _evaluate(detections: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
     ]
     images = [{"id": i} for i in range(len(wanted))]
     classes = [{"id": c} for c in sorted({a["category_id"] for a in (*right, *detected)})]
-    with contextlib.redirect_stdout(io.StringIO()):  # it tells its progress on standard output
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress on standard output
         sides = []
         for annotations in (right, detected):
             side = COCO()
@@ -322,7 +323,7 @@ def _describe_box(image: int, box: Floats, label: int) -> dict[str, Any]:
 
 
 def _accumulate(evaluation: Any, places: Picks) -> float:
-    """pycocotools' precision over some of the images, with trials."""
+    """Return pycocotools' mean average precision over some of the images, which may repeat; NaN if no class occurs."""
     import copy
 
     drawn = copy.copy(evaluation)

@@ -1,4 +1,4 @@
-"""Answers as labels, and what is counted of them: right classes, F1, and how far the maps of classes overlap."""
+"""Count outputs against labels: right classes, F1, and the overlap of maps of classes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ MOST_CLASSES = 65_536
 
 
 def take_output(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
-    """(answers, right answers) of one output: the one that the targets name, else the first."""
+    """Return (output, targets): the output that the targets name, else the first."""
     if isinstance(targets.values, dict):
         for name, wanted in targets.values.items():
             if name in outputs:
@@ -31,7 +31,7 @@ def take_output(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
 
 
 def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
-    """One output and its targets as arrays with as many samples."""
+    """Return one output and its targets as arrays with the same number of samples."""
     output, wanted = take_output(outputs, targets)
     try:
         array, right = np.asarray(output), np.asarray(wanted)
@@ -45,7 +45,7 @@ def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
 
 
 def rank_labels(logits: Array, labels: Array) -> NDArray[np.int64]:
-    """Place of the right class among all, 0 for the largest logit, int64 [n]; past the last one in an answer with NaN.
+    """Return the rank of the right class, 0 for the largest logit, int64 [n]; beyond the last for an output with NaN.
 
     Of equal logits [n, classes] the first counts as the larger, as argmax has it.
     """
@@ -59,7 +59,7 @@ def rank_labels(logits: Array, labels: Array) -> NDArray[np.int64]:
 
 
 def count_top(k: int) -> Count:
-    """Counts samples whose right class is among the best k; an answer with a value that is not finite is wrong."""
+    """Count samples whose right class is among the best k; an output with a non-finite value is wrong."""
 
     def count(outputs: Outputs, targets: Targets) -> Floats | None:
         output, wanted = take_output(outputs, targets)
@@ -85,12 +85,12 @@ def count_top(k: int) -> Count:
 
 
 def are_words(values: Any) -> bool:
-    """Whether answers or targets are text."""
+    """Whether outputs or targets are text."""
     return len(values) > 0 and isinstance(np.ravel(values[0])[0] if np.size(values[0]) else None, str)
 
 
 def squeeze_labels(labels: Any, ndim: int) -> Any:
-    """The labels without axes of length 1 behind the first `ndim`."""
+    """Remove axes of length 1 from labels, behind the first `ndim`."""
     while labels.ndim > ndim and labels.shape[-1] == 1:
         labels = labels[..., 0]
     if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
@@ -101,10 +101,10 @@ def squeeze_labels(labels: Any, ndim: int) -> Any:
 
 
 def read_labels(scores: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
-    """Answers as class ids in the shape of the right ones.
+    """Return an output as class ids in the shape of the targets.
 
     Whole numbers are class ids already, whatever their type. Scores with one axis more are classes along that axis, the
-    last or the second; scores of the same shape are one class, yes from 0.5 on. What is not finite is -1, no class.
+    last or the second; scores of the same shape are one class, present from 0.5 on. A non-finite score is -1, no class.
     Classes may be along one of `axes`; of two that fit the first is taken.
     """
     shape = right.shape
@@ -145,10 +145,10 @@ def _count_miou(outputs: Outputs, targets: Targets) -> Floats:
 
 
 def _count_confusions(scores: Any, right: Labels, labels: Labels, counted: NDArray[np.bool_]) -> Floats:
-    """For each sample and class: found and right, found, right. [samples, classes * 3]; ids below 0 match nothing.
+    """Count, for each sample and class, (predicted and right, predicted, right): [samples, classes * 3].
 
-    There are as many as the answers have scores for, and more where an id says so: a class that is found and never
-    right counts as well.
+    Ids below 0 match nothing. There are as many classes as the output has scores, and more if an id is larger: a class
+    that is predicted and never right counts as well.
     """
     classes = scores.size // max(1, right.size) if scores.ndim > right.ndim else 0
     n, largest = len(right), max(int(ids[counted].max(initial=0)) for ids in (labels, right))
@@ -186,7 +186,7 @@ MIOU = Metric(name="miou", count=_count_miou, finish=_finish_iou)
 
 
 def _mean_defined(values: Floats) -> Floats:
-    """The mean over the last axis of what is not NaN; NaN where nothing is known."""
+    """Return the mean over the last axis of what is not NaN; NaN where nothing is defined."""
     defined = np.isfinite(values)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean: Floats = np.where(defined, values, 0.0).sum(axis=-1) / defined.sum(axis=-1)

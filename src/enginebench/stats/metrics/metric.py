@@ -1,4 +1,4 @@
-"""What a metric is: counts of every sample that are added up, or one figure of all samples together."""
+"""The definition of a metric: counts of every sample that are added up, or one figure of all samples together."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Outputs: TypeAlias = Mapping[str, Any]
 
 
 class Targets(Struct, frozen=True, kw_only=True, eq=False):
-    """The right answers, one for each sample.
+    """The expected outputs, one for each sample.
 
-    `vocabulary` and `blank` say how sequences of tokens are read: the text of each token, and the token that separates.
+    `vocabulary` and `blank` define how sequences of tokens are read: the text of each token, and the token that
+    separates.
     """
 
     values: Any  # an array [samples, ...], or a list with an entry for each
@@ -43,7 +44,7 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def find_shape(self, part: Array) -> tuple[int, ...]:
-        """The shape that answers or targets of all samples have, by those of these: which come together is chance."""
+        """Return the shape of outputs or targets over all samples, from the part that was read together."""
         return (self.whole or len(part), *part.shape[1:])
 
 
@@ -56,11 +57,11 @@ def pick_samples(values: Any, places: slice | Picks) -> Any:
 
 
 def count_samples(values: Any) -> int:
-    """How many entries an array, a list, or a dictionary of them has."""
+    """Count the entries of an array, a list, or a dictionary of them."""
     return count_samples(next(iter(values.values()))) if isinstance(values, Mapping) else len(values)
 
 
-# Of outputs and targets of the same samples: [samples, columns]; None where no answer could be wrong.
+# Of outputs and targets of the same samples: [samples, columns]; None where no output could be wrong.
 Count: TypeAlias = Callable[[Outputs, Targets], "Floats | None"]
 # From columns that were added up over samples, [..., columns], to the figure, [...].
 Finish: TypeAlias = Callable[["Floats"], "Floats"]
@@ -69,23 +70,23 @@ ScorePicks: TypeAlias = Callable[["Picks"], float]
 
 
 def divide(sums: Floats) -> Floats:
-    """The first column over the second: a mean, or errors over lengths."""
+    """Divide the first column by the second: a mean, or errors over lengths."""
     with np.errstate(invalid="ignore", divide="ignore"):
         quotient: Floats = sums[..., 0] / sums[..., 1]
     return quotient
 
 
 def widen_counts(first: Floats, second: Floats) -> tuple[Floats, Floats]:
-    """Both with as many columns as the wider one: a class that only later samples name was found 0 times before."""
+    """Give both as many columns as the wider one: a class that only later samples name occurred 0 times before."""
     columns = max(first.shape[1], second.shape[1])
     wide = [np.pad(c, ((0, 0), (0, columns - c.shape[1]))) if c.shape[1] < columns else c for c in (first, second)]
     return wide[0], wide[1]
 
 
 class Metric(Struct, frozen=True, kw_only=True, eq=False):
-    """A metric that either counts sample by sample (`count`), or looks at all samples together (`prepare`).
+    """A metric that either counts sample by sample (`count`), or evaluates all samples together (`prepare`).
 
-    What counts is reduced as the answers come, so that no answer is kept.
+    Counts are reduced as the outputs arrive, so that no output is kept.
     """
 
     name: str
@@ -101,6 +102,6 @@ class Metric(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def average(values: Sequence[float] | Array) -> Floats:
-    """Columns whose quotient is the mean of one value for each sample."""
+    """Return columns whose quotient is the mean of one value for each sample."""
     column = np.asarray(values, np.float64)
     return np.stack([column, np.ones_like(column)], axis=1)

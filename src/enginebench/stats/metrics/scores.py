@@ -1,8 +1,8 @@
-"""The score of a row: what a metric makes of its answers, with an interval, and the paired difference to a reference.
+"""The score of a configuration: a metric of its outputs with an interval, and the paired difference to a reference.
 
-The unit that repeats is the sample. Where every sample is right or wrong, the intervals are Wilson's and Agresti and
+The unit that repeats is the sample. If every sample is right or wrong, the intervals are Wilson's and Agresti and
 Min's, which hold near 0 and 1 as well; else they come from drawing samples with replacement. Both sides of a difference
-get the same draws.
+use the same draws.
 """
 
 import math
@@ -23,7 +23,7 @@ Z = NORMAL.inv_cdf((1 + LEVEL) / 2)
 
 
 def estimate_share(hits: int, n: int) -> Estimate:
-    """A share of n with Wilson's interval: it stays inside 0 and 1, and is right near both ends.
+    """Estimate a fraction of n with Wilson's interval: it stays inside 0 and 1, and is right near both ends.
 
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
         American Statistical Association 22 (1927).
@@ -37,10 +37,10 @@ def estimate_share(hits: int, n: int) -> Estimate:
 
 
 def estimate_paired_difference(gained: int, lost: int, n: int) -> Estimate:
-    """(gained - lost) / n with its interval, for two outputs for each of n samples, one of them right.
+    """Estimate (gained - lost) / n with its interval, for two outputs for each of n samples, one of them right.
 
     Half a sample is added to each of the four cells of the table, two samples in all, before the normal interval is
-    taken: without it the interval is too narrow, and empty where no answer changed.
+    taken: without it the interval is too narrow, and empty where no sample changed.
 
     Source: A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
         in Medicine 24 (2005).
@@ -53,9 +53,9 @@ def estimate_paired_difference(gained: int, lost: int, n: int) -> Estimate:
 
 
 def compute_mcnemar_p(gained: int, lost: int) -> float:
-    """McNemar's exact two-sided p: how likely changes so one-sided are, if gains and losses are equally likely.
+    """Compute McNemar's exact two-sided p: the chance of changes so one-sided if gains and losses are equally likely.
 
-    Only samples whose answer changed between right and wrong count; 1 if there are none.
+    Only samples that changed between right and wrong count; 1 if there are none.
 
     Source: Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
         Psychometrika 12 (1947); exact by the binomial distribution with one half.
@@ -63,7 +63,7 @@ def compute_mcnemar_p(gained: int, lost: int) -> float:
     changed = gained + lost
     if changed == 0:
         return 1.0
-    # scipy is slow to import, and where no answer changed none of it is needed.
+    # scipy is slow to import, and not needed where no sample changed.
     from scipy.special import bdtr
 
     return min(1.0, 2 * float(bdtr(min(gained, lost), changed, 0.5)))
@@ -92,35 +92,35 @@ class Scored(Protocol):
 
 
 def find_metric(rows: Iterable[Scored]) -> str | None:
-    """The metric that decides about rows: the first one of the first row that has any."""
+    """Return the metric that decides about configurations: the first one of the first that has any."""
     return next((row.scores[0].metric for row in rows if row.scores), None)
 
 
 def find_score(scores: Sequence[Score], metric: str | None = None) -> Score | None:
-    """The score by a metric, or the one that decides; None if there is none."""
+    """Return the score by a metric, or the one that decides; None if there is none."""
     return next((score for score in scores if metric is None or score.metric == metric), None)
 
 
 def find_drop(base: Score, max_drop: float | None = None) -> float:
-    """By how much a metric may be worse than `base`: as given, else a point of a share, a hundredth of others."""
+    """Return the drop of a metric that is allowed: `max_drop`, else a point of a fraction, a hundredth of others."""
     if max_drop is not None:
         return max_drop
     return MAX_METRIC_DROP if base.share else MAX_METRIC_DROP * abs(base.value.value)
 
 
 def measure_loss(base: Score, cand: Score) -> float:
-    """By how much `cand` is worse than `base`; negative if it is better."""
+    """Return the loss of `cand` against `base`; negative if it is better."""
     change = cand.value.value - base.value.value
     return -change if base.higher_is_better else change
 
 
 def loses_too_much(base: Score, cand: Score, max_drop: float | None = None) -> bool:
-    """Whether a score is worse than the base by more than it may be."""
+    """Whether a score is worse than the base by more than is allowed."""
     return measure_loss(base, cand) > find_drop(base, max_drop) + _LAST_BIT * max(1.0, abs(base.value.value))
 
 
 def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None) -> Score:
-    """The score of counts [samples, columns]; those of the reference are of the same samples in the same order."""
+    """Score counts [samples, columns]; those of the reference are of the same samples in the same order."""
     if metric.finish is divide and _are_hits(counts) and (reference is None or _are_hits(reference)):
         hits, n = counts[:, 0], len(counts)
         score = describe_score(metric.facts, estimate_share(int(hits.sum()), n))
@@ -148,7 +148,7 @@ def describe_score(facts: Facts, value: Estimate) -> Score:
 
 
 def _estimate_sum(finish: Finish, counts: Floats, name: str) -> Estimate:
-    """The figure of counts [samples, sides, columns], with its interval over draws of samples.
+    """Estimate a figure of counts [samples, sides, columns], with its interval over draws of samples.
 
     Source: B. Efron, "Better bootstrap confidence intervals", Journal of the American Statistical Association 82
         (1987): bias-corrected and accelerated. scipy has it, but leaves out each sample by copying all others, which
@@ -171,7 +171,7 @@ def check_figure(name: str, value: float) -> None:
 
 
 def _bound(value: float, drawn: Floats, left_out: Floats, n: int) -> tuple[float, float] | None:
-    """Bounds of the figure; None where the draws do not differ, so that they say nothing."""
+    """Return the bounds of a figure; None where the draws do not differ, so that they show nothing."""
     if n < 2 or len(drawn) < (1 - LOST_DRAWS) * RESAMPLES or np.ptp(drawn) == 0:
         return None
     below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
@@ -190,7 +190,7 @@ def _describe(value: float, bounds: tuple[float, float] | None, n: int, method: 
 
 
 def score_whole(facts: Facts, score_picks: ScorePicks, n: int, reference: ScorePicks | None = None) -> Score:
-    """The score by a metric that looks at all samples together: asked for all of them, then for each draw."""
+    """Score by a metric that evaluates all samples together: once for all of them, then for each draw."""
     everything = np.arange(n)
     value = score_picks(everything)
     check_figure(facts.name, value)

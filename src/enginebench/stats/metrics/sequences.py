@@ -1,4 +1,4 @@
-"""Answers as sequences: scores over time decoded to text or tokens, and the rates of errors in them."""
+"""Outputs as sequences: scores over time decoded to text or tokens, and the rates of errors in them."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -20,7 +20,7 @@ Tokens = tuple[int, ...]
 
 
 def decode_tokens(scores: Array, blank: int | None) -> list[Tokens]:
-    """The best token of every step, of each sample; with a blank, repeats are merged and blanks left out.
+    """Return the best token of every step, for each sample; with a blank, repeats are merged and blanks left out.
 
     Args:
         scores: [samples, steps, tokens], or whole numbers [samples, steps], which the graph has decoded itself.
@@ -39,7 +39,7 @@ def decode_tokens(scores: Array, blank: int | None) -> list[Tokens]:
 
 
 def read_sequences(output: Any, targets: Targets) -> list[str] | list[Tokens]:
-    """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens."""
+    """Read an output as texts if there is a vocabulary or the output is text, else as tokens."""
     array = np.asarray(output) if not isinstance(output, list) else None
     if array is not None and array.dtype.kind in "UO":
         return [" ".join(map(str, row.reshape(-1))) for row in array]
@@ -52,18 +52,18 @@ def read_sequences(output: Any, targets: Targets) -> list[str] | list[Tokens]:
 
 
 def _spell(tokens: Tokens, vocabulary: tuple[str, ...], blank: int | None, width: int) -> str:
-    """The text of tokens; a vocabulary of one entry less than the model has tokens leaves the blank out."""
+    """Spell tokens as text; a vocabulary with one entry less than the model has tokens leaves the blank out."""
     shift = 1 if blank == 0 and len(vocabulary) == width - 1 else 0
     try:
         return "".join(vocabulary[token - shift] for token in tokens)
     except IndexError as error:
         raise FeedError(
-            f"token {max(tokens)} is not in the vocabulary of {len(vocabulary)}; the model tells {width} apart"
+            f"token {max(tokens)} is not in the vocabulary of {len(vocabulary)}; the model has {width} tokens"
         ) from error
 
 
 def count_errors(unit: Literal["words", "characters"]) -> Count:
-    """Counts the errors of each sample, and the words or characters that there should be."""
+    """Count the errors of each sample, and the expected words or characters."""
 
     def count(outputs: Outputs, targets: Targets) -> Floats:
         output, wanted = take_output(outputs, targets)
@@ -83,7 +83,7 @@ def count_errors(unit: Literal["words", "characters"]) -> Count:
 
 
 def _count_pair(right: str | Tokens, decoded: str | Tokens, unit: str) -> tuple[int, int]:
-    """(errors, length of what is right). Of tokens without text, each is a word and a character."""
+    """Return (errors, length of the right sequence). Tokens without text count as words and as characters."""
     if isinstance(right, str) != isinstance(decoded, str):
         raise FeedError(
             "targets are text, the outputs tokens: put the vocabulary into the file of --targets"

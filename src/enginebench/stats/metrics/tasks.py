@@ -1,4 +1,4 @@
-"""What a task means for a model's answers: how they are read, and by which metrics they are judged."""
+"""Read a model's outputs as its task requires, and the metrics of each task."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from enginebench.stats.metrics.sequences import count_errors, read_sequences
 
 
 def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
-    """Answers and right answers as [samples, values]."""
+    """Return outputs and targets as [samples, values]."""
     array, right = read_arrays(outputs, targets)
     if array.size != right.size:
         shapes = (list(targets.find_shape(part)) for part in (array, right))
@@ -29,14 +29,14 @@ def count_absolute(outputs: Outputs, targets: Targets) -> Floats:
 
 
 def count_cosine(outputs: Outputs, targets: Targets) -> Floats:
-    """The cosine of each answer to the right one; 0 where one of them is nothing but zeros."""
+    """Return the cosine of each output to its target; 0 where one of them is all zeros."""
     values, right = _read_pairs(outputs, targets)
     sizes = np.linalg.norm(values, axis=1) * np.linalg.norm(right, axis=1)
     products = np.einsum("ij,ij->i", values, right)
     return average(np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0))
 
 
-# Tasks whose answers are scores over time.
+# Tasks whose outputs are scores over time.
 SEQUENTIAL: tuple[Task, ...] = ("text", "asr")
 
 # Name -> the metric for these targets.
@@ -78,8 +78,8 @@ def name_metric(metric: str) -> str:
     return TITLES.get(metric) or metric.rpartition(":")[2]
 
 
-def read_answers(outputs: Outputs, task: Task | None, targets: Targets) -> Outputs:
-    """The answers as a user's metric for this task gets them, no larger than they need be.
+def read_task_outputs(outputs: Outputs, task: Task | None, targets: Targets) -> Outputs:
+    """Return outputs as a user's metric for this task gets them, no larger than necessary.
 
     Boxes come as `boxes`, `scores`, `labels`; maps of classes as whole numbers; sequences as texts where there is a
     vocabulary, else as lists of tokens.
@@ -96,7 +96,7 @@ def read_answers(outputs: Outputs, task: Task | None, targets: Targets) -> Outpu
 
 
 def read_map(array: Any) -> Any:
-    """The best class of every pixel, of scores [samples, classes, height, width]; anything else as it is."""
+    """Return the best class of every pixel, for scores [samples, classes, height, width]; anything else unchanged."""
     if array.dtype.kind != "f" or array.ndim != 4:
         return array
     best = array[:, 0] >= YES if array.shape[1] == 1 else array.argmax(axis=1)

@@ -1,1 +1,1 @@
-"""What TensorRT's inspector and profiler wrote of a plan, as layers; texts are read however they were wrapped."""
+"""Layers of a plan from the files of TensorRT's inspector and profiler, however their text is wrapped."""

@@ -1,7 +1,7 @@
-"""Times in JSON that another script made of trtexec's files: the keys and units that are known, and where they stand.
+"""Read times from JSON that another script made of trtexec's files, by known keys and units.
 
-Only what stands in nested dictionaries is looked at, and only keys of the tables below are times. Anything else is
-refused with the keys that are there.
+Only nested dictionaries are searched, and only keys of the tables below are times. Anything else is refused, with the
+keys that the file has.
 """
 
 import math
@@ -52,7 +52,7 @@ class JsonNode(NamedTuple):
 
 
 def read_time_key(key: str, names: Mapping[str, object]) -> TimeKey | None:
-    """`latency_us` as `latency` in microseconds; None if it names none of `names`."""
+    """Read `latency_us` as `latency` in microseconds; None if it names none of `names`."""
     words = [word.lower() for word in _WORD.findall(key[:_LONGEST_KEY])]
     if words and words[-1] in UNITS_MS and (name := "".join(words[:-1])) in names:
         return TimeKey(name, UNITS_MS[words[-1]])
@@ -62,7 +62,8 @@ def read_time_key(key: str, names: Mapping[str, object]) -> TimeKey | None:
 
 
 def choose_time_keys(keys: Sequence[str], names: Mapping[str, str]) -> dict[str, tuple[str, float | None]]:
-    """{meaning: (key, milliseconds in one of its unit)}: of several keys the one whose name is first in `names`."""
+    """Return {meaning: (key, milliseconds in one of its unit)}; of several keys the one whose name is first in
+    `names`."""
     order = list(names)
     matches = [
         (order.index(time_key.name), key, time_key)
@@ -76,7 +77,7 @@ def choose_time_keys(keys: Sequence[str], names: Mapping[str, str]) -> dict[str,
 
 
 def list_json_nodes(document: Any, path: Path) -> Iterator[JsonNode]:
-    """The document, and every value in its nested dictionaries, outer ones first.
+    """Yield the document, and every value in its nested dictionaries, outer ones first.
 
     Raises:
         ParseError: a unit is stated that is not known.
@@ -95,7 +96,8 @@ def list_json_nodes(document: Any, path: Path) -> Iterator[JsonNode]:
 
 
 def _read_unit(node: JsonNode, path: Path) -> float | None:
-    """Milliseconds in one of the unit that a dictionary states for its times, else of that stated around it."""
+    """Return the milliseconds in one of the unit that a dictionary states for its times, else of the one stated around
+    it."""
     for key in UNIT_KEYS:
         if isinstance(text := node.value.get(key), str):
             if text.lower() not in UNITS_MS:
@@ -105,7 +107,7 @@ def _read_unit(node: JsonNode, path: Path) -> float | None:
 
 
 def list_numbered(value: Any) -> list[Any] | None:
-    """The entries of a dictionary whose keys number them without a gap, in that order; None if it is none.
+    """Return the entries of a dictionary whose keys number them without a gap, in that order; else None.
 
     Numbers with gaps are something else: batch sizes, or percentiles.
     """
@@ -120,7 +122,7 @@ def list_numbered(value: Any) -> list[Any] | None:
 
 
 def flatten_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry without the dictionaries in it: `{"latency": {"ms": 1}}` as `{"latency_ms": 1}`."""
+    """Flatten the dictionaries in an entry: `{"latency": {"ms": 1}}` becomes `{"latency_ms": 1}`."""
     flat: dict[str, object] = {}
     for key, value in entry.items():
         flat |= {f"{key}_{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
@@ -133,7 +135,7 @@ def is_time(value: Any) -> bool:
 
 
 def read_time_value(value: Any, place: str, path: Path) -> float:
-    """The number; nan for null, which was nan or inf, and for a whole number that no float holds."""
+    """Return the number; nan for null, which was nan or inf, and for a whole number too large for a float."""
     if not is_time(value):
         raise ParseError(path, place, f"{name_type(value)}", "a number")
     try:
@@ -145,7 +147,7 @@ def read_time_value(value: Any, place: str, path: Path) -> float:
 def read_column(
     entries: Sequence[Mapping[str, Any]], key: str, unit_ms: float, place: str, path: Path
 ) -> NDArray[np.float64]:
-    """The times of one key of all entries, in ms.
+    """Return the times of one key of all entries, in ms.
 
     Raises:
         ParseError: an entry lacks the key, or has no number there.
@@ -161,11 +163,11 @@ def read_column(
 
 
 def note_units(bare: Sequence[str]) -> tuple[str, ...]:
-    """A note on keys for which nothing says a unit."""
+    """Note keys that have no unit."""
     return (f"no unit in {', '.join(bare)}: read as ms, the unit of trtexec",) if bare else ()
 
 
 def note_others(chosen: str, places: Sequence[str], what: str) -> tuple[str, ...]:
-    """A note where a file holds more than the figures are of."""
+    """Note what else a file holds, beside the source of the figures."""
     others = [place for place in places if place != chosen]
     return (f"other {what} in this file: figures are of {chosen}, not of {', '.join(others)[:200]}",) if others else ()

@@ -1,4 +1,4 @@
-"""`read_layer_info`: what the engine inspector says (--exportLayerInfo), joined with a profile."""
+"""`read_layer_info`: read the engine inspector's output (--exportLayerInfo), joined with a profile."""
 
 import math
 import re
@@ -51,7 +51,7 @@ _TACTIC_KEYS = ("TacticName", "TacticValue")
 # What a kernel may make of FP32 values.
 _SHORTER = frozenset({"tf32", "bf16", "fp16", "fp8", "int8"})
 _IO_KEYS = ("Bindings", "I/O Tensors")
-# What 8.6 says of an input in bytes, the one type of inputs and outputs for which its inspector has no word.
+# The format that 8.6 prints for an input in bytes, the one type of inputs and outputs that its inspector cannot name.
 UNNAMED = "Unknown format"
 # Layers that multiply, by what inspectors call them; and those that stand for many operators, which may.
 _PRODUCTS = re.compile(
@@ -71,8 +71,8 @@ _QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
 
 
 def read_layer_info(path: Path, *, profile: ProfileDocument | None = None) -> LayersDocument:
-    """The layers of an engine, from what --exportLayerInfo of TensorRT 8.2 to 11 wrote: type, precisions, tactic, and
-    the ONNX operators that they came from."""
+    """Read the layers of an engine from --exportLayerInfo of TensorRT 8.2 to 11: types, precisions, tactics and ONNX
+    operators."""
     return summarize_inspection(read_engine_document(read_text(path), path), path, profile)
 
 
@@ -95,7 +95,7 @@ def read_engine_document(text: str, path: Path) -> JsonObject:
 
 
 def summarize_inspection(document: JsonObject, path: Path, profile: ProfileDocument | None = None) -> LayersDocument:
-    """As `read_layer_info`, from an inspector's document that was read before."""
+    """Summarize an inspector's document that was read before, as `read_layer_info` does."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
     require_keys(document["Layers"], path)
     notes = note_layers(document, layers)
@@ -126,7 +126,7 @@ def summarize_inspection(document: JsonObject, path: Path, profile: ProfileDocum
 
 
 def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
-    """One layer: a plain name with the default verbosity, an object with `--profilingVerbosity=detailed`."""
+    """Read one layer: a plain name with the default verbosity, an object with `--profilingVerbosity=detailed`."""
     if isinstance(item, str):
         return EngineLayer(name=item, onnx_nodes=split_name(item), overhead=is_overhead(item, None))
     if not isinstance(item, dict) or not isinstance(item.get("Name"), str):
@@ -154,14 +154,14 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
 
 
 def list_detailed(items: list[Any]) -> list[JsonObject]:
-    """The layers as an inspector describes them in detail: with five keys or more; fewer are someone's excerpt."""
+    """Return the layers that an inspector describes in detail, with five keys or more; fewer are an excerpt."""
     return [item for item in items if isinstance(item, dict) and len(item) > _EXCERPT]
 
 
 def require_keys(items: list[Any], path: Path) -> None:
-    """Raises a ParseError when detailed layers lack what their columns are read from; names the keys that are there.
+    """Raise a ParseError when detailed layers lack the keys of their columns; it names the keys that they have.
 
-    One layer may lack a key; when all do, its name is another one, and a column would be empty without a word.
+    One layer may lack a key; when all do, it was renamed, and a column would be silently empty.
     """
     layers = list_detailed(items)
     tensors = [tensor for item in layers for tensor in [*as_list(item.get("Inputs")), *as_list(item.get("Outputs"))]]
@@ -181,7 +181,7 @@ def first_text(*values: Any) -> str | None:
 
 
 def read_tensor(item: JsonObject) -> LayerTensor:
-    """One tensor; TensorRT 8 to 11 put layout and type into one text."""
+    """Read one tensor; TensorRT 8 to 11 put layout and type into one text."""
     text = first_text(*map(item.get, _DTYPE_KEYS))
     name, dimensions, shape = first_text(item.get("Name")) or "", item.get("Dimensions"), None
     if isinstance(dimensions, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in dimensions):
@@ -190,19 +190,20 @@ def read_tensor(item: JsonObject) -> LayerTensor:
 
 
 def read_dtype(text: str | None) -> str | None:
-    """ "fp16" of "Channel major FP16 format where channel % 8 == 0"."""
+    """Return "fp16" for "Channel major FP16 format where channel % 8 == 0"."""
     return next((name for pattern, name in _DTYPES if text and pattern.search(text[:200])), None)
 
 
 def choose_precision(
     item: JsonObject, inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...], nodes: tuple[str, ...] = ()
 ) -> str | None:
-    """The precision in which a layer computes, as far as its types and the name of its kernel say it; else None.
+    """Return the precision in which a layer computes, as far as its types and the name of its kernel show it; else
+    None.
 
-    Eight and sixteen bits are multiplied as they are. What lies in FP32 may be shortened on its way into the
-    multipliers, to TF32 above all, which TensorRT allows itself unless it is told not to; only the kernel's name says.
-    What goes into a region of many operators and comes out of it says nothing of what is between them.
-    A plan of several shapes shows no types ("N/A due to dynamic shapes") but those of weights: else the kernel says.
+    Eight and sixteen bits are multiplied as they are. FP32 values may be shortened on their way into the multipliers,
+    above all to TF32, which TensorRT allows by default; only the kernel's name shows it. The inputs and outputs of a
+    region of many operators do not show the precision inside. A plan of several shapes shows no types ("N/A due to
+    dynamic shapes") but those of weights: then the kernel decides.
     """
     weights, region = item.get("Weights"), is_region(item["Name"], first_text(item.get("LayerType")))
     # Of its weights, else of its first input, else of its output, which alone would be wrong: an INT8 convolution may
@@ -221,12 +222,12 @@ def choose_precision(
 
 
 def is_region(name: str, kind: str | None) -> bool:
-    """Whether a layer is a region of TensorRT's own compiler, which shows nothing of what it is made of."""
+    """Whether a layer is a region of TensorRT's own compiler, which does not list its parts."""
     return bool(_REGION.search(kind or "") or name.startswith("{ForeignNode"))
 
 
 def may_multiply(item: JsonObject, nodes: tuple[str, ...]) -> bool:
-    """Whether a layer is a product, or stands for operators that hold one or may hold one."""
+    """Whether a layer is a product, or contains operators that are or may be one."""
     kinds = " ".join(filter(None, (first_text(item.get(key)) for key in _TYPE_KEYS)))
     if _PRODUCTS.search(kinds) or _OPAQUE.search(kinds):
         return True
@@ -235,7 +236,7 @@ def may_multiply(item: JsonObject, nodes: tuple[str, ...]) -> bool:
 
 
 def is_product(layer: EngineLayer) -> bool:
-    """Whether a layer is called a product: a convolution, a matrix product."""
+    """Whether a layer is named as a product: a convolution, a matrix product."""
     return bool(_PRODUCTS.search(layer.type or ""))
 
 
@@ -255,7 +256,8 @@ def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bo
 
 
 def read_io(document: JsonObject, layers: list[EngineLayer]) -> tuple[EngineTensor, ...]:
-    """The engine's inputs and outputs: `Bindings` up to 10, `I/O Tensors` in 11; type and shape from the layers."""
+    """Read the engine's inputs and outputs: `Bindings` up to 10, `I/O Tensors` in 11; type and shape from the
+    layers."""
     produced = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
     consumed = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
     io = []
@@ -280,8 +282,8 @@ def as_list(value: Any) -> list[Any]:
 
 
 def note_layers(document: JsonObject, layers: list[EngineLayer]) -> list[str]:
-    """What limits the reading, with the keys that are there instead of those that may lack; and what became of FP32
-    values in products: shortened, or nobody can say."""
+    """List notes on the limits of the reading: lacking keys, regions, and FP32 products that may be shortened to
+    TF32."""
     notes = [] if layers else ["the file lists no layers"]
     if layers and all(layer.type is None for layer in layers):
         notes.append("names only: build with --profilingVerbosity=detailed for types, precisions and tactics")
@@ -321,12 +323,13 @@ ROUNDING = 1e-9
 
 
 class PlanFiles:
-    """What `open_for` hands to engines, which may not read files themselves (`engines.abilities.PlanReader`)."""
+    """The `engines.abilities.PlanReader` that `open_for` gives to engines, which may not read files themselves."""
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `reorder`.
+        """Return fractions of time by precision, which add up to 1; reformats and casts, which compute nothing, as
+        `reorder`.
 
-        Layers whose precision the engine does not say are `unknown`, and those of the profile that it does not know.
+        Layers without a recorded precision are `unknown`, as are those of the profile that the engine does not list.
         """
         document = read_layer_info(layers, profile=read_layer_profile(profile))
         if document.shares_of != "time":
@@ -339,7 +342,8 @@ class PlanFiles:
         return {name: share for name, share in ranked if share > ROUNDING}
 
     def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
-        """The engine's layers in their order, those that the profile has times of; reformats and casts as `reorder`."""
+        """Return the engine's layers in their order, as far as the profile has their times; reformats and casts as
+        `reorder`."""
         timed = read_layer_profile(profile)
         document = read_layer_info(layers, profile=timed)
         return LayerProfile(
@@ -360,7 +364,7 @@ class PlanFiles:
         )
 
     def read_ahead(self, layers: Path) -> AheadOfTime:
-        """The layers of a plan that has not run, and how many of those that multiply there are in each precision."""
+        """Return the layers of a plan that has not run, and the number of products in each precision."""
         planned = read_layer_info(layers).layers
         products = Counter(_name_input(layer) for layer in planned if is_product(layer))
         return AheadOfTime(
@@ -373,5 +377,5 @@ class PlanFiles:
 
 
 def _name_input(layer: EngineLayer) -> str:
-    """The type of what goes into a layer that has not run: whether FP32 is multiplied in TF32, nothing says yet."""
+    """Return the type of a layer's input, before it has run; whether FP32 is multiplied in TF32 is not known then."""
     return layer.precision or layer.precision_in or UNKNOWN

@@ -1,4 +1,5 @@
-"""Layer times in JSON that trtexec did not write itself: rewritten by a library, or wrapped by another script."""
+"""Read layer times from JSON that trtexec did not write itself: rewritten by a library, or wrapped by another
+script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class RawLayer(NamedTuple):
 
 
 class RawProfile(NamedTuple):
-    """The entries in the order of the file; `strange` counts names that JSON would have read otherwise."""
+    """The entries in the order of the file; `strange` counts names that are no valid JSON text."""
 
     iterations: int | None
     layers: list[RawLayer]
@@ -62,9 +63,9 @@ class LayerTable(NamedTuple):
 
 
 def read_other_profile(document: Any, path: Path) -> RawProfile:
-    """The layers in a JSON document: of several lists of layers the longest.
+    """Read the layers in a JSON document: of several lists of layers the longest.
 
-    Another list whose layers the longest has, too, repeats these; any other is named in a note.
+    A list whose layers are all in the longest one repeats these; any other is named in a note.
 
     Raises:
         ParseError: it holds no list of layers with times under known keys, or one that is damaged.
@@ -90,12 +91,13 @@ def read_other_profile(document: Any, path: Path) -> RawProfile:
 
 
 def _identify(layer: RawLayer) -> tuple[str, str]:
-    """What two entries of one layer have in common; nan is as nan."""
+    """Return the key by which two entries are one layer; nan equals nan."""
     return layer.name, repr(layer.average_ms)
 
 
 def _find_count(document: Any, path: Path) -> int | None:
-    """The number of profiled iterations: of an entry, as trtexec writes it, or of a dictionary around the layers."""
+    """Return the number of profiled iterations: of an entry, as trtexec writes it, or of a dictionary around the
+    layers."""
     for node in list_json_nodes(document, path):
         places = [node.value] if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else []
         for entry in (place for place in places if isinstance(place, dict)):
@@ -106,7 +108,7 @@ def _find_count(document: Any, path: Path) -> int | None:
 
 
 def _find_table(node: JsonNode, path: Path) -> LayerTable | None:
-    """The list of layers that a value is: entries, columns, entries by name, or times by name. None if it is none."""
+    """Read a value as a list of layers: entries, columns, entries by name, or times by name. None if it is none."""
     value = node.value
     if isinstance(value, list):
         entries = [flatten_entry(entry) if isinstance(entry, dict) else {} for entry in value]
@@ -135,7 +137,7 @@ def _find_table(node: JsonNode, path: Path) -> LayerTable | None:
 
 
 def _find_entries(node: JsonNode, entries: Sequence[Mapping[str, Any]], path: Path) -> LayerTable | None:
-    """The table of a list whose entries have a name and a time; entries that hold a count only are none."""
+    """Read a list whose entries have a name and a time as a table; entries with nothing but a count are left out."""
     counted = [(index, entry) for index, entry in enumerate(entries) if not entry or not entry.keys() <= {*COUNTS}]
     first = next((entry for _, entry in counted if choose_time_keys(list(entry), NAMES)), None)
     keys = _choose_times(first, node) if first is not None else {}
@@ -158,7 +160,7 @@ def _choose_times(entry: Mapping[str, Any], node: JsonNode) -> dict[str, tuple[s
 
 
 def _transpose(node: JsonNode, lists: Mapping[str, Sequence[Any]], path: Path) -> list[Mapping[str, Any]]:
-    """The entries of columns: `{"name": ["a", "b"], "average_ms": [1, 2]}`."""
+    """Turn columns into entries: `{"name": ["a", "b"], "average_ms": [1, 2]}`."""
     columns = [key for key in lists if choose_time_keys([key], {**NAMES, **TIMES})]
     lengths = {key: len(lists[key]) for key in columns}
     if len(set(lengths.values())) > 1:
@@ -184,7 +186,7 @@ def _read_table_layers(table: LayerTable, count: int | None, path: Path) -> list
 
 
 def _note_missing(table: LayerTable, count: int | None) -> tuple[str, ...]:
-    """A note where totals or averages are not in the file and no count gives them."""
+    """Note totals or averages that the file lacks and no count supplies."""
     if count or {"total", "average"} <= table.keys.keys():
         return ()
     if "average" in table.keys:

@@ -1,4 +1,4 @@
-"""`read_layer_profile`: what --exportProfile wrote, slowest layer first; broken names repaired, duplicates merged."""
+"""`read_layer_profile`: read --exportProfile, slowest layer first; broken names repaired, duplicates merged."""
 
 import math
 import re
@@ -30,17 +30,17 @@ _COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
 
 
 def read_layer_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileDocument:
-    """The layer times in `path`, slowest first.
+    """Read the layer times in `path`, slowest first.
 
     Args:
-        path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library or wrapped by a script.
-        end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
+        path: written by --exportProfile of trtexec 8 to 11, perhaps rewritten by a JSON library or wrapped by a script.
+        end_to_end_ms: median GPU compute time of one query without the profiler, for the time outside of all layers.
     """
     return summarize_profile(read_profile(read_text(path), path), path, end_to_end_ms)
 
 
 def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None = None) -> ProfileDocument:
-    """As `read_layer_profile`, from entries that were read before."""
+    """Summarize entries that were read before, as `read_layer_profile` does."""
     # The same layer listed twice (in files that were joined) has the same name and the same average; two layers of one
     # name differ in it and stay apart.
     alike: dict[tuple[str, str], RawLayer] = {}
@@ -68,7 +68,7 @@ def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None =
 
 
 def read_profile(text: str, path: Path) -> RawProfile:
-    """The entries of a profile: by line if trtexec wrote it, else as JSON."""
+    """Read the entries of a profile: by line if trtexec wrote it, else as JSON."""
     if _NAME in text and (raw := read_lines(text)) is not None:
         return raw
     try:
@@ -87,7 +87,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
 
 
 def read_lines(text: str) -> RawProfile | None:
-    """The entries of a file in trtexec's own layout, with names taken as they stand; None if it is not whole.
+    """Read the entries of a file in trtexec's own layout, with names taken literally; None if it is incomplete.
 
     A name may hold anything, quotes and line ends too, so each entry reaches from its key to the next one's.
     """
@@ -111,7 +111,7 @@ def read_lines(text: str) -> RawProfile | None:
 
 
 def to_number(value: str | None) -> float:
-    """The number; nan for nan, inf, nothing and what is no number."""
+    """Return the number; nan for nan, inf, None and text that is no number."""
     try:
         number = math.nan if value is None else float(value)
     except ValueError:
@@ -120,7 +120,7 @@ def to_number(value: str | None) -> float:
 
 
 def explain_cut(error: Exception, text: str, path: Path) -> ParseError:
-    """A decoder's complaint, with the line where it arose."""
+    """Make the error for a decoder's complaint, with its line."""
     begun = text.lstrip().startswith(("[", "{"))
     if begun and ("truncated" in str(error) or not text.rstrip().endswith(("]", "}"))):
         where = f"line {text.count(chr(10)) + 1}"
@@ -131,7 +131,7 @@ def explain_cut(error: Exception, text: str, path: Path) -> ParseError:
 
 
 def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
-    """Raises a ParseError when an entry lacks a key; a median may be lacking unless an unknown time is there."""
+    """Raise a ParseError when an entry lacks a key; a median may be lacking unless an unknown time is there."""
     missing = [key for key in _KEYS if key not in keys]
     only_median = missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys)
     if missing and not only_median:
@@ -139,7 +139,7 @@ def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
 
 
 def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:
-    """The layer with its share; None in place of nan."""
+    """Add a layer's fraction of the total; None in place of nan."""
     total, average, median = (v if v is not None and math.isfinite(v) else None for v in layer[1:])
     share = total / total_ms if total is not None and total_ms > 0 else None
     return ProfiledLayer(
@@ -148,7 +148,7 @@ def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLay
 
 
 def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> tuple[str, ...]:
-    """What a reader of the profile should know."""
+    """List notes for the reader of the profile."""
     notes = [*raw.notes]
     if (merged := len(raw.layers) - len(layers)) > 0:
         notes.append(f"{count_of(merged, 'entries')} merged: each has the name and the average of another")

@@ -1,4 +1,4 @@
-"""Bytes and text of an artifact, however a shell or an archive wrapped them."""
+"""Read bytes and text of an artifact, however a shell or an archive wrapped them."""
 
 import gzip
 import io
@@ -31,7 +31,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1
 
 
 def open_bytes(path: Path) -> bytes | mmap.mmap:
-    """The content of `path` without copying it into memory; unpacked when it is gzip."""
+    """Return the content of `path` without copying it into memory; unpacked when it is gzip."""
     try:
         with check_regular(path).open("rb") as file:
             if path.is_fifo():  # of the shell: it can be read once, and has no size
@@ -52,7 +52,7 @@ def open_bytes(path: Path) -> bytes | mmap.mmap:
 
 
 def unpack_gzip(path: Path, packed: bytes) -> bytes:
-    """The unpacked content of a gzip file, all its members one behind the other."""
+    """Return the unpacked content of a gzip file, all its members one behind the other."""
     try:
         # One byte more than there is room for shows that there is more, and a compressed bomb is unpacked no further.
         data = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(MAX_TEXT_BYTES + 1)
@@ -69,7 +69,7 @@ def unpack_gzip(path: Path, packed: bytes) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small artifact, decoded and without terminal control sequences."""
+    """Return the text of a small artifact, decoded and without terminal control sequences."""
     data = open_bytes(path)
     if len(data) > MAX_TEXT_BYTES:
         raise ParseError(path, "", f"{len(data)} bytes", f"a text of at most {MAX_TEXT_BYTES} bytes")
@@ -77,13 +77,13 @@ def read_text(path: Path) -> str:
 
 
 def decode_json(text: str) -> Any:
-    """What JSON of TensorRT holds: control characters in its texts are kept, numbers that are none become null."""
+    """Decode JSON of TensorRT: control characters in texts are kept, numbers such as nan become null."""
     escaped = _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return msgspec.json.decode(_NONFINITE.sub(r"\1null", escaped))
 
 
 def explain_json(error: Exception, path: Path, size: int, expected: str) -> ParseError:
-    """A decoder's complaint about a document of so many bytes."""
+    """Make the error for a decoder's complaint about a document of so many bytes."""
     if "truncated" in str(error):
         return ParseError(path, f"byte {size}", "the end of the file inside the JSON", expected)
     byte = re.search(r"\(byte (\d+)\)", str(error))
@@ -93,15 +93,15 @@ def explain_json(error: Exception, path: Path, size: int, expected: str) -> Pars
 def explain_keys(
     path: Path, place: str, missing: str, there: Iterable[str], expected: str, tool: str = "trtexec"
 ) -> ParseError:
-    """That a key is missing, with those that are there instead."""
+    """Make the error for a missing key, with the keys that are there instead."""
     actual = f"no key {missing} (keys there: {', '.join(there)[:400]})"
     return ParseError(path, place, actual, expected, f"A newer {tool} may have renamed it")
 
 
 def decode_text(data: bytes) -> str:
-    """`data` as text with "\\n" line ends: UTF-8, or UTF-16 as a Windows shell writes it; never fails.
+    """Decode `data` as text with "\\n" line ends: UTF-8, or UTF-16 as a Windows shell writes it; never fails.
 
-    Bytes that are no text become U+FFFD. Colours and other terminal sequences are taken out.
+    Invalid bytes become U+FFFD. Colours and other terminal sequences are removed.
     """
     # Like JSON, a log begins with ASCII: in UTF-16 every second byte of that is zero, which is how it is recognized.
     text = data.decode(detect_encoding(data), errors="replace").lstrip("\ufeff")
@@ -111,7 +111,7 @@ def decode_text(data: bytes) -> str:
 
 
 def list_keys(document: Any) -> list[str]:
-    """Up to twenty keys of the outer levels of a document, for messages."""
+    """Return up to twenty keys of the outer levels of a document, for messages."""
     keys: list[str] = []
     level = [document]
     for _ in range(3):
