@@ -66,7 +66,7 @@ def test_tokens_without_text_count_like_characters():
         (["abc"], None, "put the vocabulary into the file of --targets"),
         ([[1, 2]], WORDS, "give both in the same form"),
         (["abc", "a"], WORDS, "1 sequences were read, 2 are right"),
-        (["abc"], ("a",), "not in the vocabulary of 1; the model tells 5 apart"),
+        (["abc"], ("a",), "not in the vocabulary of 1; the model has 5 tokens"),
     ],
 )
 def test_what_does_not_fit_is_explained(values, vocabulary, said):
