@@ -132,14 +132,20 @@ def _correlations(centred: list[Floats], lags: int) -> Floats | None:
     return rho
 
 
-def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
-    """Split into blocks of at least `length` neighbouring samples, none across processes; a short process is one
-    block."""
-    blocks: list[Floats] = []
-    for samples in series:
-        if len(samples):
-            blocks += np.array_split(samples, max(1, len(samples) // length))
-    return blocks
+def size_blocks(counts: Sequence[int], length: int) -> list[int]:
+    """Return the sizes of blocks of at least `length` neighbouring samples, in order.
+
+    None crosses a process, and a short process is one block. Those of a process differ by one sample at most.
+
+    Args:
+        counts: samples of each process.
+    """
+    sizes: list[int] = []
+    for count in counts:
+        blocks = max(1, count // length)
+        size, longer = divmod(count, blocks)
+        sizes += [size + 1] * longer + [size] * (blocks - longer) if count else []
+    return sizes
 
 
 def estimate_tails(
@@ -154,22 +160,22 @@ def estimate_tails(
         shares: 0.99 for p99; several cost one sorting of the samples.
         time: autocorrelation time in samples, where the caller has it already.
     """
-    pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
+    ordered = np.concatenate(list(series)) if len(series) else np.empty(0)  # as they were measured
+    pooled = np.sort(ordered)
     n = len(pooled)
     values = [nearest_rank(pooled, q) for q in shares]
     time = autocorrelation_time(series) if time is None else time
     length = max(math.ceil(BLOCK_TIMES * time), math.ceil(n / MAX_BLOCKS))
-    blocks = split_blocks(series, length)
+    blocks = size_blocks([len(samples) for samples in series], length)
     method = f"nearest rank of {n} pooled samples"
     if len(blocks) < MIN_BLOCKS:
         method += f"; {len(blocks)} blocks of 10 autocorrelation times are too few for an interval"
         none = Estimate(value=0.0, low=None, high=None, level=level, n=n, method=method, supported=False)
         return [replace(none, value=value) for value in values]
     method += f"; exact binomial over {len(blocks)} blocks of about {n // len(blocks)} samples"
-    ordered, lengths = np.concatenate(blocks), [len(block) for block in blocks]
     estimates = []
     for q, value in zip(shares, values, strict=True):
-        first, last = bound_rank(n, q, count_effective(ordered, lengths, value, level), level)
+        first, last = bound_rank(n, q, count_effective(ordered, blocks, value, level), level)
         enough = n >= min_samples(q)
         estimates.append(
             Estimate(
