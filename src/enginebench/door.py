@@ -160,7 +160,8 @@ def main(args: list[str] | None = None) -> None:
             click.echo(_BEHIND, err=True)
         code = 2
     except (KeyboardInterrupt, click.Abort) as error:
-        kept: list[str] = getattr(error, "__notes__", [])  # by what was interrupted, if it has stored anything
+        # By what was interrupted, if it has stored anything. Click raises its own error from that of the interrupt.
+        kept: list[str] = getattr(error.__cause__ or error, "__notes__", [])
         click.echo("; ".join(["interrupted", *kept]), err=True)
         code = INTERRUPTED
     except EngineBenchError as error:

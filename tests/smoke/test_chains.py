@@ -85,6 +85,7 @@ def test_what_was_measured_survives_and_is_continued(cli, tiny_onnx, tmp_path, n
     run.send_signal(number)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == (-9 if number == signal.SIGKILL else 130), stderr
+    assert number == signal.SIGKILL or f"interrupted; kept in {out}: " in stderr
     before = {k: r["measurements"] for k, r in rows_of(out).items()}
     assert sum(len(m) for m in before.values()) >= 3
     record = json.loads((out / "run.json").read_text())

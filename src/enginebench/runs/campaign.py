@@ -32,7 +32,18 @@ from enginebench.core.errors import (
 from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
-from enginebench.core.records import Artifact, Drift, LeastWork, Machine, Precision, Result, ResultWarning, Status, Task
+from enginebench.core.records import (
+    Artifact,
+    Drift,
+    LeastWork,
+    Machine,
+    Measurement,
+    Precision,
+    Result,
+    ResultWarning,
+    Status,
+    Task,
+)
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
@@ -115,6 +126,9 @@ VARIATION = 1e-2
 ENDLESS = 1_000_000
 # The number of the trial before the first slow build begins, for a first table.
 FIRST_LOOK = -1
+# The number of the trial before the model is exported, so that an interrupted export leaves a figure. The
+# next trial of the configuration replaces it.
+BEFORE_EXPORT = -2
 
 T = TypeVar("T")
 
@@ -220,7 +234,7 @@ class Campaign:
             timed = tuple(one for one in stored.measurements if one.latency_ns)
             if timed != stored.measurements:  # a trial without samples is measured again
                 stored = replace(stored, measurements=timed, look=None)
-            finished = stored.look is not None or len(stored.measurements) >= row.measure.processes
+            finished = stored.look is not None or len(list_trials(stored)) >= row.measure.processes
             compiled = any(map(holds_refused, (*stored.artifacts, *(build.artifact for build in stored.builds))))
             if compiled and not finished:
                 continue  # native code that this program did not compile: it begins anew
@@ -268,7 +282,7 @@ class Campaign:
         A continued run has its first table already, and a single configuration has nothing to be compared with.
         """
         early = [row for row in rows if not builds_slowly(row.engine)]
-        begun = any(result.measurements for result in self.results.values())
+        begun = any(map(list_trials, self.results.values()))
         several = any(count_builds(row) > 1 for row in rows)
         if begun or several or not 1 < len(early) < len(rows):
             return []
@@ -292,7 +306,7 @@ class Campaign:
 
         Only if a configuration has a single trial: with several, all are measured anew, and the first look is dropped.
         """
-        late = [r for r in self.results.values() if r.status == "partial" and not r.measurements]
+        late = [r for r in self.results.values() if r.status == "partial" and not list_trials(r)]
         looked = [r for r in self.results.values() if r.status == "ok" and is_first_look(r)]
         if not late or not looked:
             return
@@ -317,6 +331,13 @@ class Campaign:
                 self._build_together(run)
         self._compare_outputs()
         self._score_outputs()
+
+    def measure_unchecked(self, row: PlannedRow) -> None:
+        """Measure a configuration once before its outputs are computed, ahead of the export."""
+        self.add([row])
+        self._save(self._begin(row, status="partial"))
+        self._save(self._measure_trial(ScheduledTrial(row, BEFORE_EXPORT, BEFORE_EXPORT), self.results[row.id], None))
+        self._reporter.show(list(self.results.values()))
 
     def measure(self, ids: Sequence[str], trial: int) -> None:
         """Measure one trial of each of these configurations, in this order, unless it has been measured already."""
@@ -468,9 +489,10 @@ class Campaign:
     def _lacks_outputs(self, result: Result) -> bool:
         """Return whether outputs of a restored configuration that are still needed are missing or incomplete."""
         outputs, labelled = self._folder.outputs_path(result.id), self._folder.labelled_path(result.id)
+        begun = bool(list_trials(result))
         # A configuration that was measured without a drift is of a tool that returns no outputs.
-        needed = [outputs] if result.drift or not result.measurements else []
-        if result.scores or (self._scoring and self._scoring.metrics and not result.measurements):
+        needed = [outputs] if result.drift or not begun else []
+        if result.scores or (self._scoring and self._scoring.metrics and not begun):
             needed.append(labelled)
         if needed and result.status == "partial":  # its trials are still to come
             needed.append(self._folder.recheck_path(result.id))
@@ -955,12 +977,12 @@ class Campaign:
         except EngineBenchError as error:
             if isinstance(error, TimedOut) and self._timeout_s() < 1:
                 return result  # the time of the whole run was over: no failure of the configuration
-            return self._describe_failure(result, f"in trial {trial + 1}", error)
+            return self._describe_failure(result, f"in {format_trial(trial)}", error)
         self._medians.setdefault(row.id, []).append(median(response.measurement.latency_ns))
         # The first look is dropped unless it is the only trial: configurations built later have none beside it.
-        counted = [m for m in result.measurements if m.trial != FIRST_LOOK or row.measure.processes == 1]
+        counted = [m for m in list_trials(result) if m.trial != FIRST_LOOK or row.measure.processes == 1]
         measurements = (*counted, replace(response.measurement, build=build))
-        finished = len(measurements) >= row.measure.processes
+        finished = trial != BEFORE_EXPORT and len(measurements) >= row.measure.processes
         machine, gpu = result.machine, response.measurement.gpu
         status: Status = "ok" if finished else "partial"
         measured = replace(
@@ -1007,7 +1029,7 @@ class Campaign:
     def _format_progress(self, row: PlannedRow, trial: int) -> Iterator[str]:
         """Yield `trial 4 of 10`, `2.29 ms so far (7.2x)` (than the first of its setting), `at most 40 s left`."""
         of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
-        yield "first look" if trial == FIRST_LOOK else f"trial {trial + 1}{of}"
+        yield format_trial(trial) + (of if trial >= 0 else "")
         if own := self._medians.get(row.id):
             setting = find_setting(self.results[row.id])
             first = next(r.id for r in self.results.values() if r.id in self._medians and find_setting(r) == setting)
@@ -1015,7 +1037,7 @@ class Campaign:
             factor = "" if first == row.id else f" ({format_significant(ratio, 2)}x)"
             yield f"{format_significant(median(own) / 1e6)} ms so far{factor}"
         rows = [self._rows[r.id] for r in self.results.values() if r.status == "partial"]
-        left = sum(one.measure.processes - len(self.results[one.id].measurements) for one in rows)
+        left = sum(one.measure.processes - len(list_trials(self.results[one.id])) for one in rows)
         if self._timed_s and row.measure.processes < ENDLESS:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
@@ -1059,7 +1081,7 @@ def note_kept(interrupt: KeyboardInterrupt, results: Iterable[Result], root: Pat
     trials = [len(result.measurements) for result in results if result.measurements]
     if trials:
         configurations = count_of(len(trials), "configurations")
-        interrupt.add_note(f"{count_of(sum(trials), 'trials')} of {configurations} are kept in {root}")
+        interrupt.add_note(f"kept in {root}: {count_of(sum(trials), 'trials')} of {configurations}")
 
 
 def attempt(call: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenchError:
@@ -1094,6 +1116,16 @@ def has_outputs(result: Result) -> bool:
 def is_first_look(result: Result) -> bool:
     """Return whether the only trial of a configuration is that before the slow builds."""
     return bool(result.measurements) and all(m.trial == FIRST_LOOK for m in result.measurements)
+
+
+def list_trials(result: Result) -> list[Measurement]:
+    """Return the trials of a configuration, without the one before the export, which nothing is compared with."""
+    return [m for m in result.measurements if m.trial != BEFORE_EXPORT]
+
+
+def format_trial(trial: int) -> str:
+    names = {FIRST_LOOK: "the first look", BEFORE_EXPORT: "the trial before the export"}
+    return names.get(trial, f"trial {trial + 1}")
 
 
 def proves_when_timed(row: PlannedRow) -> bool:

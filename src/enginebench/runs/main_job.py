@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import RunFinished
-from enginebench.core.records import Machine, Result
+from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.campaign import CHECK_SAMPLES, QUICK_SAMPLES, Campaign
+from enginebench.runs.builds import builds_slowly
+from enginebench.runs.campaign import CHECK_SAMPLES, QUICK_SAMPLES, Campaign, note_kept
 from enginebench.runs.folder import (
     RunFolder,
     RunRecord,
@@ -29,6 +32,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import (
     Limit,
+    OnModule,
     Sources,
     choose_scoring,
     fit_scoring,
@@ -36,6 +40,9 @@ from enginebench.runs.targets.sources import (
     note_unlabelled,
 )
 from enginebench.stats.ranking import Rules
+
+# Called with the record of a run, and the results so far.
+OnResults: TypeAlias = Callable[[RunRecord, list[Result]], None]
 
 
 def run_model(
@@ -47,7 +54,7 @@ def run_model(
     wait: bool = True,
     locks: Sequence[str] | None = None,
     command: tuple[str, ...] = (),
-    on_results: Callable[[RunRecord, list[Result]], None] = lambda record, results: None,
+    on_results: OnResults = lambda record, results: None,
 ) -> tuple[RunRecord, list[Result]]:
     """Run all configurations, store them under `root`, and return the run's record and the results.
 
@@ -55,7 +62,8 @@ def run_model(
         request: what to run. With `resume` the stored request is used, which must be of the same model.
         root: the run's folder; a RunFolder if it also copies its files elsewhere.
         locks: the devices to lock; None: those of the configurations.
-        on_results: called with the results so far when the run ends in any way, also by an interrupt.
+        on_results: called with the results so far: once before the export, if there is one, and when the run ends in
+            any way, also by an interrupt.
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
@@ -72,11 +80,9 @@ def run_model(
         scoring = choose_scoring(effective)
         if stored is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
-        if not record.rows:
-            record, gathered = find_sources(folder, record, reporter)
-            plan = plan_rows(record.request, gathered.artifacts, problems=gathered.problems)
-            record = replace(record, rows=tuple(row.id for row in plan))
-            folder.write_record(record)
+        early = list[Result]()
+        if not record.sources:
+            record, early = begin_rows(folder, record, reporter, on_results)
         sources = tuple(map(folder.open, record.sources))  # new configurations start from them
         scoring = fit_scoring(scoring, effective, sources)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(scoring)))))
@@ -100,7 +106,7 @@ def run_model(
             samples=QUICK_SAMPLES if effective.quick else CHECK_SAMPLES,
             propose=recipes.propose,
         )
-        if resume:
+        if resume or early:
             campaign.restore()
         try:
             campaign.run()
@@ -113,6 +119,45 @@ def run_model(
             folder.write_record(record)
             on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
+
+
+def begin_rows(
+    folder: RunFolder, record: RunRecord, reporter: Reporter, on_results: OnResults
+) -> tuple[RunRecord, list[Result]]:
+    """Make the sources and plan the configurations; return the record with both, and what was measured meanwhile."""
+    early = list[Result]()
+    try:
+        measure = partial(measure_early, folder, record, reporter, on_results, early)
+        record, gathered = find_sources(folder, record, reporter, on_module=measure)
+    except KeyboardInterrupt as error:
+        note_kept(error, early, folder.root)
+        raise
+    plan = plan_rows(record.request, gathered.artifacts, problems=gathered.problems)
+    record = replace(record, rows=tuple(row.id for row in plan))
+    folder.write_record(record)
+    return record, early
+
+
+def measure_early(
+    folder: RunFolder,
+    record: RunRecord,
+    reporter: Reporter,
+    on_results: OnResults,
+    results: list[Result],
+    module: Artifact,
+) -> None:
+    """Add to `results` what runs the model as it is, measured once, so that an interrupted export leaves a figure."""
+    rows = plan_rows(record.request, [module])
+    first = next((row for row in rows if row.skip is None and not builds_slowly(row.engine)), None)
+    if first is None:
+        return
+    timeout_s = record.request.timeout_s
+    campaign = Campaign(folder, [first], record.machine, timeout_s=timeout_s, reporter=reporter)
+    campaign.measure_unchecked(first)
+    results.extend(campaign.results.values())
+    record = replace(record, rows=(first.id,))
+    folder.write_record(record)
+    on_results(record, results)
 
 
 def continue_record(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRecord:
@@ -152,11 +197,11 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def find_sources(
-    folder: RunFolder, record: RunRecord, reporter: Reporter, limit: Limit = None
+    folder: RunFolder, record: RunRecord, reporter: Reporter, limit: Limit = None, on_module: OnModule | None = None
 ) -> tuple[RunRecord, Sources]:
     """Return the record with its sources, and the artifacts to start from: those of the record, or made now."""
     if record.sources:
         return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
-    gathered = gather_sources(record.request, folder.artifacts, reporter, limit)
+    gathered = gather_sources(record.request, folder.artifacts, reporter, limit, on_module)
     stored = tuple(folder.relative(a) for a in gathered.artifacts)
     return replace(record, sources=stored, problems=gathered.problems, notes=gathered.notes), gathered

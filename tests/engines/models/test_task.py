@@ -135,7 +135,7 @@ def test_sampled_digits_are_held_out_and_others_get_random_arrays() -> None:
 
 def make(model: str, place: Path, **source: Any) -> tuple[Artifact, ...]:
     job = SourceJob(source=ModelSource(model=model, **source), out_dir=str(place))
-    return make_source(job, lambda _: None).artifacts
+    return make_source(job, lambda _: None, lambda _: None).artifacts
 
 
 def test_a_model_of_bytes_answers_as_that_of_floats_and_keeps_its_picture(tmp_path: Path) -> None:

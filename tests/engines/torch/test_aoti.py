@@ -72,7 +72,7 @@ def test_nothing_is_loaded_of_a_package_that_is_another(package, source, monkeyp
 def test_a_package_as_model_is_described_by_its_record_and_only_where_that_is_allowed(package, tmp_path, monkeypatch):
     monkeypatch.setattr(trust, "_named", {})
     job = SourceJob(source=ModelSource(model=package.path), out_dir=str(tmp_path), onnx=False)
-    (taken,) = make_source(job, lambda _: None).artifacts
+    (taken,) = make_source(job, lambda _: None, lambda _: None).artifacts
     assert (taken.kind, taken.inputs, taken.sha256) == ("aoti", package.inputs, package.sha256)
     with pytest.raises(UsageError, match="add --allow-native-code"):
         make_sources(job, threads=1, timeout_s=60, reporter=Silent())
@@ -81,4 +81,4 @@ def test_a_package_as_model_is_described_by_its_record_and_only_where_that_is_al
     trust.allow_code(trust.NATIVE_CODE)
     assert make_sources(job, threads=1, timeout_s=60, reporter=Silent()) == (taken,)
     with pytest.raises(UsageError, match="holds no graph"):
-        make_source(msgspec.structs.replace(job, onnx=True), lambda _: None)
+        make_source(msgspec.structs.replace(job, onnx=True), lambda _: None, lambda _: None)

@@ -251,6 +251,24 @@ def test_an_interrupt_during_a_long_build_leaves_times_and_outputs_of_the_others
     assert module.FIRST_LOOK not in {job.trial for job in bed.children.of(MeasureJob)}
 
 
+def test_what_is_measured_before_the_export_is_a_figure_until_the_next_trial_and_part_of_no_verdict(bed: Bed) -> None:
+    rows = [bed.plan("1", measure=(one := replace(IDEAL, processes=1))), bed.plan("2", measure=one)]
+    bed.start().measure_unchecked(rows[0])
+    assert [m.trial for m in bed.stored(rows[0]).measurements] == [module.BEFORE_EXPORT]
+    assert bed.stored(rows[0]).status == "partial", "one trial is all that was asked for, and this is not it"
+
+    def look(job: Any) -> None:
+        if isinstance(job, PrepareJob):
+            assert bed.stored(rows[0]).measurements, "nothing replaces the figure before it is measured again"
+
+    campaign = bed.resume(*rows)
+    bed.children.before = look
+    results = campaign.run()
+    assert len(bed.children.of(PrepareJob)) == 2, "its outputs are compared like any other's"
+    assert [[m.trial for m in result.measurements] for result in results] == [[0], [0]]
+    assert [result.status for result in results] == ["ok", "ok"] and results[1].drift is not None
+
+
 def test_every_process_gets_its_trial_and_its_threads(bed: Bed) -> None:
     row = bed.plan("1")
     row = replace(row, engine=replace(row.engine, threads=3))

@@ -12,6 +12,7 @@ from PIL import Image
 from enginebench.core.errors import ChildFailed, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.models.zoo import DATA_DIR
+from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run, read_results
 from enginebench.runs.main_job import run_model
@@ -77,6 +78,25 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(error, tmp_path, ch
     ((record, results),) = told.calls
     assert [(r.status, len(r.measurements)) for r in results] == [("partial", 1), ("partial", 1)]
     assert read_results(tmp_path / "r") == (record, results)
+
+
+def test_an_interrupted_export_leaves_a_figure_and_the_run_goes_on(tmp_path, children, monkeypatch) -> None:
+    gather = main_job.gather_sources
+
+    def stop(request: Any, place: Any, reporter: Any, limit: Any, on_module: Any) -> Any:
+        on_module(gather(request, place, reporter).artifacts[-1])  # of what `fake` takes
+        raise KeyboardInterrupt
+
+    told, folder = Told(), tmp_path / "r"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as interrupt:
+        patch.setattr(main_job, "gather_sources", stop)
+        run(folder, on_results=told)
+    assert interrupt.value.__notes__ == [f"kept in {folder}: 1 trial of 1 configuration"]
+    ((record, results),) = told.calls
+    assert [(r.status, len(r.measurements)) for r in results] == [("partial", 1)]
+    assert read_results(folder) == (record, results)
+    _, whole = run(folder, resume=True)
+    assert [(r.status, [m.trial for m in r.measurements]) for r in whole] == [("ok", [0, 1])] * 2
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class SourceJob(Job[SourceResponse], frozen=True, kw_only=True, tag="source"):
     def perform(self, note: NoteCall, keep: KeepCall[SourceResponse]) -> SourceResponse:
         from enginebench.runs.child.perform.sources import make_source
 
-        return make_source(self, note)
+        return make_source(self, note, keep)
 
 
 class QuantizeJob(Job[Artifact], frozen=True, kw_only=True, tag="quantize"):

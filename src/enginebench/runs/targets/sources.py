@@ -60,6 +60,8 @@ COMPARED_ENTRIES, QUICK_ENTRIES = 256, 64
 PICTURE_TASKS: tuple[Task | None, ...] = (None, "classification", "embedding")
 # Ranges of the FP32 graph, taken once for all graphs of a run that need them.
 RANGES = "calib.json"
+# Called with the module of a model, ahead of its export.
+OnModule: TypeAlias = Callable[[Artifact], None]
 # The seconds that are left of what all may take; None: as many as each may take.
 Limit: TypeAlias = Callable[[], float] | None
 
@@ -68,11 +70,17 @@ def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Re
     return _make(job, threads, timeout_s, reporter).artifacts
 
 
-def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceResponse:
+def _make(
+    job: SourceJob, threads: int, timeout_s: float, reporter: Reporter, on_module: OnModule | None = None
+) -> SourceResponse:
     model = job.source.model
     reporter.step(f"{model}: loading")
-    environment, on_note = child_environment(threads), report_steps(reporter, model)
-    response = run_child(job, timeout_s=timeout_s, environment=environment, on_note=on_note)
+    with Child(PATIENCE | child_environment(threads)) as child:
+        work = child.start(job, timeout_s=timeout_s, on_note=report_steps(reporter, model))
+        wait_until_sure([work])
+        if child.kept is not None and on_module is not None:
+            on_module(child.kept.artifacts[0])
+        response = work.finish()
     for artifact in response.artifacts:
         if artifact.kind == "aoti":
             trust_artifact(artifact, model)
@@ -87,8 +95,13 @@ class Sources(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what the defaults leave out
 
 
-def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: Limit = None) -> Sources:
-    """Makes the sources of a request in `place`, in every precision that its rows need."""
+def gather_sources(
+    request: RunRequest, place: Path, reporter: Reporter, limit: Limit = None, on_module: OnModule | None = None
+) -> Sources:
+    """Makes the sources of a request in `place`, in every precision that its rows need.
+
+    While `on_module` is at work, the child waits with the export.
+    """
     kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
         source=request.source,
@@ -104,7 +117,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: 
     (place / RANGES).unlink(missing_ok=True)
     shutil.rmtree(place / SAMPLES, ignore_errors=True)
     try:
-        made = _make(job, request.threads, request.timeout_s, reporter)
+        made = _make(job, request.threads, request.timeout_s, reporter, on_module)
     except ChildFailed as error:  # an export that takes its process with it costs the graph alone, too
         if job.needs_onnx or not job.onnx:
             raise

@@ -43,7 +43,7 @@ from enginebench.models.samples import (
     take_sizes,
     write_samples,
 )
-from enginebench.runs.child.jobs import NoteCall, QuantizeJob, SourceJob, SourceResponse
+from enginebench.runs.child.jobs import KeepCall, NoteCall, QuantizeJob, SourceJob, SourceResponse
 
 if TYPE_CHECKING:
     from enginebench.models.precision.calibration import Calibration
@@ -53,8 +53,11 @@ if TYPE_CHECKING:
 DATA_ENTRIES = 32
 
 
-def make_source(job: SourceJob, note: NoteCall) -> SourceResponse:
-    """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
+def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) -> SourceResponse:
+    """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is.
+
+    `keep` gets the torch one before the export begins, and returns once it may.
+    """
     from enginebench.models.task import complete_normalize, hash_preprocess
     from enginebench.models.zoo import packaged_onnx, resolve_model
 
@@ -79,7 +82,7 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceResponse:
         input_calls = input_calls or draw_data(job, artifacts[-1])
         artifacts = tuple(size_inputs(a, shapes, input_calls) for a in artifacts)
     elif find_spec("torch") is not None:
-        artifacts, no_graph = _make_from_torch(job, input_calls, note, normalize)
+        artifacts, no_graph = _make_from_torch(job, input_calls, note, keep, normalize)
     else:
         if (shipped := packaged_onnx(model)) is None:
             raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
@@ -144,7 +147,11 @@ def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
 
 
 def _make_from_torch(
-    job: SourceJob, input_calls: Sequence[Feeds] | None, note: NoteCall, normalize: Normalize | None
+    job: SourceJob,
+    input_calls: Sequence[Feeds] | None,
+    note: NoteCall,
+    keep: KeepCall[SourceResponse],
+    normalize: Normalize | None,
 ) -> tuple[tuple[Artifact, ...], str | None]:
     """(the PyTorch artifact, and its graph if one is wanted; why there is no graph)."""
     try:
@@ -173,6 +180,9 @@ def _make_from_torch(
     input_calls = input_calls or draw_data(job, made)  # what does not fit is refused before the export
     if not job.onnx:
         return (made,), None
+    if input_calls is not None:
+        write_samples(input_calls, made.inputs, Path(job.out_dir) / SAMPLES)
+    keep(SourceResponse(artifacts=(made,)))
     note("exporting to ONNX")
     own_inputs: dict[str, Sequence[Feeds]] = {
         GIVEN: cut_all(input_calls or (), made.inputs),
