@@ -1,4 +1,4 @@
-"""The document and the lines that `bench` ends with: one row, and the verdict on two."""
+"""The document and the report of `bench`: one configuration, or two with a verdict."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ from enginebench.stats.assessment import assess_result
 from enginebench.stats.compare import NOUNS, Comparison
 from enginebench.stats.diff import DiffRow, diff_results
 
-# Failures that the verdict itself says.
-_SAID = ("slower", "not comparable")
+# Failures that the verdict itself names.
+_IN_VERDICT = ("slower", "not comparable")
 
 
 class BenchDocument(Struct, frozen=True, kw_only=True):
-    """What `bench --json` prints. `samples_ns` holds one list a process."""
+    """The JSON document of `bench`. `samples_ns` holds one list for each process."""
 
     schema: str = "enginebench.bench/1"
     model: str
@@ -33,7 +33,7 @@ class BenchDocument(Struct, frozen=True, kw_only=True):
 
 
 def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> BenchDocument:
-    """The document of one result, or of two: then the first is the base and the second the candidate."""
+    """Make the document of one result, or of two: then the first is the base and the second the candidate."""
     base, cand = (results[0] if len(results) > 1 else None), results[-1]
     comparison = against = None
     if base:
@@ -52,18 +52,18 @@ def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> Benc
 
 
 def _drop_own_drift(result: Result) -> Result:
-    """The row without figures of its outputs where they were held against themselves: that compares nothing."""
+    """Drop the comparison of outputs with themselves, which shows nothing."""
     drift = result.drift
     return replace(result, drift=None) if drift and drift.passed and drift.reference == result.id else result
 
 
 def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[Section]:
-    """The verdict where there are two rows, the table, the percentiles that were asked for, the warnings."""
+    """List the verdict on two configurations, the table, the requested percentiles, the warnings."""
     run = replace(list_rows(document), machine=machine)
     texts = [format_conclusion(document.comparison)] if document.comparison else []
-    for name, found in document.row.percentiles_ms.items():
-        sure = "" if found.supported else f", too few samples ({found.n})"
-        texts.append(f"p{name}: {format_latency(found)}{sure}")
+    for name, estimate in document.row.percentiles_ms.items():
+        sure = "" if estimate.supported else f", too few samples ({estimate.n})"
+        texts.append(f"p{name}: {format_latency(estimate)}{sure}")
     title = " · ".join([document.model, *list_facts(run)])
     warnings = list_warnings(run)
     return [
@@ -75,15 +75,15 @@ def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[
 
 
 def list_rows(document: BenchDocument) -> RunDocument:
-    """The one or two rows as a table, without an answer."""
+    """Make a table of the one or two configurations, without a head."""
     rows = tuple(row for row in (document.against, document.row) if row is not None)
     return RunDocument(model=document.model, machine=None, spec={}, rows=rows, fastest=None, recommended=None)
 
 
 def format_conclusion(comparison: Comparison) -> str:
-    """The verdict in plain words, with ratio, interval and what would help."""
-    told = dict.fromkeys((*comparison.reasons, *comparison.failures))
-    notes = "; ".join(note for note in told if note not in _SAID)
+    """Format the verdict in plain words, with ratio, interval and what would help."""
+    sentences = dict.fromkeys((*comparison.reasons, *comparison.failures))
+    notes = "; ".join(note for note in sentences if note not in _IN_VERDICT)
     much = f"{format_range(comparison.ratio, 'x')} as fast" if comparison.ratio else ""
     if comparison.verdict == "not_comparable":
         return f"Verdict: not comparable: {notes}.{f' By the times alone: {much}.' if much else ''}"

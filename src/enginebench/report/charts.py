@@ -139,7 +139,7 @@ def chart_rows(rows: list[Row]) -> Any:
 
 
 def shorten_name(name: str, letters: int = _LABEL_LETTERS) -> str:
-    """A name that fits beside a bar: its middle is left out."""
+    """Shorten a name to fit beside a bar, by leaving out its middle."""
     name = clean_text(name)
     if len(name) <= letters:
         return name

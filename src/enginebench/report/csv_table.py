@@ -1,4 +1,4 @@
-"""Columns of a table as CSV after RFC 4180: CRLF line ends, cells quoted where they must be, one number a cell."""
+"""Tables as CSV after RFC 4180: CRLF line ends, cells quoted where necessary, one number in a cell."""
 
 import csv
 import io
@@ -11,13 +11,13 @@ from enginebench.report.table import Column, Value
 
 
 def format_csv(columns: Sequence[Column], rows: Iterable[object]) -> str:
-    """The headings, then a line for each row; full precision, empty cells for what was not measured."""
+    """Format the headings, then a line for each row; full precision, empty cells for what was not measured."""
     takes = [column.value or column.text for column in columns]
     return format_lines([column.title for column in columns], ([take(row) for take in takes] for row in rows))
 
 
 def format_lines(heading: Sequence[str], lines: Iterable[Sequence[Value]]) -> str:
-    """The same of cells."""
+    """Format a heading and lines of cells."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(heading)
@@ -31,7 +31,7 @@ def write_table(path: Path, heading: Sequence[str], lines: Iterable[Sequence[Val
 
 
 def format_cell(value: Value) -> str:
-    """A cell that no spreadsheet takes for a formula: text that begins with = + - or @ gets an apostrophe before it.
+    """Format a cell so that no spreadsheet reads it as a formula: text that begins with = + - or @ gets an apostrophe.
 
     Numbers stay numbers, also negative ones. Control characters are removed.
 

@@ -1,4 +1,4 @@
-"""What `drift` says: its document, and the same in a few lines."""
+"""The document of `drift`, and its report in a few lines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ MISSING = "-"
 
 
 class DriftSide(Struct, frozen=True, kw_only=True):
-    """One side, as it was run."""
+    """One side of the comparison."""
 
     text: str
     model: str
@@ -24,9 +24,9 @@ class DriftSide(Struct, frozen=True, kw_only=True):
 
 
 class DriftDocument(Struct, frozen=True, kw_only=True):
-    """What `drift --json` prints and `output_diff.json` holds. `gate`: the limits are the user's own.
+    """The JSON document of `drift`, also in `output_diff.json`. `gate`: the limits are the user's own.
 
-    Fewer samples than were asked for are not `passed`, whatever they show.
+    With fewer samples than requested it is not `passed`, whatever they show.
     """
 
     schema: str = "enginebench.drift/1"
@@ -48,7 +48,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
 
 
 class SamplesDocument(Struct, frozen=True, kw_only=True):
-    """What `per_sample_diff.json` holds."""
+    """The content of `per_sample_diff.json`."""
 
     schema: str = "enginebench.drift-samples/1"
     n: int
@@ -56,7 +56,7 @@ class SamplesDocument(Struct, frozen=True, kw_only=True):
 
 
 def list_drift(document: DriftDocument) -> list[Section]:
-    asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
+    missing = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
     sides = f"{document.candidate.text} against {document.reference.text}"
     figures = {label: [getattr(output, name) for output in document.outputs] for label, name in FIGURES.items()}
     shown = {label: values for label, values in figures.items() if any(value is not None for value in values)}
@@ -71,7 +71,7 @@ def list_drift(document: DriftDocument) -> list[Section]:
         *format_further(document.further),
         *map(format_warning, document.warnings),
     ]
-    title = f"{sides}, {count_of(document.n, 'samples')}{asked}"
+    title = f"{sides}, {count_of(document.n, 'samples')}{missing}"
     return [Section(title=title, parts=(*make_notes(texts), table))]
 
 
@@ -104,7 +104,7 @@ def conclude_drift(document: DriftDocument) -> str:
 
 
 def format_further(further: Sequence[Drift]) -> list[str]:
-    """One sentence on the sets whose outputs are within the limits; the others have theirs among what was exceeded."""
+    """Format one sentence on the sets whose outputs are within the limits; the others are among the exceeded limits."""
     kept = [f"{SET_NAMES[one.inputs]} ({one.n})" for one in further if one.passed]
     return [f"Within the limits on further inputs, too: {'; '.join(kept)}."] if kept else []
 

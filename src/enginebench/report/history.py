@@ -1,4 +1,5 @@
-"""All stored rows of a folder as one table, their trends (p50 over time), and exports for Parquet and MLflow."""
+"""All stored configurations of a folder as one table, their trends (p50 over time), and exports to Parquet and
+MLflow."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ class Unread(Struct, frozen=True, kw_only=True):
 
 
 class HistoryDocument(Struct, frozen=True, kw_only=True):
-    """What `history --json` prints; the oldest row first."""
+    """The JSON document of `history`, oldest first."""
 
     schema: str = HISTORY_SCHEMA
     rows: tuple[HistoryRow, ...]
@@ -76,12 +77,12 @@ class HistoryDocument(Struct, frozen=True, kw_only=True):
 
 
 def identify_row(row: HistoryRow) -> str:
-    """What two copies of a measured row have in common; a row without samples is like no other."""
+    """Return the key that two copies of a measured configuration share; without samples no other has it."""
     return f"{row.model} {row.id} {row.started_utc} {row.n} {row.p50_ms}" if row.n else row.path
 
 
 def name_series(row: HistoryRow) -> str:
-    """What must be alike for two rows to be points of one line."""
+    """Return the parts that two configurations share if they are points of one line."""
     parts = [row.model, format_precision(row.precision, row.recipe, row.mix), f"b{row.batch}"]
     parts += [row.shapes] if row.shapes else []
     parts += [row.scope] if row.scope != "compute" else []
@@ -115,7 +116,8 @@ def format_history_csv(rows: Sequence[HistoryRow]) -> str:
 
 
 def list_history(document: HistoryDocument, last: int) -> list[Section]:
-    """How many rows there are, the latest of them, the oldest first, and what cannot be read."""
+    """List how many configurations there are, the latest of them with the oldest first, and files that cannot be
+    read."""
     rows = document.rows[-last:] if last else ()
     hidden = max(0, len(document.rows) - last)
     title = f"{count_of(len(document.rows), 'results')}" + (f", the latest {last} shown" if hidden else "")
@@ -216,7 +218,7 @@ def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
 
 
 def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tuple[int, int]:
-    """(runs written, rows that were there already): settings as parameters, figures as metrics.
+    """Export settings as parameters and figures as metrics; return (runs written, runs that were there already).
 
     `uri`: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
     """
@@ -227,13 +229,13 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
         ArtifactError, f"MLflow refused {uri}", MlflowException, OSError, tell=lambda e: clean_text(str(e))
     ):
         client = MlflowClient(tracking_uri=uri)
-        found = client.get_experiment_by_name(experiment)
-        identity = str(found.experiment_id if found else client.create_experiment(experiment))
-        known, page = set[str](), None
+        existing = client.get_experiment_by_name(experiment)
+        identity = str(existing.experiment_id if existing else client.create_experiment(experiment))
+        exported, page = set[str](), None
         while page is None or page.token:
             page = client.search_runs([identity], max_results=1000, page_token=None if page is None else page.token)
-            known |= {run.data.tags.get(KEY, "") for run in page}
-        new = [row for row in rows if identify_row(row) not in known]
+            exported |= {run.data.tags.get(KEY, "") for run in page}
+        new = [row for row in rows if identify_row(row) not in exported]
         for row in new:
             _write_run(client, identity, row)
     return len(new), len(rows) - len(new)

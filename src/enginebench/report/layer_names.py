@@ -1,4 +1,4 @@
-"""Names of layers as a reader wants them: of a fusion its parts, of a kernel what tells it from the others."""
+"""Shorten names of layers for readers: a fusion to its parts, a kernel to what distinguishes it."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ _NAMESPACE = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_])")
 
 
 def fold_names(names: Sequence[str]) -> list[str]:
-    """The names, each shortened as far as no two that differ become one."""
+    """Shorten each name as far as no two different ones become one."""
     forms = []  # of each name, the shortest first; the last is the name itself
     for name in names:
         signed = _SIGNATURE.search(name)
@@ -52,7 +52,7 @@ def shorten_kernel(name: str, *, lambdas: bool = False) -> str:
 
 
 def _drop_arguments(text: str) -> str:
-    """A text without what stands in parentheses; one that nobody closes goes on to the end."""
+    """Remove everything in parentheses; an unclosed one extends to the end."""
     depth, kept = 0, []
     for letter in text:
         depth += letter == "("
@@ -81,7 +81,7 @@ def fold_name(name: str) -> str:
 
 
 def _split(part: str) -> tuple[str, str]:
-    """(path of the module around, what is done there); `relu: relu 2` is the second call of a module `relu`."""
+    """Return (path of the enclosing module, operation in it); `relu: relu 2` is the second call of a module `relu`."""
     path, _, operator = part.partition(": ")
     parent, _, own = path.rpartition(".")
     if operator and operator.partition(" ")[0] != own:

@@ -13,14 +13,14 @@ from enginebench.report.table import Section, Table, list_texts, make_notes, mak
 from enginebench.stats.engine_profile import EngineLayerTime, EngineProfileDocument
 from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
 
-# A mean of a few runs under a profiler has no more.
+# Digits of a mean of a few runs under a profiler, which has no more.
 _DIGITS = 4
-# Of what a tool measured itself.
+# Digits of figures that a tool measured itself.
 DIGITS = 5
 
 
 def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Section]:
-    """The slowest layers, the time by precision, and what no layer explains."""
+    """List the slowest layers, the time by precision, and the time outside of all layers."""
     engine = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     limited = document.bound_ms is not None
     shown = document.layers[:topk]
@@ -46,7 +46,7 @@ def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Sect
 
 
 def format_times(document: EngineProfileDocument, topk: int) -> list[str]:
-    """Sentences: how many layers in how many runs, and their sum against a run without the profiler."""
+    """Format how many layers ran how often, and their sum against a run without the profiler."""
     hidden = len(document.layers) - topk
     shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""
     waits = document.remainder_ms >= 0 and any(warning.code == "enqueue_bound" for warning in document.warnings)
@@ -66,7 +66,7 @@ def format_times(document: EngineProfileDocument, topk: int) -> list[str]:
 
 
 def format_limit(of_limit: float | None, bound_by: str | None) -> str:
-    """`63% compute`: how near something is to its bound, and what sets that."""
+    """Format a fraction of the bound, and what sets the bound: `63% compute`."""
     return "-" if of_limit is None else f"{of_limit:.0%} {bound_by}"
 
 
@@ -75,13 +75,13 @@ def _format_ms(value_ms: float) -> str:
 
 
 def write_engine_profile(document: EngineProfileDocument, out: Path) -> list[Path]:
-    """profile.json, and per_layer_times.csv as `parse profile` writes it."""
+    """Write profile.json, and per_layer_times.csv as `parse profile` writes it."""
     table = write_layer_times(document.layers, out / "per_layer_times.csv")
     return [write_document(document, out / "profile.json"), table]
 
 
 def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: Path) -> Path:
-    """A line for each layer of a profile of any engine, slowest first."""
+    """Write a line for each layer of a profile of any engine, slowest first."""
     rows = [[layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in layers]
     return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
 
@@ -99,7 +99,7 @@ def format_layer_cell(value: float | None, digits: int = DIGITS) -> str:
 
 
 def format_remainder(remainder_ms: float, whole_ms: float | None) -> str:
-    """What the time without the profiler has beyond the sum of the layers, or how much more the layers add up to."""
+    """Format the time outside of all layers, or by how much the layers add up to more than the whole."""
     if remainder_ms < 0:
         return f"the layers add up to {format_ms(-remainder_ms, _DIGITS)} more under the profiler"
     share = remainder_ms / whole_ms if whole_ms else None

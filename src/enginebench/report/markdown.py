@@ -13,12 +13,13 @@ _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "&": "&amp;", "`": "&#96;"
 
 
 def escape(text: str) -> str:
-    """`text` as markdown that shows exactly it: no markup, no HTML, no table cell that ends early, on one line."""
+    """Escape text so that markdown shows it unchanged: no markup, no HTML, no table cell that ends early, on one
+    line."""
     return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), clean_text(text))
 
 
 def format_sections(sections: Sequence[Section], level: int = 1, pictures: Sequence[str] = ()) -> str:
-    """The page, its first title of `level`, others of the next; of the charts those whose files `pictures` names."""
+    """Format the page, its first title at `level`, others one below; only charts whose files are in `pictures`."""
     blocks: list[str] = []
     for section in sections:
         parts = [text for part in section.parts if (text := _format_part(part, pictures))]
@@ -44,7 +45,7 @@ def _format_part(part: Table | Notes | Chart, pictures: Sequence[str]) -> str:
 
 
 def _break(text: str) -> str:
-    """An ENGINE with its options on a line beneath it, where a table may break between two of them."""
+    """Put the options of an ENGINE on a line beneath it, where a table may break between two of them."""
     name, colon, options = text.partition(":")
     return f"{name}<br>{options.replace(',', ', ')}" if colon and "=" in options and " " not in name else text
 

@@ -1,4 +1,4 @@
-"""Numbers and foreign text as people read them: units chosen here and nowhere else, digits that carry something."""
+"""Format numbers and foreign text for people: this is the only place where units and digits are chosen."""
 
 import math
 from collections.abc import Iterable
@@ -10,16 +10,16 @@ TimeUnit = Literal["us", "ms", "s"]
 
 UNITS_PER_MS: dict[TimeUnit, float] = {"us": 1000.0, "ms": 1.0, "s": 0.001}
 _NEXT_UNIT: dict[TimeUnit, TimeUnit] = {"us": "ms", "ms": "s", "s": "s"}
-# From here on a figure is written in the next larger unit: nobody reads 78808 us at a glance. 9999.5 is rounded to it.
+# From here on a figure is written in the next larger unit: 78808 us is not read at a glance. 9999.5 is rounded to it.
 FIVE_DIGITS = 9999.5
 # The smallest of several times keeps its unit where the larger one would leave it fewer digits than this.
 LEAST_FIGURE = 0.1
 
 
 def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
-    """Return the unit of several times: the smallest has a digit before the point there, and none has five.
+    """Choose the unit of several times: one in which the smallest has a digit before the point, and none has five.
 
-    Where no unit does both, that of the smallest: `format_in_unit` gives a figure of five digits a unit of its own.
+    If no unit does both, that of the smallest: `format_in_unit` gives a figure of five digits a unit of its own.
     """
     times = [time for time in times_ms if time > 0] or [1.0]
     unit: TimeUnit = "us" if min(times) < 1 else "ms"
@@ -30,7 +30,8 @@ def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
 
 
 def format_in_unit(value: float | None, unit: TimeUnit) -> str:
-    """`value`, which is in `unit`, with three digits; five digits before the point become a larger unit: `78.8 ms`."""
+    """Format `value`, which is in `unit`, with three digits; from five digits before the point in a larger unit: `78.8
+    ms`."""
     if value is None or value < FIVE_DIGITS or unit == "s":
         return format_digits(value)
     larger = _NEXT_UNIT[unit]
@@ -38,28 +39,29 @@ def format_in_unit(value: float | None, unit: TimeUnit) -> str:
 
 
 def format_ms(time_ms: float, digits: int = 3) -> str:
-    """`2.31 ms`, `0 ms`, `12.3 s`: a time in milliseconds, in seconds where it would have five digits."""
+    """Format a time in milliseconds, in seconds from five digits on: `2.31 ms`, `0 ms`, `12.3 s`."""
     if time_ms < FIVE_DIGITS:
         return f"{format_significant(time_ms, digits)} ms"
     return f"{format_significant(time_ms * UNITS_PER_MS['s'], digits)} s"
 
 
 def format_before_after(before_ms: float | None, after_ms: float | None) -> str:
-    """`2.31 -> 2.29 ms`: a time before and after, in one unit; `-` for what is not known."""
+    """Format a time before and after in one unit: `2.31 -> 2.29 ms`; `-` if unknown."""
     unit = choose_unit(ms for ms in (before_ms, after_ms) if ms)
     sides = ("-" if not ms else format_significant(ms * UNITS_PER_MS[unit]) for ms in (before_ms, after_ms))
     return f"{' -> '.join(sides)} {unit}"
 
 
 def format_rate(per_second: float) -> str:
-    """`421`, `68,163`: how many a second, all of its digits before the point."""
+    """Format a rate per second with all of its digits before the point: `421`, `68,163`."""
     return format_significant(per_second) if per_second < FIVE_DIGITS else f"{per_second:,.0f}"
 
 
 def format_significant(value: float, digits: int = 3) -> str:
-    """`value` with so many significant digits and no exponent for what people meet: 0.0123, 3.09, 121, 4821, 78,800.
+    """Format `value` with so many significant digits and no exponent in the usual range: 0.0123, 3.09, 121, 4821,
+    78,800.
 
-    Thousands are set apart from five digits on, where no larger unit was chosen before.
+    Thousands are separated from five digits on, where no larger unit was chosen before.
     """
     if not math.isfinite(value):
         return str(value)
@@ -75,27 +77,27 @@ def format_significant(value: float, digits: int = 3) -> str:
 
 
 def format_time(utc: str) -> str:
-    """`2026-11-26 17:01 UTC`; "" where it is not known."""
+    """Format a time of day: `2026-11-26 17:01 UTC`; "" if unknown."""
     return f"{utc[:16].replace('T', ' ')} UTC" if utc else ""
 
 
 def format_digits(value: float | None, missing: str = "") -> str:
-    """Three digits, or what stands for a figure that there is not."""
+    """Format three digits, or `missing` if there is no figure."""
     return missing if value is None else format_significant(value)
 
 
 def format_verdict(verdict: str | None) -> str:
-    """As people read it: `not_shown` is inconclusive."""
+    """Format a verdict for people: `not_shown` is inconclusive."""
     return "inconclusive" if verdict == "not_shown" else (verdict or "").replace("_", " ")
 
 
 def format_small(value: float) -> str:
-    """A difference: one digit of it, with an exponent: 2e-06, 1e-01, 0."""
+    """Format a difference with one digit and an exponent: 2e-06, 1e-01, 0."""
     return "0" if value == 0 else f"{value:.0e}"
 
 
 def format_range(estimate: Estimate, unit: str = "", times: float = 1.0) -> str:
-    """`2.02x (1.95 to 2.10)`, or `2.02x` where there is no interval; of an estimate so many times as large."""
+    """Format an estimate, `times` as large: `2.02x (1.95 to 2.10)`, or `2.02x` without an interval."""
     value = format_significant(times * estimate.value) + unit
     if estimate.low is None or estimate.high is None:
         return value
@@ -103,15 +105,15 @@ def format_range(estimate: Estimate, unit: str = "", times: float = 1.0) -> str:
 
 
 def format_latency(estimate: Estimate) -> str:
-    """A time in milliseconds with its interval, in the unit in which it is read: `2.02 ms (1.95 to 2.10)`."""
+    """Format a time in milliseconds with its interval, in a readable unit: `2.02 ms (1.95 to 2.10)`."""
     unit = choose_unit([estimate.value])
     return format_range(estimate, f" {unit}", UNITS_PER_MS[unit])
 
 
 def format_ratio(estimate: Estimate) -> str:
-    """The interval of a ratio, `6.7 - 7.7x`; of a single trial, which has none, `about 7.2x`.
+    """Format the interval of a ratio, `6.7 - 7.7x`; of a single trial, which has none, `about 7.2x`.
 
-    As many digits as tell its ends apart, and tell an end from 1.
+    With as many digits as distinguish its ends from each other, and each end from 1.
     """
     low, high = estimate.low, estimate.high
     if low is None or high is None:

@@ -87,54 +87,54 @@ def _load(name: str) -> Any:
 
 
 def _list_filters(sections: Sequence[Section]) -> dict[str, list[str]]:
-    """Name -> the values of which a reader chooses, of each key in which the rows of the page's tables differ."""
-    found: dict[str, dict[str, None]] = {}
+    """Return name -> values to filter by, for each key in which the rows of the page's tables differ."""
+    choices: dict[str, dict[str, None]] = {}
     tables = [part for section in sections for part in section.parts if isinstance(part, Table) and part.keys]
     for table in tables:
         for row in table.rows:
             for name, value in table.keys(row).items() if table.keys else ():
-                found.setdefault(name, {})[value] = None
-    return {name: list(values) for name, values in found.items() if name != "label" and len(values) > 1}
+                choices.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in choices.items() if name != "label" and len(values) > 1}
 
 
 class _Ruler:
-    """A logarithmic axis for the ratios of a table, on which 1 always lies."""
+    """A logarithmic axis for the ratios of a table, which always includes 1."""
 
     def __init__(self, values: Sequence[float]) -> None:
         logs = [math.log(value) for value in (1.0, *values) if 0 < value < math.inf]
         self.low, self.wide = min(logs), max(max(logs) - min(logs), math.log(1.1))
 
     def at(self, value: float) -> str:
-        """The place of a ratio, in per cent of the width; a margin for the marks stays on both sides."""
+        """Return the position of a ratio, in per cent of the width; both sides have a margin for the marks."""
         return f"{4 + 92 * (math.log(value) - self.low) / self.wide:.1f}%"
 
 
 def _make_ruler(table: Table) -> _Ruler | None:
-    """Of the column that has spans, if one has."""
+    """Make the ruler of the column that has spans, if there is one."""
     spans = [column.span(row) for column in table.columns if column.span for row in table.rows]
     values = [value for span in spans if span for value in span if value is not None]
     return _Ruler(values) if values else None
 
 
 def _find_longest(table: Table) -> float:
-    """The value whose bar fills its cell."""
+    """Return the value whose bar fills its cell."""
     values = [column.value(row) for column in table.columns if column.bar and column.value for row in table.rows]
     return max((value for value in values if isinstance(value, float) and math.isfinite(value)), default=1.0)
 
 
 def _group_lines(notes: Notes) -> list[tuple[str, list[str]]]:
-    """Each label once, with its lines."""
-    found: list[tuple[str, list[str]]] = []
+    """Group lines by label, each label once."""
+    groups: list[tuple[str, list[str]]] = []
     for label, text in notes.lines:
-        if found and found[-1][0] == label and label:
-            found[-1][1].append(text)
+        if groups and groups[-1][0] == label and label:
+            groups[-1][1].append(text)
         else:
-            found.append((label, [text]))
-    return found
+            groups.append((label, [text]))
+    return groups
 
 
 def embed_json(data: object) -> Markup:
-    """JSON in which no character can end the element that it stands in."""
+    """Encode JSON so that no character can end the enclosing element."""
     text = msgspec.json.encode(data).decode()
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

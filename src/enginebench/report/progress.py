@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 class LiveReporter:
-    """The configurations that have times, fastest first, above a bar that says what runs now."""
+    """The configurations that have times, fastest first, above a bar with the current step."""
 
     def __init__(self, console: Console, draw: Callable[[Sequence[Result]], RenderableType | None]) -> None:
         """`draw`: the table of a run's results, as its report shows it; None where nothing has a time yet."""

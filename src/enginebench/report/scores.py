@@ -1,4 +1,4 @@
-"""Scores in words: what a metric is called, its figure with its interval, what changed against a reference."""
+"""Scores in words: the name of a metric, its figure with its interval, and its change against a reference."""
 
 from msgspec import Struct, field
 
@@ -13,18 +13,18 @@ from enginebench.stats.metrics.tasks import name_metric
 
 
 def format_score(row: Scored, metric: str | None, digits: int = 2) -> str:
-    """A row's figure by a metric: a share in per cent, anything else as it is."""
+    """Format a row's figure by a metric: a fraction in per cent, anything else unchanged."""
     score = find_score(row.scores, metric) if metric else None
     return "" if score is None else format_figure(score.value.value, score, digits)
 
 
 def format_figure(value: float, score: Score, digits: int = 2) -> str:
-    """A figure in the unit of a score: 98.50% or 0.1234."""
+    """Format a figure in the unit of a score: 98.50% or 0.1234."""
     return f"{value:.{digits}%}" if score.share else format_significant(value)
 
 
 def format_score_range(score: Score) -> str:
-    """A metric with its figure and interval: "top-1 99.11% (97.74 to 99.65)"."""
+    """Format a metric with its figure and interval: "top-1 99.11% (97.74 to 99.65)"."""
     low, high, interval = score.value.low, score.value.high, "no interval from these samples"
     if low is not None and high is not None:
         interval = " to ".join(format_figure(bound, score).removesuffix("%") for bound in (low, high))
@@ -33,16 +33,16 @@ def format_score_range(score: Score) -> str:
 
 
 def format_delta(score: Score) -> str | None:
-    """What changed against the reference: "difference -0.22 points (-1.10 to +0.66); McNemar's p 0.5"."""
+    """Format the change against the reference: "difference -0.22 points (-1.10 to +0.66); McNemar's p 0.5"."""
     delta = score.delta
     if delta is None:
         return None
-    told = f"difference {_format_change(delta.value, score)}"
+    text = f"difference {_format_change(delta.value, score)}"
     if score.share:
-        told += " points"
+        text += " points"
     if delta.low is not None and delta.high is not None:
-        told += f" ({_format_change(delta.low, score)} to {_format_change(delta.high, score)})"
-    return told if score.mcnemar_p is None else f"{told}; McNemar's p {score.mcnemar_p:.3g}"
+        text += f" ({_format_change(delta.low, score)} to {_format_change(delta.high, score)})"
+    return text if score.mcnemar_p is None else f"{text}; McNemar's p {score.mcnemar_p:.3g}"
 
 
 def _format_change(value: float, score: Score) -> str:
@@ -50,7 +50,7 @@ def _format_change(value: float, score: Score) -> str:
 
 
 class AccuracyDocument(Struct, frozen=True, kw_only=True):
-    """What `accuracy --json` prints. A score's `delta` is its value less the reference's."""
+    """The JSON document of `accuracy`. A score's `delta` is its value less the reference's."""
 
     schema: str = "enginebench.accuracy/2"
     n: int

@@ -1,4 +1,4 @@
-"""Where the time goes from file to label."""
+"""The report of `stages`: the time between file and label."""
 
 from operator import attrgetter
 
@@ -27,24 +27,26 @@ _COLUMNS = (
 
 
 def name_stages(document: StagesDocument) -> dict[str, str]:
-    """Stage -> what it does, and where that is not the host. A model that takes bytes normalises them in its graph."""
+    """Return stage -> its name, with the device where that is not the host. A model of bytes normalises in its
+    graph."""
     names = NAMES | ({"preprocess": "resize", "compute": "normalise, compute"} if document.takes_bytes else {})
     where = "" if document.device == "cpu" else f" ({document.device})"
-    return {name: told + where * (name in ("copy_in", "compute", "copy_out")) for name, told in names.items()}
+    on_device = ("copy_in", "compute", "copy_out")
+    return {name: text + where if name in on_device else text for name, text in names.items()}
 
 
-def list_stages(*given: StagesDocument) -> list[Section]:
-    """Several engines side by side, then each."""
-    documents = [one for document in given for one in (document, *document.others)]
+def list_stages(*measured: StagesDocument) -> list[Section]:
+    """List several engines side by side, then each."""
+    documents = [one for document in measured for one in (document, *document.others)]
     if not documents:
         return []
     names = [f"{one.engine} {one.precision}, batch {one.batch}" for one in documents]
-    told = name_stages(documents[0]).values()
-    times = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(told)]
+    names_of_stages = name_stages(documents[0]).values()
+    times = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(names_of_stages)]
     times.append(("from file to label", [one.total_p50_ms for one in documents]))
     rates = [
         ("images/s, one after another", [one.serial_per_s for one in documents]),
-        ("pictures/s, overlapped", [one.overlapped_per_s for one in documents]),
+        ("images/s, overlapped", [one.overlapped_per_s for one in documents]),
     ]
     texts = [(name, *(format_in_unit(value, "ms") for value in values)) for name, values in times]
     texts += [(name, *map(format_rate, values)) for name, values in rates]
@@ -54,7 +56,7 @@ def list_stages(*given: StagesDocument) -> list[Section]:
 
 
 def _list_one(document: StagesDocument) -> Section:
-    """The time from file to label and what bounds the rate, then a line for each stage, and what is doubtful."""
+    """List the time from file to label and what bounds the rate, then a line for each stage, and the warnings."""
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     p50, p99 = map(format_ms, (document.total_p50_ms, document.total_p99_ms))
     whole = f"from file to label: p50 {p50}, p99 {p99}"
@@ -66,7 +68,8 @@ def _list_one(document: StagesDocument) -> Section:
 
 
 def format_rates(document: StagesDocument) -> list[str]:
-    """Sentences: one after another, overlapped, what each side could do alone, and the copies by the device's clock."""
+    """List sentences: one after another, overlapped, what each side could do alone, and the copies by the device's
+    clock."""
     sizes = document.image_bytes
     unit, bytes_of_unit = ("MB", 1e6) if sizes["max"] >= FIVE_DIGITS * 1000 else ("kB", 1e3)
     smallest, largest = (format_significant(sizes[name] / bytes_of_unit) for name in ("min", "max"))
@@ -84,6 +87,6 @@ def format_rates(document: StagesDocument) -> list[str]:
     if (times := document.device_times) is not None:
         parts = {"copy in": times.h2d_ms, "compute": times.compute_ms, "copy out": times.d2h_ms}
         whole = sum(parts.values()) or 1.0
-        told = ", ".join(f"{name} {format_ms(ms)} ({ms / whole:.0%})" for name, ms in parts.items())
-        sentences.append(f"By the GPU's own clock: {told}.")
+        listed = ", ".join(f"{name} {format_ms(ms)} ({ms / whole:.0%})" for name, ms in parts.items())
+        sentences.append(f"By the GPU's own clock: {listed}.")
     return sentences

@@ -1,4 +1,4 @@
-"""What every report is made of: sections of tables, notes and charts, which four renderers draw."""
+"""The parts of every report: sections of tables, notes and charts, which four renderers draw."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""Sections as a terminal shows them, in whatever width it has."""
+"""Sections as a terminal shows them, at any width."""
 
 import io
 import math
@@ -34,7 +34,7 @@ def print_sections(sections: Sequence[Section], console: Console) -> None:
 
 
 class _Stripped:
-    """Without the spaces with which columns and paragraphs fill their lines."""
+    """A console without the spaces that fill the lines of columns and paragraphs."""
 
     def __init__(self, drawn: RenderableType) -> None:
         self._drawn = drawn
@@ -79,7 +79,7 @@ class _Whole(NamedTuple):
 
 
 def format_text(sections: Sequence[Section]) -> str:
-    """What the command line prints, without colours, for a `repr`."""
+    """Return the output of the command line, without colours, for a `repr`."""
     # Whatever the surroundings ask for: a notebook's kernel sets FORCE_COLOR.
     console = Console(
         file=io.StringIO(), width=_WIDTH, highlight=False, color_system=None, force_terminal=False, force_jupyter=False
@@ -127,10 +127,10 @@ class _Fitted:
         first = id(self.table.columns[0])
         least[first] = min(widths[first], _NAME)
         shown = self._choose(widths, room)
-        given: list[Column] = []
+        dropped: list[Column] = []
         while (spare := max(shown, key=lambda c: c.spare)).spare and sum(least[id(c)] + 1 for c in shown) > room + 1:
             shown.remove(spare)
-            given.append(spare)
+            dropped.append(spare)
         if sum(least[id(c)] + 1 for c in shown) > room + 1:
             least[first] = min(widths[first], _LEAST)
         widths = {id(column): widths[id(column)] for column in shown}
@@ -142,7 +142,7 @@ class _Fitted:
             widths[id(widest)] -= 1
         left = room - sum(widths.values()) - gap * len(shown)
         yield self._draw(shown, cells, widths, gap, 0 if options.ascii_only or left < _BAR[0] else min(left, _BAR[2]))
-        rest = [column for column in self.table.columns if column in given]
+        rest = [column for column in self.table.columns if column in dropped]
         if rest and self.table.wide and any(column.wide for column in rest):
             yield Text("")
             yield _Fitted(

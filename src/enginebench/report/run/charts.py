@@ -1,6 +1,6 @@
-"""The charts of a run as Vega-Lite specifications, for PNG files and for the page, from stored rows alone.
+"""The charts of a run as Vega-Lite specifications, for PNG files and for the page, made from stored results.
 
-Every chart hides the rows whose labels stand in its parameter `hidden`: the page's filter sets it.
+Every chart hides the configurations whose labels are in its parameter `hidden`: the page's filter sets it.
 """
 
 import json
@@ -70,7 +70,7 @@ _PICTURES = {
 
 
 class _Drawn(Struct):
-    """What the samples of configurations give to the charts, without them."""
+    """The points for charts of samples, collected so that no samples are kept."""
 
     histogram: tuple[list[Point], list[Point]]
     percentiles: tuple[list[Point], list[Point]]
@@ -79,10 +79,10 @@ class _Drawn(Struct):
     stages: list[Point] = []
 
     def add(self, result: Result, labels: Mapping[str, str]) -> None:
-        for kept, found in zip(self.histogram, bin_rows([result], labels), strict=True):
-            kept += found
-        for kept, found in zip(self.percentiles, follow_rows([result], labels), strict=True):
-            kept += found
+        for kept, series in zip(self.histogram, bin_rows([result], labels), strict=True):
+            kept += series
+        for kept, series in zip(self.percentiles, follow_rows([result], labels), strict=True):
+            kept += series
         points, referenced = trace_rows([result], labels)
         self.drift += points
         self.referenced |= referenced
@@ -95,14 +95,15 @@ def draw_run(
     stages: Sequence[StagesDocument] = (),
     read: Callable[[Result], Result] = lambda result: result,
 ) -> list[Chart]:
-    """Every chart that the stored rows can fill, in the order of the page.
+    """Draw every chart for which there is data, in the order of the page.
 
-    `read`: gives the row with its samples, of which those of one row at a time are held.
+    Args:
+        read: returns the configuration with its samples; those of one configuration at a time are held.
     """
     labels = label_rows(document)
-    known = [result for result in results if result.id in labels]
+    labelled = [result for result in results if result.id in labels]
     points = _Drawn(histogram=([], []), percentiles=([], []))
-    for result in known:
+    for result in labelled:
         points.add(read(result), labels)
     drawn: list[tuple[Callable[..., Chart], tuple[Any, ...]]] = [
         (_draw_speedups, (list_speedups(document, labels),)),
@@ -113,16 +114,19 @@ def draw_run(
         (_draw_quality, (*place_quality(document, labels), name_items(document.rows))),
         (_draw_stages, ([*points.stages, *list_file_stages(stages)],)),
     ]
-    proofs = list_proofs(document, labels)
-    return [
-        *(draw(*given) for draw, given in drawn if len(given[0]) > (draw in (_draw_speedups, _draw_quality))),
-        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
-        *([_draw_proofs(proofs)] if proofs else []),
-    ]
+    charts = []
+    for draw, arguments in drawn:
+        least = 2 if draw in (_draw_speedups, _draw_quality) else 1  # these two compare configurations
+        if len(arguments[0]) >= least:
+            charts.append(draw(*arguments))
+    charts += _draw_layers(labelled, labels, document.fastest.id if document.fastest else "")
+    if proofs := list_proofs(document, labels):
+        charts.append(_draw_proofs(proofs))
+    return charts
 
 
 def _make(name: str, spec: Spec, *, title: str = "", description: str = "", **datasets: list[Point]) -> Chart:
-    """The chart with its data, which is put in last, since altair would check each number; and with its parameter."""
+    """Make the chart with its parameter; data is added last, since altair would check each number."""
     section, usual, shows = _PICTURES[name]
     spec = spec | {"datasets": datasets, "params": [*spec.get("params", []), {"name": "hidden", "value": []}]}
     return Chart(name=name, section=section, title=title or usual, description=description or shows, spec=spec)
@@ -140,8 +144,8 @@ def _draw_speedups(points: list[Point]) -> Chart:
     subtitle = "ratio of medians of paired trials; lines are 95% intervals; dashed: the baseline"
     spec = finish(alt.layer(one, rules, dots, texts), "Speed-up", subtitle, height=_fit_rows(points, least=3))
     best = max(points, key=lambda p: p["speedup"])
-    told = f"Speed-up of {len(points)} configurations; the highest is {best['row']}, {best['text']}."
-    return _make("speedup", spec, description=told, speedups=points)
+    description = f"Speed-up of {len(points)} configurations; the highest is {best['row']}, {best['text']}."
+    return _make("speedup", spec, description=description, speedups=points)
 
 
 def _draw_batches(points: list[Point], items: str) -> Chart:
@@ -159,7 +163,7 @@ def _draw_batches(points: list[Point], items: str) -> Chart:
 
 
 def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
-    """How often which time occurred, a panel for each row; the median of each trial is marked."""
+    """Draw the distribution of times, a panel for each configuration; the median of each trial is marked."""
     scale = alt.Scale(type="log", nice=False)
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
     bar = (
@@ -195,7 +199,7 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
 
 
 def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
-    """Time by percentile, the tail stretched: each tick to the right of the median is a tenfold rarer call."""
+    """Draw time by percentile, the tail stretched: each tick to the right of the median is a tenfold rarer call."""
     axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
     x = alt.X("rarity:Q", title="percentile", axis=axis)
     y = alt.Y("ms:Q", title="latency (ms), log axis", scale=alt.Scale(type="log", nice=False, padding=8))
@@ -219,7 +223,7 @@ def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
 
 
 def _find_panel(points: Sequence[Point]) -> int:
-    """The height of each panel: a single one has the room of many."""
+    """Return the height of each panel: a single one has the room of many."""
     return _PANEL if len({point["row"] for point in points}) > 1 else 5 * _PANEL
 
 
@@ -279,8 +283,8 @@ def _draw_quality(points: list[Point], quality: str, items: str) -> Chart:
         subtitle = "none is on the front: it takes valid, measured times and finite outputs"
     spec = finish(alt.layer(front, rules, dots, names), f"Speed against {quality}", subtitle, _SCATTER)
     best = [p["row"] for p in points if p["pareto"]]
-    told = f"A point for each configuration. On the Pareto front: {', '.join(best) or 'none'}."
-    return _make("pareto", spec, title=f"Speed against {quality}", description=told, points=points)
+    description = f"A point for each configuration. On the Pareto front: {', '.join(best) or 'none'}."
+    return _make("pareto", spec, title=f"Speed against {quality}", description=description, points=points)
 
 
 def _draw_stages(points: list[Point]) -> Chart:
@@ -294,14 +298,14 @@ def _draw_stages(points: list[Point]) -> Chart:
 
 
 def _draw_bars(data: str, points: Sequence[Point], title: str, subtitle: str, **encoded: Any) -> Spec:
-    """Stacked bars, one for each row."""
+    """Draw stacked bars, one for each configuration."""
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars())
     bars = _read(data).mark_bar(size=_BAR - 4).encode(y=y, **encoded)
     return finish(bars, title, subtitle, height=_fit_rows(points))
 
 
 def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str) -> list[Chart]:
-    """The slowest layers of each row that was profiled; those of the fastest row are also a picture of their own."""
+    """Draw the slowest layers of each profiled configuration; those of the fastest are also a picture file."""
     profiled = [result for result in results if result.layers]
     chosen = next((result.id for result in profiled if result.id == fastest), profiled[0].id if profiled else "")
     return [
@@ -322,7 +326,7 @@ def _draw_proofs(points: list[Point]) -> Chart:
     x = alt.X(
         "share:Q", title="fraction of time", axis=alt.Axis(format=".0%"), stack="zero", scale=alt.Scale(nice=False)
     )
-    tooltip = _tips(row="row", asked="asked for", precision="ran in", share="fraction of time")
+    tooltip = _tips(row="row", requested="requested", precision="ran in", share="fraction of time")
     encoded = {"x": x, "color": _colour_precisions(points), "tooltip": tooltip}
     spec = _draw_bars("proofs", points, "Precision verification", "from the runtimes' own records", **encoded)
     return _make("precision", spec, proofs=points)
@@ -349,16 +353,16 @@ def _colour_rows(field: str) -> Any:
 
 
 def _colour_precisions(points: Sequence[Point]) -> Any:
-    found = {point["precision"] for point in points}
-    known = [name for name in COLOURS if name in found]
-    others = sorted(found - set(known))
-    scale = alt.Scale(domain=[*known, *others], range=[COLOURS[n] for n in known] + [COLOURS["other"]] * len(others))
+    precisions = {point["precision"] for point in points}
+    named = [name for name in COLOURS if name in precisions]
+    others = sorted(precisions - set(named))
+    scale = alt.Scale(domain=[*named, *others], range=[COLOURS[n] for n in named] + [COLOURS["other"]] * len(others))
     return alt.Color("precision:N", scale=scale, title=None, legend=alt.Legend(orient="top"))
 
 
 def _tips(**titles: str) -> list[Any]:
-    """Fields that a pointer shows, in this order."""
-    plain = {"row", "verdict", "what", "marks", "stage", "precision", "asked", "engine", "trial", "batch", "calls"}
+    """List the fields of a tooltip, in this order."""
+    plain = {"row", "verdict", "what", "marks", "stage", "precision", "requested", "engine", "trial", "batch", "calls"}
     return [
         alt.Tooltip(f"{field}:N", title=title)
         if field in plain
@@ -374,7 +378,7 @@ def _read(name: str) -> Any:
 def _draw_panels(
     layers: Any, data: str, points: Sequence[Point], title: str, subtitle: str, *, same_height: bool
 ) -> Spec:
-    """Layers in a panel for each row, one under the other, with its label above it."""
+    """Draw layers in a panel for each configuration, one below the other, with its label above it."""
     rows = list(dict.fromkeys(point["row"] for point in points))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelPadding=2, title=None, labelLimit=WIDTH)
     faceted = (

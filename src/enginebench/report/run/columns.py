@@ -27,9 +27,9 @@ _NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next", "ratio_to_wider", "wider"
 
 
 def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """What a person reads of a table of these rows."""
+    """List the columns of a table of these rows for people."""
     metric = find_metric(rows)
-    found = next((row.capacity for row in rows if row.capacity), None)
+    capacity = next((row.capacity for row in rows if row.capacity), None)
     items = f"{name_items(rows)}/s"
     overlap = any(row.scope == "pipelined" for row in rows)  # of which the rate is what counts
     ties = mark_ties(rows)
@@ -74,10 +74,10 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             spare=1,
         ),
         Column(
-            f"req/s, p{found.percentile:g} <= {found.limit_ms:g} ms" if found else "",
+            f"req/s, p{capacity.percentile:g} <= {capacity.limit_ms:g} ms" if capacity else "",
             lambda row: _format_capacity(row.capacity) if row.capacity else "",
             lambda row: row.capacity.passes_qps if row.capacity else None,
-            when=lambda _: found is not None,
+            when=lambda _: capacity is not None,
             align="right",
             spare=3,
             hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed",
@@ -136,7 +136,8 @@ def _list_details() -> tuple[Column, ...]:
 
 
 def mark_ties(rows: Sequence[Row]) -> dict[str, str]:
-    """Row id -> letter, of rows in the order of a table: neighbours without a significant difference have the same."""
+    """Return row id -> letter, for rows in the order of a table; neighbours without a significant difference share
+    one."""
     marks: dict[str, str] = {}
     letters = iter(ascii_lowercase)
     for row, slower in pairwise(rows):
@@ -173,7 +174,7 @@ def _format_build(row: Row) -> str:
 
 
 def name_engine(row: Row) -> str:
-    """ENGINE, and what keeps its times from being a whole measurement."""
+    """Format ENGINE, with what limits its times."""
     marks: list[str] = [row.status] if row.status != "ok" else []
     if row.modelled:
         marks.append("modelled")
@@ -183,7 +184,7 @@ def name_engine(row: Row) -> str:
 
 
 def format_ran_precision(row: Row) -> str:
-    """`int8 nncf`; `int8 71%` where less ran in it than was asked; `fp32, not int8` where nothing did."""
+    """Format `int8 nncf`; `int8 71%` where less ran in it than requested; `fp32, not int8` where nothing did."""
     parts = [
         show_precision(row.engine, row.precision) or NOT_KNOWN,
         row.recipe or "",
@@ -192,17 +193,17 @@ def format_ran_precision(row: Row) -> str:
     share = (row.effective_precision or {}).get(row.precision or "")
     if share is not None and any(warning.code == "low_effective_precision" for warning in row.warnings):
         parts.append(f"{share:.0%}")
-    asked = row.requested_precision
-    return " ".join(filter(None, parts)) + (f", not {asked}" if asked not in (None, row.precision) else "")
+    requested = row.requested_precision
+    return " ".join(filter(None, parts)) + (f", not {requested}" if requested not in (None, row.precision) else "")
 
 
 def is_disturbed(row: Row) -> bool:
-    """Whether the absolute times of a row are not to be taken as they stand."""
+    """Whether the absolute times of a row are unreliable."""
     return row.validity != "valid" and row.p50_ms is not None
 
 
 def format_speedup(row: Row) -> str:
-    """`6.7 - 7.7x`, `1x` of the baseline, `about 12x` of a single trial; nothing where no ratio is given."""
+    """Format `6.7 - 7.7x`, `1x` for the baseline, `about 12x` for a single trial; nothing without a ratio."""
     if row.speedup is None:
         return ""
     return "1x" if row.id == row.baseline else format_ratio(row.speedup)
@@ -212,16 +213,16 @@ def take_span(row: Row) -> Span | None:
     return (row.speedup.low, row.speedup.value, row.speedup.high) if row.speedup else None
 
 
-def _format_capacity(found: Capacity) -> str:
-    """`7030 - 7210`: requests a second at which the limit holds, and at which it does not."""
-    if found.passes_qps is None:
-        return f"below {format_significant(found.fails_qps)}" if found.fails_qps else ""
-    fails = f" - {format_significant(found.fails_qps)}" if found.fails_qps else " or more"
-    return format_significant(found.passes_qps) + fails + ("?" if found.suspect else "")
+def _format_capacity(capacity: Capacity) -> str:
+    """Format `7030 - 7210`: requests a second that meet the limit, and that do not."""
+    if capacity.passes_qps is None:
+        return f"below {format_significant(capacity.fails_qps)}" if capacity.fails_qps else ""
+    fails = f" - {format_significant(capacity.fails_qps)}" if capacity.fails_qps else " or more"
+    return format_significant(capacity.passes_qps) + fails + ("?" if capacity.suspect else "")
 
 
 def format_shares(row: Row) -> str:
-    """`int8 83%, fp32 17%`: the fraction of time in each precision, by the runtime's own record."""
+    """Format the fraction of time in each precision, by the runtime's own record: `int8 83%, fp32 17%`."""
     shares = sorted((row.effective_precision or {}).items(), key=lambda pair: -pair[1])
     return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
@@ -242,7 +243,7 @@ _ENDS = {"value": "", "low": "_low", "high": "_high"}
 
 
 def list_fields() -> tuple[Column, ...]:
-    """The fields of a row for a program: one number a cell, full precision, units in the headings."""
+    """List the fields of a row for programs: one number in a cell, full precision, units in the headings."""
     columns: dict[str, Callable[[Any], Value]] = {}
     for field in fields(Row):
         name = field.name

@@ -1,4 +1,4 @@
-"""The commands that deploy configurations of a run, as far as `deliver` takes them, and why it does not take others."""
+"""The commands that deploy configurations of a run with `deliver`, and why it refuses others."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,14 +12,15 @@ from enginebench.report.table import Notes, Section, Table, list_texts, make_not
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """Whether `deliver` takes a configuration: why not, else the options with which it does."""
+    """The options with which `deliver` takes a configuration, or why it refuses."""
 
     refusal: str | None = None
     options: tuple[Choice, ...] = ()  # that allow the code which the configuration names
 
 
 class Deployment(Struct, frozen=True, kw_only=True):
-    """What is known of delivering a run: its folder as the reader names it, a free folder for a bundle, every row."""
+    """Everything needed to deliver from a run: its folder as the reader names it, a free folder for a bundle, each
+    delivery."""
 
     folder: str
     out: str = "ship"
@@ -27,7 +28,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
 
 def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes]:
-    """The command for the recommended configuration; where that is refused, why, and the command for the best other."""
+    """Yield the command for the recommended configuration; if that is refused, why, and the command for the best
+    other."""
     wanted = next((row for row in document.rows if document.recommended and row.id == document.recommended.id), None)
     first = deployment.deliveries.get(wanted.id) if wanted else None
     if wanted is None or first is None:
@@ -50,7 +52,7 @@ def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes
 
 
 def _find_common_refusal(document: RunDocument, deployment: Deployment) -> str:
-    """Why no configuration that was measured can be delivered, if it is the same of all; else ""."""
+    """Return why no measured configuration can be delivered, if the reason is the same for all; else ""."""
     measured = [deployment.deliveries.get(row.id, Delivery()) for row in document.rows if row.p50_ms is not None]
     reasons = {delivery.refusal or "" for delivery in measured}
     return reasons.pop() if len(reasons) == 1 else ""
@@ -62,7 +64,7 @@ def _is_deliverable(deployment: Deployment, row: Row) -> bool:
 
 
 def _list_instead(document: RunDocument, wanted: Row) -> list[Row]:
-    """The other configurations of the same batch and shape that may be taken, fastest first."""
+    """List the other configurations of the same batch and shape that may be used, fastest first."""
     limit_ms = document.p99_limit_ms
     group = next(group for group in group_rows(document.rows) if wanted in group)
     return [
@@ -78,13 +80,13 @@ def _list_instead(document: RunDocument, wanted: Row) -> list[Row]:
 
 
 def format_delivery_command(name: str, row: Row, deployment: Deployment, out: str) -> str:
-    """The command that delivers `row`, which has this name among the others, to the folder `out`."""
+    """Format the command that delivers `row`, which has this name among the others, to the folder `out`."""
     options = [("--row", name), *deployment.deliveries[row.id].options, ("--out", out)]
     return format_command("deliver", deployment.folder, options=options)
 
 
 def list_deliveries(document: RunDocument, deployment: Deployment) -> Section:
-    """The command that delivers each configuration, or why there is none."""
+    """List the command that delivers each configuration, or why there is none."""
     names, short = name_measured_rows(document.rows), shorten_ids(document.rows)
     measured = [row for row in document.rows if row.p50_ms is not None and row.id in deployment.deliveries]
     if reason := _find_common_refusal(document, deployment):

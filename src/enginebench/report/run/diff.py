@@ -64,16 +64,16 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
 
 
 def _find_other_models(whys: Mapping[str, Sequence[str]]) -> str | None:
-    """That two runs are of different models, where that is so for every configuration that both have; else None."""
-    found = [
+    """Return that two runs are of different models, if that is so for every shared configuration; else None."""
+    differences = [
         [text for text in why if text.startswith(MODELS_DIFFER)] for why in whys.values() if ONE_SIDE not in why[0]
     ]
-    named = {text for texts in found for text in texts}
-    return named.pop() if len(named) == 1 and all(found) else None
+    named = {text for texts in differences for text in texts}
+    return named.pop() if len(named) == 1 and all(differences) else None
 
 
 def format_reasons(row: DiffRow) -> str:
-    """Why a row has its verdict, what would decide an open one, and by how much a metric changed."""
+    """Format why a row has its verdict, what would decide an open one, and by how much a metric changed."""
     why = list(row.reasons)
     if row.metric and row.metric_change and not any(name_metric(row.metric) in text for text in row.failures):
         why.append(f"{name_metric(row.metric)} {row.metric_change:+.4g}")
@@ -84,7 +84,7 @@ def format_reasons(row: DiffRow) -> str:
 
 
 def format_junit(document: DiffDocument) -> str:
-    """The XML: a row that fails the gate is a failure, one that shows nothing is skipped, the others pass.
+    """Format JUnit XML: a row that fails the gate is a failure, an inconclusive one is skipped, the others pass.
 
     Source: the schema of Jenkins' xunit plugin (junit-10.xsd), which GitLab, Azure and GitHub's actions read, too.
     """

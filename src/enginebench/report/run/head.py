@@ -17,7 +17,7 @@ from enginebench.stats.headline import Headline, Rejected
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 _TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low", "implausible": "low"}
-# Of a warning that all configurations share, what TRUST says of it; the last three are in OUTPUTS.
+# The words of TRUST for a warning that all configurations share; the last three of `IN_HEAD` are in OUTPUTS.
 _SHARED = {
     "foreign_cpu": "other programs used the CPU",
     "foreign_gpu": "other programs used the GPU",
@@ -27,10 +27,10 @@ _SHARED = {
     "no_device_telemetry": "GPU not watched",
     "no_foreign_cpu_figure": "other programs not watched",
 }
-TOLD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
+IN_HEAD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
 # What to do about a ratio that is not good, where it is not to repeat the run on a quiet machine.
 _ADVICE = {"1 trial each, no interval": "more trials give one", "few trials": "more trials make the interval narrower"}
-# Configurations that a tie names; of more their number is said.
+# Configurations that a tie names; the others are counted.
 TIES_NAMED = 3
 
 
@@ -42,23 +42,23 @@ class HeadLine(Struct, frozen=True):
 
 
 def format_name(row: Row, *, brief: bool = False) -> str:
-    """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
+    """Format `openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
     name = show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief)
     return f"{name} (against)" if row.id.endswith("-against") else name
 
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
-    """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
+    """Return row id -> `ort int8 (cpu)`, with the engine's options only where another row would have the same name."""
     plain = {row.id: format_name(row, brief=True) for row in rows}
     plain |= {
         row.id: f"{plain[row.id]}, not {row.requested_precision}"
         for row in rows
         if row.requested_precision not in (None, row.precision)
     }
-    known: dict[str, set[str]] = {}
+    engines: dict[str, set[str]] = {}
     for row in rows:
-        known.setdefault(plain[row.id], set()).add(row.engine)
-    return {row.id: plain[row.id] if len(known[plain[row.id]]) == 1 else format_name(row) for row in rows}
+        engines.setdefault(plain[row.id], set()).add(row.engine)
+    return {row.id: plain[row.id] if len(engines[plain[row.id]]) == 1 else format_name(row) for row in rows}
 
 
 def format_head(document: RunDocument) -> list[HeadLine]:
@@ -92,7 +92,8 @@ def format_missing(document: RunDocument) -> list[str]:
 
 
 def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
-    """The configuration to take with its time and ratio, in one line; then why this one, and what speaks against it."""
+    """Yield the configuration to use with its time and ratio in one line; then why this one, and what speaks against
+    it."""
     row, names = rows[headline.id], name_rows(document.rows)
     name = names[row.id]
     yield "   ".join(
@@ -134,15 +135,15 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
 
 
 def _format_state(document: RunDocument, row: Row) -> str:
-    """` (5 of 6 trials)` of a configuration that was not finished."""
-    asked = document.spec.get("measure", {}).get("processes", 0)
-    if row.status == "partial" and row.processes < asked <= MOST:
-        return f" ({row.processes} of {count_of(asked, 'trials')})"
+    """Format ` (5 of 6 trials)` for a configuration that was not finished."""
+    planned = document.spec.get("measure", {}).get("processes", 0)
+    if row.status == "partial" and row.processes < planned <= MOST:
+        return f" ({row.processes} of {count_of(planned, 'trials')})"
     return "" if row.status == "ok" else f" ({row.status})"
 
 
 def _format_figure(row: Row) -> str:
-    """`5.87 ms`, of a batch also `1,363 images/s`."""
+    """Format `5.87 ms`, for a batch also `1,363 images/s`."""
     if row.p50_ms is None:
         return ""
     unit = choose_unit([row.p50_ms.value])
@@ -153,17 +154,17 @@ def _format_figure(row: Row) -> str:
 
 
 def _format_claim(document: RunDocument, headline: Headline) -> str:
-    """What is claimed of a configuration without a ratio: that it is the user's own, or the winner of a search."""
+    """Format why a configuration without a ratio is named: it is the user's own, or the winner of a search."""
     if headline.state == "searched":
         return "as reported by the search that measured these"
     if headline.state == "only":
         return "the only configuration that was measured"
-    what = _name_baseline(document, headline)
+    baseline = _name_baseline(document, headline)
     if headline.state == "none_agrees":
-        return f"{what}: nothing faster keeps the outputs"
+        return f"{baseline}: nothing faster keeps the outputs"
     if headline.state == "baseline":
         kind = "no other configuration within the limits" if headline.rejected else "no other configuration"
-        return f"{what}: {kind} is faster"
+        return f"{baseline}: {kind} is faster"
     return ""
 
 
@@ -172,9 +173,9 @@ def _name_baseline(document: RunDocument, headline: Headline) -> str:
 
 
 def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> Iterator[str]:
-    """`openvino fp32 is as fast (no significant difference); ort fp32 is smaller`.
+    """Yield `openvino fp32 is as fast (no significant difference); ort fp32 is smaller`.
 
-    Of what few trials saw far behind, that: `ort fp32 took about 2.0 times as long (1 trial); more trials settle it`.
+    For those far behind in few trials: `ort fp32 took about 2.0 times as long (1 trial); more trials settle it`.
     """
     if headline.near:
         yield _format_near(document, headline, row, names)
@@ -212,7 +213,7 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
 
 
 def _format_implausible(rows: Sequence[Row], names: dict[str, str] | None = None) -> Iterator[str]:
-    """Each configuration whose times are implausible, and why."""
+    """Yield each configuration whose times are implausible, and why."""
     names = name_rows(rows) if names is None else names
     for row in rows:
         why = [warning.message for warning in row.warnings if warning.code == "implausible_time"]
@@ -221,14 +222,14 @@ def _format_implausible(rows: Sequence[Row], names: dict[str, str] | None = None
 
 
 def format_versus(one: float, other: float) -> str:
-    """`1.00 ms against 9.00`."""
+    """Format `1.00 ms against 9.00`."""
     unit = choose_unit([one, other])
     first, second = (format_significant(ms * UNITS_PER_MS[unit]) for ms in (one, other))
     return f"{first} {unit} against {second}"
 
 
 def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> str:
-    """`7.17x pytorch fp32 (6.7 to 7.7)`: the ratio to the baseline with its interval; "" where none is given."""
+    """Format the ratio to the baseline with its interval, `7.17x pytorch fp32 (6.7 to 7.7)`; "" where none is given."""
     base = rows.get(headline.baseline or "")
     if headline.ratio is None or base is None or headline.state in ("only", "searched") or base.id == headline.id:
         return ""
@@ -242,17 +243,17 @@ def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str
 
 
 def _format_lost_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> Iterator[str]:
-    """Why there is no ratio to the baseline, where one was to be expected."""
+    """Yield why there is no ratio to the baseline, where one was to be expected."""
     base = rows.get(headline.baseline or "")
     own = headline.state in ("only", "searched") or (base is not None and base.id == headline.id)
-    known = headline.ratio is not None and base is not None
-    if not own and not known and headline.ratio_reason and headline.ratio_reason != headline.tie_reason:
+    has_ratio = headline.ratio is not None and base is not None
+    if not own and not has_ratio and headline.ratio_reason and headline.ratio_reason != headline.tie_reason:
         to = f" to {names[base.id]}" if base is not None else ""
         yield f"no ratio{to}: {headline.ratio_reason}"
 
 
 def _format_factor(ratio: Estimate) -> str:
-    """`7.17x`; of one trial, which has no interval, `about 7.2x`."""
+    """Format `7.17x`; for one trial, which has no interval, `about 7.2x`."""
     about, digits = ("about ", 2) if ratio.low is None else ("", 3)
     return f"{about}{format_significant(ratio.value, digits)}x"
 
@@ -263,7 +264,7 @@ def _format_rejected(rejected: Rejected, names: dict[str, str]) -> str:
 
 
 def _join_alike(where: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """One line where all headlines have the same text."""
+    """Return one line if all headlines have the same text, else one for each."""
     return [texts[0]] if len(set(texts)) == 1 else [f"{name}{text}" for name, text in zip(where, texts, strict=True)]
 
 
@@ -280,7 +281,7 @@ def _format_outputs(headline: Headline, row: Row) -> str:
 
 
 def _format_trust(document: RunDocument, headline: Headline) -> str:
-    """`good`; else how far the ratio can be trusted, why and what to do, and how far the times themselves can."""
+    """Format `good`; else how far the ratio can be trusted, why, what to do, and how far the times themselves can."""
     times, reasons = _TIMES[headline.validity], _explain_times(document, headline)
     absolute = f"absolute times {times}" + (f" ({', '.join(reasons)})" if reasons else "")
     validity = headline.ratio_validity
@@ -295,7 +296,7 @@ def _format_trust(document: RunDocument, headline: Headline) -> str:
 
 
 def _explain_times(document: RunDocument, headline: Headline) -> list[str]:
-    """Why absolute times are not good: what all configurations share, and how many were disturbed."""
+    """List why absolute times are not good: what all configurations share, and how many were disturbed."""
     virtual = headline.validity != "valid" and document.machine is not None and document.machine.virtual
     measured = [{warning.code for warning in row.warnings} for row in document.rows if row.n]
     shared = set[str]().union(*measured).intersection(*measured) if len(measured) > 1 else set()

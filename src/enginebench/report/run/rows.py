@@ -1,4 +1,4 @@
-"""Results to the rows that every table, file and verdict of a run is made of: schema `enginebench.run/1`."""
+"""Turn results into the rows of every table, file and verdict of a run: schema `enginebench.run/1`."""
 
 import math
 from collections import Counter
@@ -53,7 +53,7 @@ RUN_SCHEMA = "enginebench.run/1"
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One row of a run, as `cli.md` lays it down. Times in ms, shares 0 to 1; None means not measured."""
+    """One row of a run, as `cli.md` defines it. Times in ms, fractions 0 to 1; None means not measured."""
 
     id: str
     engine: str
@@ -143,7 +143,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
-    """What `run --json` prints and `report` reads."""
+    """The JSON document of `run`, which `report` reads."""
 
     schema: str = RUN_SCHEMA
     model: str
@@ -196,7 +196,7 @@ _OF_ASSESSMENT = (
 
 
 def describe_row(assessment: Assessment) -> Row:
-    result, found, summary = assessment.result, assessment.comparison, assessment.summary
+    result, comparison, summary = assessment.result, assessment.comparison, assessment.summary
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.
     limited_ms = None if summary is None or assessment.modelled else (summary.p50_device or summary.p50).value
@@ -215,17 +215,17 @@ def describe_row(assessment: Assessment) -> Row:
         of_limit=share_of_limit(result.bound, limited_ms),
         bound_by=result.bound.bound_by if result.bound else None,
         unmapped_share=result.bound.unmapped_share if result.bound else None,
-        speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
-        verdict=found.verdict if found else None,
-        ratio_validity=found.ratio_validity if found else None,
-        ratio_reason=found.ratio_reason if found else "",
-        trials_needed=found.trials_needed if found else None,
+        speedup_reason="; ".join(comparison.reasons) if comparison and comparison.ratio is None else None,
+        verdict=comparison.verdict if comparison else None,
+        ratio_validity=comparison.ratio_validity if comparison else None,
+        ratio_reason=comparison.ratio_reason if comparison else "",
+        trials_needed=comparison.trials_needed if comparison else None,
         bucket=format_shapes(engine.shapes),
         gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
         workspace_mb=made_with.get("workspace_mb"),
         calibration=made_with.get("calibration"),
         builds=effect,
-        unit=found.unit if found else "process",
+        unit=comparison.unit if comparison else "process",
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
         start_s=find_start_s(result),
@@ -241,57 +241,58 @@ def describe_row(assessment: Assessment) -> Row:
 
 
 def name_items(rows: Iterable[Row]) -> str:
-    """What a batch is counted in: images where the shapes, if known, are one of four axes, one or three channels."""
-    known = [[*row.shapes.values()] for row in rows if row.shapes]
-    alike = all(len(found) == 1 and len(found[0]) == 4 and {1, 3} & {found[0][1], found[0][3]} for found in known)
+    """Return the unit of a batch: images if all known shapes are one of four axes with one or three channels, else
+    inputs."""
+    shapes = [[*row.shapes.values()] for row in rows if row.shapes]
+    alike = all(len(inputs) == 1 and len(inputs[0]) == 4 and {1, 3} & {inputs[0][1], inputs[0][3]} for inputs in shapes)
     return "images" if alike else "inputs"
 
 
 def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The configuration of the same setting and clock whose p99 is clearly lower, and the lowest; none of one trial."""
+    """Return the row of the same setting and clock with the lowest, clearly lower p99; none with one trial."""
     setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "clock", "status")
     usable = (r for r in rows if r.outputs != "changed" and r.validity != "implausible")
-    known = [r for r in usable if setting(r) == setting(row) and r.processes > 1]
-    known = [r for r in known if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
-    best = min(known, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)
+    candidates = [r for r in usable if setting(r) == setting(row) and r.processes > 1]
+    candidates = [r for r in candidates if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
+    best = min(candidates, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)
     mine, theirs = row.p99_ms, best.p99_ms
-    lower = row in known and mine and mine.low and theirs and theirs.high and theirs.high < mine.low
+    lower = row in candidates and mine and mine.low and theirs and theirs.high and theirs.high < mine.low
     return best if lower else None
 
 
 def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that are held against each other, in the order in which their settings come, each group fastest first."""
+    """Group rows that are compared with each other, in the order of their settings, each group fastest first."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.batch, row.bucket, row.scope, row.cache), []).append(row)
     return [sorted(group, key=lambda row: row.p50_ms.value if row.p50_ms else math.inf) for group in groups.values()]
 
 
-def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
-    """The rows with their ratio to the next slower one, with a verdict after enough trials, and to more bits."""
-    known = {result.id: result for result in results}
-    held = {row.id: row for row in rows}
+def _add_ratios(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
+    """Add each row's ratio to the next slower one, with a verdict after enough trials, and to more bits."""
+    by_id = {result.id: result for result in results}
+    with_ratios = {row.id: row for row in rows}
     for group in group_rows([row for row in rows if row.p50_ms]):
         for row, slower in pairwise(group):
-            found = compare_configurations(known[slower.id], known[row.id], margin)
-            if found.ratio is not None:
-                verdict = found.verdict if found.ratio.n >= MIN_TRIALS else None
-                held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
-        asked = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
-        bits = {i: 8 if one in FEW_BITS else 16 if one in ("fp16", "bf16") else 32 for i, one in asked.items()}
+            comparison = compare_configurations(by_id[slower.id], by_id[row.id], margin)
+            if comparison.ratio is not None:
+                verdict = comparison.verdict if comparison.ratio.n >= MIN_TRIALS else None
+                with_ratios[row.id] = replace(row, ratio_to_next=comparison.ratio, verdict_to_next=verdict)
+        requested = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
+        bits = {i: 8 if one in FEW_BITS else 16 if one in ("fp16", "bf16") else 32 for i, one in requested.items()}
         engines: dict[str, list[Row]] = {}
         for row in group:
             engines.setdefault(row.engine, []).append(row)
         for row in group:
             alike = [one for one in engines[row.engine] if bits[one.id] > bits[row.id]]
             if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more
-                ratio = compare_configurations(known[wider.id], known[row.id], margin).ratio
-                held[row.id] = replace(held[row.id], wider=wider.id, ratio_to_wider=ratio)
-    return tuple(held.values())
+                ratio = compare_configurations(by_id[wider.id], by_id[row.id], margin).ratio
+                with_ratios[row.id] = replace(with_ratios[row.id], wider=wider.id, ratio_to_wider=ratio)
+    return tuple(with_ratios.values())
 
 
 def _describe_times(summary: Summary | None) -> dict[str, Any]:
-    """The fields of a row that come from its samples."""
+    """Return the fields of a row that come from its samples."""
     estimates = ("p50", "p90", "p95", "p99", "p999", "mean", "p50_device", "enqueue", "p50_unmarked")
     missing = {"n": 0, "processes": 0, "marked_share": 0.0, "throughput_per_s": None}
     missing |= {"throughput_pipelined_per_s": None}
@@ -303,49 +304,51 @@ def _describe_times(summary: Summary | None) -> dict[str, Any]:
 
 
 def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:
-    """Lowest and highest energy per image that the counter's resolution allows, averaged over the processes."""
+    """Return lowest and highest energy per image that the counter's resolution allows, averaged over the processes."""
     pairs = [(m.energy_mj, m.energy_resolution_mj) for m in measurements]
-    known = [(energy, step) for energy, step in pairs if energy is not None and step is not None]
-    if not known:
+    measured = [(energy, step) for energy, step in pairs if energy is not None and step is not None]
+    if not measured:
         return None
-    low, high = (sum(max(0.0, e + sign * r) for e, r in known) / len(known) for sign in (-1, 1))
+    low, high = (sum(max(0.0, e + sign * r) for e, r in measured) / len(measured) for sign in (-1, 1))
     return low, high
 
 
 def _collect_warnings(result: Result, warnings: Sequence[ResultWarning]) -> tuple[ResultWarning, ...]:
-    """Every warning about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
+    """Collect every warning about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
     # Older versions warned of every virtual machine; TRUST says where that matters.
-    found = [c for c in (result.machine.warnings if result.machine else ()) if "virtual" not in c.template + c.message]
-    found += result.warnings
-    found += [warning for artifact in result.artifacts for warning in artifact.warnings]
+    collected = [
+        c for c in (result.machine.warnings if result.machine else ()) if "virtual" not in c.template + c.message
+    ]
+    collected += result.warnings
+    collected += [warning for artifact in result.artifacts for warning in artifact.warnings]
     # Of the processes one a code; where not every process has it, with the number of those that do.
     each = [{warning.code: warning for warning in m.warnings} for m in result.measurements]
     first = {code: warning for own in reversed(each) for code, warning in own.items()}
     counts, total = Counter(code for own in each for code in own), len(each)
-    found += [first[c] if n == total else limit_to_processes(first[c], n, total) for c, n in counts.items()]
-    found += warnings
+    collected += [first[c] if n == total else limit_to_processes(first[c], n, total) for c, n in counts.items()]
+    collected += warnings
     device_ns = [median(m.device_ns) for m in result.measurements if m.device_ns]
-    found += list_kernel_warnings(result.layers, median(device_ns) if device_ns else None)
+    collected += list_kernel_warnings(result.layers, median(device_ns) if device_ns else None)
     if result.drift and result.drift.unlike:
         why = "; ".join(result.drift.unlike)
-        found.append(make_warning("outputs_not_compared", reference=result.drift.reference, why=why))
-    found += list_sample_warnings(result.drift) if result.drift else ()
+        collected.append(make_warning("outputs_not_compared", reference=result.drift.reference, why=why))
+    collected += list_sample_warnings(result.drift) if result.drift else ()
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
-        found.append(make_warning("nonfinite.outputs", count=count))
-    return tuple(dict.fromkeys(found))
+        collected.append(make_warning("nonfinite.outputs", count=count))
+    return tuple(dict.fromkeys(collected))
 
 
 def describe_run(
     *, model: str, machine: Machine | None, spec: Mapping[str, Any], results: Sequence[Result], rules: Rules = USUAL
 ) -> RunDocument:
-    """The document of a run: its rows in the order given, and the answers."""
+    """Make the document of a run: its rows in their order, and the headlines."""
     ranking = rank_results(results, rules)
     condensed = [assessment.result for assessment in ranking.assessments]
     return RunDocument(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=_hold_together([describe_row(assessment) for assessment in ranking.assessments], condensed, rules.margin),
+        rows=_add_ratios([describe_row(assessment) for assessment in ranking.assessments], condensed, rules.margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,

@@ -1,4 +1,4 @@
-"""A run as sections: its answer, a table for each batch and shape, what to do next; then all that is known of it."""
+"""A run as sections: its head, a table for each batch and shape, what to do next; then all details."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -53,20 +53,21 @@ def list_sections(
     warnings: bool = False,
     deployment: Deployment | None = None,
 ) -> list[Section]:
-    """What a terminal shows: the answer, the tables, and the next commands.
+    """List what a terminal shows: the head, the tables, and the next commands.
 
-    `deployment`: what can be delivered; None where that was not asked, and then nothing is said of it.
+    Args:
+        deployment: what can be delivered; None if that was not determined, and then it is not mentioned.
     """
     document = shorten_document(document)
-    head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
+    head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(make_head(document),))
     listed = list_warnings(document)
-    found = [Section(title="Warnings", parts=(listed,))] if warnings and listed.lines else []
+    below = [Section(title="Warnings", parts=(listed,))] if warnings and listed.lines else []
     deploy = list(list_deploy(document, deployment)) if deployment else []
-    found += [Section(parts=(note,)) for note in deploy if note.kind != "command"]
+    below += [Section(parts=(note,)) for note in deploy if note.kind != "command"]
     commands = [line for note in deploy if note.kind == "command" for line in note.lines]
     commands += _list_commands(document, folder, warnings)
-    found += [Section(parts=(Notes(lines=tuple(commands), kind="command"),))] if commands else []
-    return [head, *list_tables(document, wide=wide), *list_others(document), *found]
+    below += [Section(parts=(Notes(lines=tuple(commands), kind="command"),))] if commands else []
+    return [head, *list_tables(document, wide=wide), *list_others(document), *below]
 
 
 def list_report(
@@ -77,12 +78,13 @@ def list_report(
     started_utc: str = "",
     deployment: Deployment | None = None,
 ) -> list[Section]:
-    """All that a page and a markdown file show: also the warnings, the charts, the machine.
+    """List everything that a page and a markdown file show: also the warnings, the charts, the machine.
 
-    `deployment`: what can be delivered; None for a report that does not say.
+    Args:
+        deployment: what can be delivered; None if that was not determined.
     """
     facts = " · ".join(filter(None, [*list_facts(document), format_time(started_utc)]))
-    top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
+    top: list[Table | Notes] = [*make_notes([facts]), make_head(document)]
     top += list_deploy(document, deployment) if deployment else []
     names = name_measured_rows(document.rows)
     columns = (
@@ -109,18 +111,18 @@ def list_report(
     return [section for section in sections if section.parts]
 
 
-def format_answer(document: RunDocument) -> Notes:
+def make_head(document: RunDocument) -> Notes:
     return Notes(lines=tuple((line.label, text) for line in format_head(document) for text in line.lines), kind="head")
 
 
 def list_facts(document: RunDocument) -> list[str]:
-    """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`, `62 s`."""
+    """List what all configurations share: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`, `62 s`."""
     rows = [row for row in document.rows if row.n] or document.rows
     same = [name for name in _SETTING if not _varies(rows, name)]
     parts = [_name_setting(rows[0], same)] if rows else []
     timed = dict.fromkeys(format_input_shapes(row.shapes) for row in rows if row.shapes)
-    if timed and (given := document.spec.get("normalize")):
-        timed = {f"{'; '.join(timed)}, {given.get('input') or ''}".removesuffix(", ") + " in bytes": None}
+    if timed and (normalize := document.spec.get("normalize")):
+        timed = {f"{'; '.join(timed)}, {normalize.get('input') or ''}".removesuffix(", ") + " in bytes": None}
     parts += ["; ".join(timed)] if timed else []
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
@@ -142,7 +144,7 @@ def _varies(rows: Sequence[Row], name: str) -> bool:
 
 
 def _name_setting(row: Row, names: Sequence[str]) -> str:
-    """`batch 8, ids 1x128, io, cold cache`, of the named settings those that are not the usual ones."""
+    """Format those of the named settings that are not the default: `batch 8, ids 1x128, io, cold cache`."""
     texts = {
         "batch": f"batch {row.batch}",
         "bucket": row.bucket,
@@ -153,14 +155,14 @@ def _name_setting(row: Row, names: Sequence[str]) -> str:
 
 
 def name_machine(machine: Machine, device: str = "cpu", threads: int | None = None) -> str:
-    """`CPU: AMD EPYC, 2 threads`, `GPU: NVIDIA H200`."""
+    """Format `CPU: AMD EPYC, 2 threads` or `GPU: NVIDIA H200`."""
     if device != "cpu":
         return f"GPU: {', '.join(dict.fromkeys(gpu.name for gpu in machine.gpus)) or device}"
     return f"CPU: {machine.cpu_model}" + (f", {count_of(threads, 'threads')}" if threads else "")
 
 
 def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
-    """A table for each batch and shape, fastest first, with what its places show."""
+    """List a table for each batch and shape, fastest first, with what its ranks show."""
     groups = group_rows([row for row in document.rows if row.p50_ms])
     varied = [name for name in _SETTING if _varies([row for group in groups for row in group], name)]
     labels = label_rows(document)
@@ -180,14 +182,14 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
             if row.id in named:  # what it costs beside its time
                 start = [f"first output in a new process {format_significant(row.start_s, 2)} s"] if row.start_s else []
                 sizes = {"memory": row.peak_memory_bytes, "model": row.size_bytes}
-                known = [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
-                lines += ["   ".join([*start, *known])] if start or known else []
+                listed = [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
+                lines += ["   ".join([*start, *listed])] if start or listed else []
         sections.append(Section(title=setting, parts=(table, *make_notes(lines))))
     return sections
 
 
 def _rank(rows: Sequence[Row]) -> list[str]:
-    """First against second, and what the marks of those that cannot be told apart mean."""
+    """Compare first and second, and explain the marks of ties."""
     texts = []
     if rows[0].verdict_to_next == "faster" and rows[0].ratio_to_next:
         texts.append(f"1st is {format_significant(rows[0].ratio_to_next.value)}x as fast as 2nd")
@@ -197,18 +199,18 @@ def _rank(rows: Sequence[Row]) -> list[str]:
 
 
 def _list_gains(rows: Sequence[Row]) -> list[str]:
-    """`bf16 against fp32: openvino 1.75 - 1.87x`: what fewer bits gain of an engine, where one ran in 16."""
-    known, gains = {row.id: row for row in rows}, dict[str, list[str]]()
+    """Format the gains of fewer bits, if a configuration ran in 16: `bf16 against fp32: openvino 1.75 - 1.87x`."""
+    by_id, gains = {row.id: row for row in rows}, dict[str, list[str]]()
     for row in reversed(rows):
-        if row.wider in known and row.ratio_to_wider and row.requested_precision in (None, row.precision):
-            step = " against ".join(format_precision(one.precision, one.recipe) for one in (row, known[row.wider]))
+        if row.wider in by_id and row.ratio_to_wider and row.requested_precision in (None, row.precision):
+            step = " against ".join(format_precision(one.precision, one.recipe) for one in (row, by_id[row.wider]))
             gains.setdefault(step, []).append(f"{row.engine} {format_ratio(row.ratio_to_wider)}")
     halved = any(row.precision in ("fp16", "bf16") for row in rows)
     return ["; ".join(f"{step}: {', '.join(texts)}" for step, texts in gains.items())] if gains and halved else []
 
 
 def list_others(document: RunDocument) -> list[Section]:
-    """What was not run and why, and what else the rows show."""
+    """List what was not run and why, and further remarks."""
     limit = document.spec.get("p99_limit_ms")
     texts = [*document.notes, *list_remarks(document), *format_largest(list_batches(document.rows), limit)]
     notes = make_notes([*_list_missing(document), *texts, *format_builds(document.rows)], "list")
@@ -216,19 +218,21 @@ def list_others(document: RunDocument) -> list[Section]:
 
 
 def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
-    """What failed or has no times: those of one reason in one line, what was not run only with what cures it."""
+    """Yield what failed or has no times: those of one reason in one line, those not run only with the cure."""
     names = name_rows(document.rows)
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
-    asked = Counter(row.engine for row in document.rows)
+    totals = Counter(row.engine for row in document.rows)
     for row in document.rows:
         if row.p50_ms is None or row.status == "failed":
             label, reason = row.status.capitalize(), row.reason or "no trial was finished; --resume continues"
             if row.status == "skipped":
                 label, reason = "Not run", reason[reason.rfind("To ") :] if ". To " in reason else reason
             alike.setdefault((label, reason), {}).setdefault(row.engine, []).append(names[row.id])
-    for (label, reason), found in alike.items():
-        told = [[engine] if len(rows) == asked[engine] else dict.fromkeys(rows) for engine, rows in found.items()]
-        named, link = ", ".join(name for names in told for name in names), ". " if reason.startswith("To ") else ": "
+    for (label, reason), by_engine in alike.items():
+        groups = [
+            [engine] if len(rows) == totals[engine] else dict.fromkeys(rows) for engine, rows in by_engine.items()
+        ]
+        named, link = ", ".join(name for names in groups for name in names), ". " if reason.startswith("To ") else ": "
         yield label, f"{named}{link}{reason}"
 
 
@@ -255,7 +259,7 @@ def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[S
 
 
 def _list_proofs(document: RunDocument) -> list[Table | Notes]:
-    """Asked for and ran in, of every row that ran."""
+    """List requested and actual precision of every configuration that ran."""
     names = name_measured_rows(document.rows)
     shares = {row.id: format_shares(row) or "no record from the runtime" for row in document.rows if row.n}
     lines = [
@@ -304,32 +308,34 @@ _COLUMNS = (
 
 
 def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
-    """What several builds of an engine show, of every row that was built several times."""
+    """Make the table of builds, for every configuration that was built several times."""
     built = [row for row in rows if row.builds]
     return [make_table(_COLUMNS, built, file="builds", title="Builds of each engine")] if built else []
 
 
 def format_builds(rows: Sequence[Row]) -> list[str]:
-    """What is to be known of the builds of each row, in sentences."""
-    return [sentence for row in rows if row.builds for sentence in _state(format_name(row), row.builds)]
+    """Describe the builds of each configuration in sentences."""
+    return [sentence for row in rows if row.builds for sentence in _describe_effect(format_name(row), row.builds)]
 
 
-def _state(name: str, effect: BuildEffect) -> list[str]:
+def _describe_effect(name: str, effect: BuildEffect) -> list[str]:
     if effect.distinct == 1:
         return [f"{name}: all {count_of(effect.builds, 'builds')} are identical by their hash."]
     if effect.between is None or effect.within is None:
         return [f"{name}: {effect.builds} builds, of which too few have two trials: inconclusive."]
     seen = "differ" if effect.shown else "do not differ significantly"
-    told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_as_percent(effect.between)} from one to the next"
-    told = f"{told}, beside {effect.within:.2%} between processes of one build."
+    sentence = (
+        f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_as_percent(effect.between)} from one to the next"
+    )
+    sentence += f", beside {effect.within:.2%} between processes of one build."
     if (best := effect.best) is None:
-        return [told]
+        return [sentence]
     count, sure = effect.builds, (best.gain.low or 0.0) > 0
     more = "one build more costs" if count == 2 else f"the {count - 1} builds more cost"
     seconds = "" if best.cost_s is None else f"; {more} {format_significant(best.cost_s)} s"
     after = f", which it saves within {best.pays_after:,} runs" if best.pays_after and seconds and sure else ""
     gain = "gains" if sure else "did not gain significantly:"
-    return [told, f"The best of {count} {gain} {_as_percent(best.gain)} over a typical one{seconds}{after}."]
+    return [sentence, f"The best of {count} {gain} {_as_percent(best.gain)} over a typical one{seconds}{after}."]
 
 
 def _format_medians(effect: BuildEffect) -> str:
@@ -344,7 +350,7 @@ def _as_percent(estimate: Estimate | None) -> str:
 
 
 def list_batches(rows: Sequence[Row]) -> list[list[Row]]:
-    """The engines of scope `compute` with a hot cache that have more than one batch, each by its batches.
+    """List configurations of scope `compute` with a hot cache that have more than one batch, each by its batches.
 
     A batch that failed (out of memory) stays in the list, without numbers.
     """
@@ -354,7 +360,7 @@ def list_batches(rows: Sequence[Row]) -> list[list[Row]]:
         if row.scope == "compute" and row.cache == "hot" and row.status != "skipped":
             key = row.engine, _name_precision(row), row.requested_precision or "", row.bucket
             members.setdefault(key, []).append(row)
-    return [sorted(found, key=lambda row: row.batch) for found in members.values() if len(found) > 1]
+    return [sorted(batches, key=lambda row: row.batch) for batches in members.values() if len(batches) > 1]
 
 
 def _name_precision(row: Row) -> str:
@@ -362,13 +368,13 @@ def _name_precision(row: Row) -> str:
 
 
 def find_largest(series: Sequence[Row], p99_limit_ms: float) -> Row | None:
-    """The largest batch that keeps to the limit, of those that can be relied on."""
+    """Return the largest batch that meets the limit, of those with reliable times."""
     whole = [row for row in series if row.status == "ok" and row.validity not in UNUSABLE]
     return next((row for row in reversed(whole) if row.p99_ms and row.p99_ms.value <= p99_limit_ms), None)
 
 
 def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
-    """Latency against throughput as figures, of engines that ran several batches."""
+    """Make the table of latency against throughput, for engines that ran several batches."""
     series = list_batches(rows)
     rates = [next((row.throughput_per_s for row in one if row.throughput_per_s), None) for one in series]
     first = {id(row): rate for one, rate in zip(series, rates, strict=True) for row in one}
@@ -401,12 +407,12 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
 
 
 def is_supported(row: Row) -> bool:
-    """Whether there are samples enough for a p99, where there is one."""
+    """Whether there are enough samples for a p99, where there is one."""
     return row.p99_ms is None or row.p99_ms.supported
 
 
 def format_largest(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:
-    """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
+    """Format a sentence for each engine: the largest batch whose p99 meets the limit. Empty without a limit."""
     if p99_limit_ms is None:
         return []
     limit, texts = f"p99 {p99_limit_ms:g} ms", []

@@ -1,4 +1,5 @@
-"""Stored rows to what charts draw: labels, bins, curves. Thinned here, so that a page stays small; times in ms."""
+"""Turn stored configurations into what charts draw: labels, bins, curves; thinned, so that a page stays small. Times in
+ms."""
 
 import math
 from collections import Counter
@@ -22,7 +23,7 @@ from enginebench.stats.stages import StagesDocument
 
 Point = dict[str, Any]
 
-# Between the fastest call and p99.9; more bars than this are narrower than three pixels of the picture.
+# Bars between the fastest call and p99.9; more of them are narrower than three pixels of the picture.
 _BINS = 48
 # Points of a curve up to p99.9: of a row, and of one of its trials, which is drawn thinner.
 _CURVE, _THIN_CURVE = 60, 24
@@ -36,7 +37,7 @@ _DIGITS = 5
 
 
 def label_rows(document: RunDocument) -> dict[str, str]:
-    """Row id -> its name with the settings in which rows differ, short and different for every row.
+    """Return row id -> its name with the settings in which rows differ, short and different for every row.
 
     `~`: its absolute times were disturbed.
     """
@@ -51,7 +52,7 @@ def _mark_row(row: Row) -> str:
 
 
 def number_names(names: Sequence[str]) -> list[str]:
-    """The names, without the middle of long ones; those that look alike are numbered."""
+    """Shorten long names in the middle; those that look alike are numbered."""
     labels, taken = [], Counter[str]()
     for label in map(shorten_name, names):
         taken[label] += 1
@@ -76,7 +77,7 @@ def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Poin
 
 
 def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
-    """(bars of each row up to its p99.9, evenly wide in the logarithm; the median of each trial)."""
+    """Return (bars of each row up to its p99.9, evenly wide in the logarithm; the median of each trial)."""
     bars: list[Point] = []
     medians: list[Point] = []
     for result in results:
@@ -89,7 +90,7 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
 
 
 def bin_calls(values: Floats, label: str) -> list[Point]:
-    """Bars of the times of a row in ms, up to their p99.9."""
+    """Return bars of the times of a row in ms, up to their p99.9."""
     shown = values[(values > 0) & (values <= nearest_rank(np.sort(values), 0.999))]
     if not len(shown):
         return []
@@ -107,7 +108,7 @@ def bin_calls(values: Floats, label: str) -> list[Point]:
 
 
 def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
-    """(curve of each row, curve of each of its trials): latency by the share of calls that are no slower."""
+    """Return (curve of each row, curve of each of its trials): latency by the fraction of calls that are no slower."""
     curves: list[Point] = []
     thin: list[Point] = []
     for result in results:
@@ -122,7 +123,7 @@ def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[l
 
 
 def follow_calls(values: Floats, label: str, points: int = _CURVE, **fields: Any) -> list[Point]:
-    """The curve of the times of a row in ms."""
+    """Return the curve of the times of a row in ms."""
     ascending = np.sort(values)
     # Beyond one call in n there is nothing to follow.
     deepest = min(_DEEPEST, max(math.log10(len(ascending)), 0.3))
@@ -133,9 +134,10 @@ def follow_calls(values: Floats, label: str, points: int = _CURVE, **fields: Any
 
 
 def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], bool]:
-    """(medians of neighbours along each trial, relative to the row's; whether the reference kernel is among them).
+    """Return (medians of neighbours along each trial, relative to the row's; whether the reference kernel is among
+    them).
 
-    Trials of all rows took turns, so that the same place on the axis is nearly the same time.
+    Trials of all rows are interleaved, so that the same position on the axis is nearly the same time.
     """
     points: list[Point] = []
     for result in results:
@@ -164,18 +166,18 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
 
 
 def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
-    known = [(place, median(m.reference_ns)) for place, m in enumerate(kept) if m.reference_ns]
-    centre = median([value for _, value in known]) if len(known) > 1 else 0.0
+    medians = [(place, median(m.reference_ns)) for place, m in enumerate(kept) if m.reference_ns]
+    centre = median([value for _, value in medians]) if len(medians) > 1 else 0.0
     fields = {"row": label, "line": -1, "what": "reference kernel"}
     return [
         fields | {"at": place + 1, "relative": _round(value / centre), "ms": _round(value / 1e6)}
-        for place, value in known
+        for place, value in medians
         if centre > 0
     ]
 
 
 def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[list[Point], str]:
-    """(each ok row with its speed and its quality, what that quality is)."""
+    """Return (each ok row with its speed and its quality, the name of that quality)."""
     metric = find_metric(document.rows)
     if metric is not None:
         score = next(row.scores[0] for row in document.rows if row.scores)
@@ -210,16 +212,21 @@ def _find_quality(row: Row, metric: str | None) -> float | None:
 
 
 def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
-    """The fraction of time by precision, of each row whose runtime gave a record of it."""
+    """List the fraction of time by precision, for each row whose runtime has a record of it."""
     return [
-        {"row": labels[row.id], "precision": clean_text(name), "share": _round(share), "asked": row.requested_precision}
+        {
+            "row": labels[row.id],
+            "precision": clean_text(name),
+            "share": _round(share),
+            "requested": row.requested_precision,
+        }
         for row in document.rows
         for name, share in (row.effective_precision or {}).items()
     ]
 
 
 def list_stage_medians(results: Iterable[Result], labels: Mapping[str, str]) -> list[Point]:
-    """p50 of each stage of each row that was measured in stages, in the order of the stages."""
+    """List p50 of each stage of each row that was measured in stages, in the order of the stages."""
     points = []
     for result in results:
         stages = [(s.name, median(s.latency_ns)) for s in result.stages if s.latency_ns] or _find_copies(result)
@@ -230,7 +237,7 @@ def list_stage_medians(results: Iterable[Result], labels: Mapping[str, str]) -> 
 
 
 def _place_stages(label: str, stages: Iterable[tuple[str, float, float]]) -> list[Point]:
-    """Points of (name, ms, share)."""
+    """Return points of (name, ms, share)."""
     texts = [(clean_text(name).replace("_", " "), _round(ms), _round(share)) for name, ms, share in stages]
     return [
         {"row": label, "stage": name, "order": order, "ms": ms, "share": share}
@@ -239,7 +246,7 @@ def _place_stages(label: str, stages: Iterable[tuple[str, float, float]]) -> lis
 
 
 def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
-    """p50 of each stage from file to label, of what the verb `stages` measured."""
+    """List p50 of each stage from file to label, as the verb `stages` measured it."""
     documents = [one for document in documents for one in (document, *document.others)]
     labels = number_names([f"{d.engine} {d.precision}, batch {d.batch}, file to label" for d in documents])
     return [
@@ -250,18 +257,18 @@ def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
 
 
 def _find_copies(result: Result) -> list[tuple[str, float]]:
-    """Copy in, compute, copy out of a row whose device timed them apart, and the host's part where that is known."""
+    """List copy in, compute, copy out of a row whose device timed them, and the host's part where that is known."""
     fields = {"copy in": "h2d_ns", "compute": "device_ns", "copy out": "d2h_ns", "staging on the host": "staging_ns"}
-    found: dict[str, float] = {}
+    stages: dict[str, float] = {}
     for name, field in fields.items():
         pooled = [median(values) for m in result.measurements if (values := getattr(m, field))]
         if pooled and len(pooled) == len(result.measurements):
-            found[name] = median(pooled)
-    return list(found.items()) if {"copy in", "compute", "copy out"} <= found.keys() else []
+            stages[name] = median(pooled)
+    return list(stages.items()) if {"copy in", "compute", "copy out"} <= stages.keys() else []
 
 
 def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
-    """Latency and throughput of each engine that was measured at two batches or more."""
+    """List latency and throughput of each engine that was measured at two batches or more."""
     names, groups = name_rows(document.rows), dict[str, list[Row]]()
     for row in document.rows:
         if row.p50_ms and row.throughput_per_s:
@@ -288,5 +295,5 @@ def read_ms(measurement: Measurement) -> Floats:
 
 
 def _round(value: float | None) -> float | None:
-    """To five digits: what a picture and a tooltip can show."""
+    """Round to five digits, which is what a picture and a tooltip can show."""
     return None if value is None else float(f"{value:.{_DIGITS}g}")

@@ -1,4 +1,4 @@
-"""Which configurations of a large run a page, a markdown file and a terminal show."""
+"""Choose the configurations of a large run that a page, a markdown file and a terminal show."""
 
 from itertools import chain, zip_longest
 
@@ -8,15 +8,15 @@ from enginebench.report.run.head import TIES_NAMED
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.stats.headline import Headline
 
-# Nobody reads more lines than this, and each has a panel in the charts. All configurations are in table.csv and
+# More lines than this are not read, and each has a panel in the charts. All configurations are in table.csv and
 # report.json.
 MOST_SHOWN = 100
 
 
 def shorten_document(document: RunDocument, most: int = MOST_SHOWN) -> RunDocument:
-    """The document with the configurations that its head names, then the fastest of each setting, `most` in all.
+    """Keep the configurations that the head names, then the fastest of each setting, `most` in all.
 
-    A note says what is left out. A document of no more than that stays as it is.
+    A note counts what is left out. A smaller document is returned unchanged.
     """
     if len(document.rows) <= most:
         return document
@@ -43,7 +43,7 @@ def shorten_document(document: RunDocument, most: int = MOST_SHOWN) -> RunDocume
 
 
 def _list_named(headline: Headline) -> list[str]:
-    """The configurations that the head needs to speak of one setting."""
+    """List the configurations that the head names for one setting."""
     rejected = headline.rejected.id if headline.rejected else None
     slower = [one.id for one in headline.behind[:TIES_NAMED]]
     named = (headline.id, headline.baseline, headline.strict, rejected, *headline.near[:TIES_NAMED], *slower)
