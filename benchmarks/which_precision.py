@@ -8,7 +8,8 @@
 Of each lap every engine has a few calls in a row, of which the fastest counts; a row is the median of the laps' ratios
 to PyTorch in FP32 (ONNX Runtime where MODEL is a graph) and to its own engine's FP32, with the middle half of the laps.
 Needs a quiet machine: other work slows engines whose threads wait for each other more than the rest, and a ratio with
-them. Outputs are compared on the data, against FP32, as centred cosine, and by the limits of the precision.
+them; with `--threads 1` CPU time is taken, which other work changes least. Outputs are compared on the data, against
+FP32, as centred cosine, and by the limits of the precision.
 
 `--hand` adds candidates that no recipe makes: NNCF on the model as OpenVINO reads it. `--json FILE` keeps the time of
 every lap, so that any two rows can be paired; with `ONEDNN_MAX_CPU_ISA=AVX2` OpenVINO and PyTorch compute as on an
@@ -25,7 +26,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         except (EngineBenchError, StopIteration) as error:
             engines.pop(name, None)
             print(f"{name:34} not run: {str(error)[:400] or 'no such source'}", flush=True)
-    _, times = take_turns(engines, options.laps)
+    _, times = take_turns(engines, options.laps, time.process_time if options.threads == 1 else time.perf_counter)
     answers = {name: list(answer(engine, data)) for name, engine in engines.items()}
     first, kept = next(iter(engines)), {}
     for name, engine in engines.items():
@@ -206,15 +207,17 @@ def make_artifact(sources: list[Artifact], spec: EngineSpec, data: Any, folder: 
     return quantize(source, spec.precision or "int8", recipe, out, calibration=ranges, data=data, threads=threads)
 
 
-def take_turns(engines: dict[str, Any], laps: int) -> tuple[dict[str, float], dict[str, list[float]]]:
+def take_turns(
+    engines: dict[str, Any], laps: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[dict[str, float], dict[str, list[float]]]:
     times: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(laps):
         for name, engine in engines.items():
             calls = []
             for _ in range(CALLS):
-                start = time.perf_counter()
+                start = clock()
                 engine.run()
-                calls.append(time.perf_counter() - start)
+                calls.append(clock() - start)
             times[name].append(min(calls) * 1e3)
     first = times[next(iter(engines))]
     ratios = {n: statistics.median(a / b for a, b in zip(first, t, strict=True)) for n, t in times.items()}

@@ -15,6 +15,8 @@ SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
     "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
     "recurrent": ((b"weight_hh_l", 1), (b'"\x04LSTM', 1), (b'"\x03GRU', 1)),
 }
+# Operators of an ONNX graph, in the same form, that make gates; a single one may be an output's.
+GATES, LEAST_GATES = (b'"\x07Sigmoid', b'"\x0bHardSigmoid', b'"\tHardSwish'), 2
 
 
 def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
@@ -28,11 +30,23 @@ def is_attentive(graph: Artifact) -> bool:
     return Path(graph.path).is_file() and read_signs(graph.path, graph.sha256) == ("transformers",)
 
 
+def is_gated(graph: Artifact) -> bool:
+    """Whether an ONNX graph has convolutions and gates: squeeze-and-excitation, SiLU or HardSwish."""
+    present = Path(graph.path).is_file() and "convolutions" in read_signs(graph.path, graph.sha256)
+    return present and _count_gates(graph.path, graph.sha256) >= LEAST_GATES
+
+
 @cache
 def read_signs(path: str, sha256: str | None) -> tuple[Family, ...]:
     """The kinds of layers that the file with this hash shows signs of."""
     head = _read_head(Path(path))
     return tuple(family for family, signs in SIGNS.items() if any(head.count(sign) >= n for sign, n in signs))
+
+
+@cache
+def _count_gates(path: str, sha256: str | None) -> int:
+    head = _read_head(Path(path))
+    return sum(head.count(sign) for sign in GATES)
 
 
 def _read_head(path: Path) -> bytes:

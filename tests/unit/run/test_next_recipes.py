@@ -17,6 +17,10 @@ from samples import make_result
 
 SOFTMAX = "y = Softmax (x) z = Softmax (y)"
 PLAIN = "z = Relu (x)"
+CONVOLUTIONS = " ".join(f"c{i} = Conv (x, x)" for i in range(5))
+GATED = f"{CONVOLUTIONS} s = Sigmoid (c4) t = HardSwish (s) z = Mul (t, c4)"
+ONE_SIGMOID = f"{CONVOLUTIONS} z = Sigmoid (c4)"
+GATES_ALONE = "s = HardSigmoid (x) t = HardSigmoid (s) z = Mul (t, x)"
 
 
 def keep(folder: Path, nodes: str) -> Artifact:
@@ -29,11 +33,15 @@ def keep(folder: Path, nodes: str) -> Artifact:
         ("openvino", SOFTMAX, {"amx_int8"}, "tensorrt"),
         ("openvino", SOFTMAX, {"avx512_vnni"}, "nncf"),
         ("openvino", PLAIN, {"amx_int8"}, "cpu"),
+        ("openvino", GATED, {"avx2"}, "tensorrt"),
+        ("openvino", ONE_SIGMOID, {"amx_int8"}, "cpu"),
+        ("openvino", GATES_ALONE, {"amx_int8"}, "cpu"),
+        ("ort", GATED, {"avx2"}, "cpu"),
         ("ort", SOFTMAX, {"avx2"}, "dynamic"),
         ("ort", PLAIN, {"amx_int8"}, "cpu"),
     ],
 )
-def test_int8_of_a_transformer_depends_on_the_processor(
+def test_int8_depends_on_the_kind_of_model_and_for_transformers_on_the_processor(
     engine: str, nodes: str, flags: set[str], recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "read_instructions", lambda: frozenset(flags))

@@ -27,7 +27,7 @@ from enginebench.runs.child.jobs import MeasureJob, PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.reporting import Written, describe_stored
 from enginebench.stats.compare import Comparison
-from enginebench.stats.validity import judge
+from enginebench.stats.validity import assess_samples
 from in_process import Children
 from reporters import Silent
 from samples import make_estimate, make_result
@@ -88,7 +88,7 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     assert all(len(r.measurements) >= 6 for r in results)
     rows = describe_stored(record, results).rows
     assert all(row.outputs_agree for row in rows) and any(row.is_reference for row in rows)
-    judged = {r.id: tuple(map(tuple, judge(r.measurements))) for r in results}
+    judged = {r.id: tuple(map(tuple, assess_samples(r.measurements))) for r in results}
     assert all((tuple(row.validity), row.warnings) == judged[row.id] for row in document.final)
     assert "fake:latency_us=300 fp32 2 threads" in [row.candidate for row in document.final if row.default]
     winner, done = document.winner.id, len(crash.jobs)

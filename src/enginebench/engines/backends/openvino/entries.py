@@ -34,7 +34,7 @@ OPENVINO = Entry(
         "force": FORCE,
     },
     # Convolutions are as fast as by nncf, with and without AMX, and have less noise: efficientnet-lite0 is within the
-    # limits by it, and not by nncf (docs/which-precision.md). Of transformers see `runs/plan.py`.
+    # limits by it, and not by nncf (docs/which-precision.md). Of transformers and gates see `runs/plan.py`.
     recipe="cpu",
     other_recipes=("nncf", "tensorrt", "dynamic", "w8"),
     chooses_threads=("cpu",),
