@@ -8,7 +8,7 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -22,8 +22,10 @@ from enginebench.core.array_files import ONLY
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import ModelSource, TensorSpec
+from enginebench.core.shapes import match_axes
 from enginebench.core.store import is_bundle
 from enginebench.models.objects import check_importable
+from enginebench.models.onnx.input_sizes import find_batches
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
 from enginebench.models.zoo import BUILTIN, resolve_model
@@ -89,6 +91,8 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
 
 def _check_all(request: RunRequest) -> None:
     specs = _check_source(request.source)
+    for shapes in request.buckets:
+        _check_shapes(shapes, request.source, specs)
     _check_labels(request.targets, request.metrics)
     if request.data is not None:
         _check_data(request, request.data, specs)
@@ -102,7 +106,19 @@ def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
         _check_weights(Path(source.weights))
     if source.inputs is not None:
         _check_inputs(source.inputs, specs if source.normalize is None else None)
+    _check_shapes(source.input_shapes or {}, source, specs)
     return specs
+
+
+def _check_shapes(
+    shapes: Mapping[str, tuple[int, ...]], source: ModelSource, specs: Sequence[TensorSpec] | None
+) -> None:
+    """Check the names, ranks and fixed axes of `--input-shape`; all axes of a built-in module are open."""
+    if not specs or source.normalize is not None:
+        return
+    if resolve_model(source.model).kind == "builtin":
+        specs = [replace(spec, shape=tuple(f"axis {i}" for i in range(len(spec.shape)))) for spec in specs]
+    match_axes(specs, shapes, find_batches(specs))
 
 
 def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:

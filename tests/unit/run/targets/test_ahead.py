@@ -69,6 +69,24 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "shapes, in infer": (lambda: enginebench.infer(GRAPH, "shape.npz", engine="ort"), "has shape 4x3x8x8"),
     "images, in accuracy": (lambda: enginebench.accuracy(f"ort@{GRAPH}", "photos"), "b.jpg cannot be decoded"),
     "inputs, in profile": (lambda: enginebench.profile(GRAPH, engine="ort", inputs="names.npz"), "unknown input"),
+    "a name in --input-shape": (lambda: run(input_shape="image:1x1x8x8"), "no such input; the inputs are input"),
+    "a rank": (lambda: run(input_shape="input:1x64"), "--input-shape input:1x64: the model takes"),
+    "the second of several shapes": (
+        lambda: run(input_shape=["input:1x1x8x8", "input:1x3x8x8"]),
+        "--input-shape input:1x3x8x8: the model takes",
+    ),
+    "a name, of a built-in module": (lambda: run("resnet18", input_shape="x:1x3x64x64"), "the inputs are input"),
+    "a shape, in bench": (lambda: enginebench.bench(GRAPH, "ort", input_shape="x:1x1x8x8", out="b"), "no such input"),
+    "a shape, in drift": (
+        lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{GRAPH}", input_shape="x:1x1x8x8"),
+        "no such input",
+    ),
+    "a shape, in profile": (lambda: enginebench.profile(GRAPH, engine="ort", input_shape="x:1x1x8x8"), "no such input"),
+    "a shape, in tune": (lambda: enginebench.tune(str(GRAPH), input_shape="x:1x1x8x8", out="t"), "no such input"),
+    "a shape, in load": (
+        lambda: enginebench.load(GRAPH, engine="ort", qps=10, input_shape="x:1x1x8x8", out="l"),
+        "no such input",
+    ),
     "a module, in stages": (lambda: enginebench.stages("my_modul:make", engine="ort"), "cannot import my_modul"),
 }
 
