@@ -104,10 +104,10 @@ class NeedsPlanReader(Protocol):
 
 
 @runtime_checkable
-class Answering(Protocol):
+class ComputesOutputs(Protocol):
     """A self-timed backend that also returns its outputs for all of `feeds`, joined."""
 
-    def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
+    def compute_outputs(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
 
 
 class Composed(NamedTuple):

@@ -203,7 +203,7 @@ class FakeEngine(Closing):
     before_record: Callable[[], None]
     runs: int = 0
     _pending: dict[str, Array] | None = None
-    _answer: dict[str, Array] = field(default_factory=dict)
+    _computed: dict[str, Array] = field(default_factory=dict)
     _closed: bool = False
 
     @property
@@ -219,7 +219,7 @@ class FakeEngine(Closing):
 
     def fetch(self) -> dict[str, Array]:
         self._check_bound()
-        return {name: array.copy() for name, array in self._answer.items()}
+        return {name: array.copy() for name, array in self._computed.items()}
 
     def effective_precision(self) -> dict[str, float]:
         """Return fractions of time by precision, as the options set them: the record of a runtime, true or false."""
@@ -235,7 +235,7 @@ class FakeEngine(Closing):
 
     def close(self) -> None:
         self._closed = True
-        self._pending, self._answer = None, {}
+        self._pending, self._computed = None, {}
 
     def _check_bound(self) -> None:
         check_state(NAME, closed=self._closed, bound=self._pending is not None)
@@ -250,7 +250,7 @@ class FakeEngine(Closing):
         if self.wait is not None:
             self.wait()
         if self._pending is not None:
-            self._answer = self._pending
+            self._computed = self._pending
 
 
 def project_feeds(

@@ -113,7 +113,7 @@ class OrtEngine(Closing):
         self._session = session
         self._binding = session.io_binding()
         self._feeds: dict[str, Array] = {}
-        self._answers: dict[str, Array | None] = {}
+        self._computed: dict[str, Array | None] = {}
         self._late: list[str] = []  # outputs whose shape only a run knows
         self._misdeclared = False  # one of them has another rank than the graph says
         self._settled = False  # whether that is known for what is bound
@@ -164,12 +164,12 @@ class OrtEngine(Closing):
         self._check_bound()
         if self._late:
             values = self._binding.get_outputs()
-            return {name: np.array(value.numpy()) for name, value in zip(self._answers, values, strict=True)}
-        return {name: buffer.copy() for name, buffer in self._answers.items() if buffer is not None}
+            return {name: np.array(value.numpy()) for name, value in zip(self._computed, values, strict=True)}
+        return {name: buffer.copy() for name, buffer in self._computed.items() if buffer is not None}
 
     def close(self) -> None:
         self._session = self._binding = None
-        self._feeds, self._answers, self._run = {}, {}, self._check_bound
+        self._feeds, self._computed, self._run = {}, {}, self._check_bound
 
     def _check_bound(self) -> None:
         check_state(self._spec.backend, closed=self._session is None, bound=bool(self._feeds))
@@ -191,15 +191,15 @@ class OrtEngine(Closing):
         try:
             self._run()
         except Exception:
-            if len(self._late) == len(self._answers):
+            if len(self._late) == len(self._computed):
                 raise
-            self._answers = dict.fromkeys(self._answers)
-            self._late = list(self._answers)
+            self._computed = dict.fromkeys(self._computed)
+            self._late = list(self._computed)
             self._run_afresh()
         # ONNX Runtime 1.31 hands out the input itself for an output that is one, and leaves our buffer unwritten.
-        for (name, buffer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
+        for (name, buffer), value in zip(self._computed.items(), self._binding.get_outputs(), strict=True):
             if buffer is not None and value.data_ptr() != buffer.ctypes.data:
-                self._answers[name] = None
+                self._computed[name] = None
                 self._late.append(name)
         if self._late:
             try:
@@ -222,9 +222,9 @@ class OrtEngine(Closing):
         self._feeds = {s.name: np.empty(feeds[s.name].shape, s.dtype) for s in self.inputs}
         self._bind_inputs()
         axes = find_axis_lengths(self.inputs, feeds)
-        self._answers = {s.name: make_output(s, axes) for s in self.outputs}
-        self._late = [name for name, buffer in self._answers.items() if buffer is None]
-        for name, buffer in self._answers.items():
+        self._computed = {s.name: make_output(s, axes) for s in self.outputs}
+        self._late = [name for name, buffer in self._computed.items() if buffer is None]
+        for name, buffer in self._computed.items():
             if buffer is None:
                 self._binding.bind_output(name, "cpu")  # keeps its place in the order of outputs
             else:

@@ -84,7 +84,7 @@ class TorchEngine(Closing):
         self._prepare = prepare
         self._run: RunCall = self._compute
         self._bound = False
-        self._answer: Any = None
+        self._result: Any = None
         self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
         self._tensors: tuple[Any, ...] = ()
         self._views: dict[str, Array] = {}
@@ -136,7 +136,7 @@ class TorchEngine(Closing):
         return min(times, default=0) / threads
 
     def close(self) -> None:
-        self._call = self._prepare = self._answer = None
+        self._call = self._prepare = self._result = None
         self._tensors, self._views, self._run = (), {}, refuse_closed
 
     def _check_bound(self) -> None:
@@ -144,11 +144,11 @@ class TorchEngine(Closing):
 
     def _compute(self) -> None:
         with torch.inference_mode():
-            self._answer = self._call(*self._tensors)  # type: ignore[misc]  # closed engines hand out no run
+            self._result = self._call(*self._tensors)  # type: ignore[misc]  # closed engines hand out no run
 
     def _list_outputs(self) -> list[Any]:
         """Return the tensors of the last run, one for each output."""
-        tensors: list[Any] = list(flatten_tensors(self._answer))
+        tensors: list[Any] = list(flatten_tensors(self._result))
         if len(tensors) != len(self.outputs):
             raise ArtifactError(f"the module returned {len(tensors)} tensors; its artifact names {len(self.outputs)}")
         return tensors

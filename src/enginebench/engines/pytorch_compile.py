@@ -200,16 +200,16 @@ def leave_recurrent(module: Any) -> None:
 
 
 def _call_left(layer: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    for tell in _LISTENING:
-        tell(layer)
+    for callback in _LISTENING:
+        callback(layer)
     return forward(*args, **kwargs)
 
 
 @contextmanager
-def listen_to_left(tell: Callable[[Any], None]) -> Iterator[None]:
+def listen_to_left(callback: Callable[[Any], None]) -> Iterator[None]:
     """Within the block, call `tell` with each layer that was not compiled, just before it runs."""
-    _LISTENING.append(tell)
+    _LISTENING.append(callback)
     try:
         yield
     finally:
-        _LISTENING.remove(tell)
+        _LISTENING.remove(callback)

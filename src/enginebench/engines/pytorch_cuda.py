@@ -68,7 +68,7 @@ class CudaLane:
         self._find_current = torch._C._cuda_getCurrentRawStream
         self._waiting = waiting
 
-    def enter(self) -> None:
+    def select_stream(self) -> None:
         if self._find_current(self._index) != self._raw:
             torch.cuda.set_stream(self._stream)
 
@@ -114,7 +114,7 @@ class CudaLane:
         filler = torch.empty(FLUSH_MULTIPLE * size, dtype=torch.uint8, device=self._device)
 
         def flush() -> None:
-            self.enter()
+            self.select_stream()
             filler.zero_()
             self.synchronize()
 
@@ -164,7 +164,7 @@ class CudaTorchEngine(TorchEngine):
         self._enqueue_ns = [0]
         self._pinned: dict[str, Any] = {}  # on the host, contiguous
         self._landings: dict[str, Any] = {}  # on the GPU, contiguous; `_tensors`: as the module takes them
-        self._answers: tuple[Any, ...] = ()
+        self._pinned_outputs: tuple[Any, ...] = ()
         self._launch: RunCall = refuse_closed
         self._start, self._end = lane.make_event(), lane.make_event()
         self._copies = {side: (lane.make_event(), lane.make_event()) for side in ("h2d", "d2h")}
@@ -197,7 +197,7 @@ class CudaTorchEngine(TorchEngine):
     def fetch(self) -> dict[str, Array]:
         begin = time.perf_counter_ns()
         self._check_bound()
-        self._lane.enter()
+        self._lane.select_stream()
         self._copy_out()
         self._lane.wait(self._copies["d2h"][1])
         self._copying = False
@@ -231,7 +231,7 @@ class CudaTorchEngine(TorchEngine):
         if self._call is not None:
             self._lane.synchronize()
         super().close()
-        self._pinned, self._landings, self._answers = {}, {}, ()
+        self._pinned, self._landings, self._pinned_outputs = {}, {}, ()
         self._flush, self._launch = None, refuse_closed
 
     def _copy_in(self, samples: Sequence[Feeds], grow: bool = False) -> None:
@@ -250,7 +250,7 @@ class CudaTorchEngine(TorchEngine):
             if any(self._views[name].shape != shape for name, shape in shapes.items()):
                 self._allocate(shapes)
         lane, (start, end) = self._lane, self._copies["h2d"]
-        lane.enter()
+        lane.select_stream()
         if self._copying:  # a copy that is still on its way reads the pinned memory
             lane.synchronize()
         fill_entries(self._views, samples)
@@ -269,21 +269,23 @@ class CudaTorchEngine(TorchEngine):
     def _copy_out(self) -> None:
         lane, (start, end) = self._lane, self._copies["d2h"]
         tensors = [tensor.contiguous() for tensor in self._list_outputs()]
-        if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
-            self._answers = tuple(lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
+        if [(p.shape, p.dtype) for p in self._pinned_outputs] != [(t.shape, t.dtype) for t in tensors]:
+            self._pinned_outputs = tuple(lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
         lane.record(start)
-        for pinned, tensor in zip(self._answers, tensors, strict=True):
+        for pinned, tensor in zip(self._pinned_outputs, tensors, strict=True):
             pinned.copy_(tensor, non_blocking=True)
         lane.record(end)
 
     def _read_outputs(self) -> dict[str, Array]:
-        return {spec.name: pinned.numpy().copy() for spec, pinned in zip(self.outputs, self._answers, strict=True)}
+        return {
+            spec.name: pinned.numpy().copy() for spec, pinned in zip(self.outputs, self._pinned_outputs, strict=True)
+        }
 
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Allocate buffers for these shapes, and prepare calls on them."""
         lane = self._lane
-        lane.enter()
-        self._answers = ()
+        lane.select_stream()
+        self._pinned_outputs = ()
         try:
             self._landings = {s.name: lane.make_tensor(s, shapes[s.name]) for s in self.inputs}
             self._tensors = tuple(map(self._lay_out, self._landings.values()))
@@ -328,10 +330,10 @@ def _elapsed_ns(start: Any, end: Any) -> int:
 
 def _time_run(lane: CudaLane, enqueue: RunCall, start: Any, end: Any, enqueue_ns: list[int]) -> RunCall:
     """The hot path: everything that it needs is local, and it allocates nothing."""
-    enter, record, wait, clock = lane.enter, lane.record, lane.wait, time.perf_counter_ns
+    select_stream, record, wait, clock = lane.select_stream, lane.record, lane.wait, time.perf_counter_ns
 
     def run() -> None:
-        enter()
+        select_stream()
         record(start)
         begin = clock()
         enqueue()

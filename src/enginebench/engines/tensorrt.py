@@ -263,8 +263,8 @@ class PlanEngine(cuda.DeviceEngine):
     def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.CapturedGraph:
         what = f"cannot capture this plan as a CUDA graph; use {self._name}:graph=0, on every side of a comparison"
         refusal = ArtifactError(f"{self._library.title} {what}")
-        ask = getattr(self._context, "is_stream_capturable", None)  # of TensorRT for RTX alone
-        if ask is not None and not ask(stream.handle):
+        can_capture = getattr(self._context, "is_stream_capturable", None)  # of TensorRT for RTX alone
+        if can_capture is not None and not can_capture(stream.handle):
             raise refusal
         try:
             return cuda.capture_graph(stream, lambda: self._library.require(enqueue(), what))

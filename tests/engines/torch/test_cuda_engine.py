@@ -222,7 +222,7 @@ def test_a_batch_is_begun_without_waiting_and_fills_what_there_is_room_for(graph
 def test_a_slot_that_is_overwritten_before_it_was_read_is_found(graph: bool, channels_last: bool) -> None:
     engines = [make_engine(graph=graph, channels_last=channels_last, batch=5) for _ in range(3)]
     check_slots(engines, draw(batch=5), engines[0])
-    engines[2]._answers = engines[1]._answers
+    engines[2]._pinned_outputs = engines[1]._pinned_outputs
     with pytest.raises(MeasurementError, match="scope pipelined: output 'scores' of batch 1 in slot 1 is not what"):
         check_slots(engines, draw(batch=5), engines[0])
 

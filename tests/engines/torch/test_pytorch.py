@@ -119,7 +119,7 @@ def test_outputs_are_found_in_whatever_a_module_returns() -> None:
     module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
     with PytorchBackend(lambda artifact: module).load(describe("y"), SPEC) as engine:
         np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[1, 1]])
-        assert engine._answer.is_inference()
+        assert engine._result.is_inference()
 
 
 @pytest.mark.parametrize("backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)])

@@ -150,7 +150,7 @@ def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) 
 def test_answers_are_those_of_the_graph(backend: TrtexecBackend, plan: Artifact, graph: Artifact, version: str) -> None:
     # Each is a process of its own; that all are answered needs to be seen once.
     feeds = [random_feeds(graph.inputs, 4, seed) for seed in range(6 if version == "11.1" else 1)]
-    answers = backend.answer(plan, make_spec(), feeds)
+    answers = backend.compute_outputs(plan, make_spec(), feeds)
     expected = np.concatenate([answer_as_ort(graph.path, feed)["output"] for feed in feeds])
     np.testing.assert_allclose(answers["output"], expected, rtol=1e-5, atol=1e-5)  # six digits
 
@@ -454,24 +454,24 @@ def test_answers_have_the_shapes_and_types_of_the_arrays(backend, tmp_path, vers
     asked = replace(asked, batch=3)
     if bare:
         plan = backend.build(replace(plan, inputs=(), outputs=()), asked, tmp_path / "run")
-    answer = backend.answer(plan, asked, [{"x": x}])["y"]
+    answer = backend.compute_outputs(plan, asked, [{"x": x}])["y"]
     np.testing.assert_array_equal(answer, 2 * x)
     wrong = {"float32": "int32", "int32": "float32", "float16": "int16", "int64": "float64"}[dtype]
     if version != "8.6.0":
         with pytest.raises(FeedError, match=f"has dtype {wrong}"):
-            backend.answer(plan, asked, [{"x": x.astype(wrong)}])
+            backend.compute_outputs(plan, asked, [{"x": x.astype(wrong)}])
     with pytest.raises(FeedError, match="has dtype complex128"):
-        backend.answer(plan, asked, [{"x": x.astype("complex128")}])
+        backend.compute_outputs(plan, asked, [{"x": x.astype("complex128")}])
 
 
 def test_integers_that_do_not_fit_are_refused_where_a_plan_has_32_bits(backend, tmp_path, version) -> None:
     plan = backend.build(write_sum(tmp_path / "sum.onnx", "int64"), make_spec(), tmp_path / "run")
     large = np.full((4, 1), 2**40)
     if version != "8.6.0":
-        assert backend.answer(plan, make_spec(), [{"x": large}])["y"].shape == (4, 1)
+        assert backend.compute_outputs(plan, make_spec(), [{"x": large}])["y"].shape == (4, 1)
         return
     with pytest.raises(FeedError, match="more than INT32 holds"):
-        backend.answer(plan, make_spec(), [{"x": large}])
+        backend.compute_outputs(plan, make_spec(), [{"x": large}])
 
 
 def test_outputs_that_json_lacks_and_a_tool_that_vanishes(tmp_path: Path) -> None:

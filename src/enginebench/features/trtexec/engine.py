@@ -182,7 +182,7 @@ class TrtexecBackend(PlanBackend):
             *sorted(timed, key=lambda path: int(path.parent.name.removeprefix(PROCESS))),
         ]
 
-    def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]:
+    def compute_outputs(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]:
         """The outputs of all `feeds`, joined along the first axis: each a process that loads the plan anew.
 
         trtexec prints outputs with six digits, which bounds what a comparison with them can show.

@@ -137,11 +137,11 @@ def open_plain_session(artifact: Artifact, settings: Any) -> Any:
 
 def check_interface(artifact: Artifact, session: Any) -> None:
     """Checks that the session's inputs and outputs have the artifact's names and dtypes."""
-    for specs, found in ((artifact.inputs, session.get_inputs()), (artifact.outputs, session.get_outputs())):
+    for specs, nodes in ((artifact.inputs, session.get_inputs()), (artifact.outputs, session.get_outputs())):
         expected = {s.name: s.dtype for s in specs}
         # Of elements, also of those in a sequence or a map.
-        kinds = {node.name: re.search(r"tensor\(\w+\)", node.type) for node in found}
-        actual = {n.name: DTYPES.get(kind[0], n.type) if (kind := kinds[n.name]) else n.type for n in found}
+        kinds = {node.name: re.search(r"tensor\(\w+\)", node.type) for node in nodes}
+        actual = {n.name: DTYPES.get(kind[0], n.type) if (kind := kinds[n.name]) else n.type for n in nodes}
         if expected != actual:
             raise ArtifactError(f"{artifact.path} has {actual} where its artifact has {expected}; export it again")
 

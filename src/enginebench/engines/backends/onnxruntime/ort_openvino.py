@@ -50,11 +50,13 @@ class OrtOpenvinoBackend:
     def probe(self) -> Availability:
         """Available where the provider's library loads and finds the CPU; says ONNX Runtime's version and its own."""
         try:
-            found, reason = find_cpu().ep_metadata, None
+            metadata, reason = find_cpu().ep_metadata, None
         except EngineBenchError as error:
-            found, reason = {}, str(error)
-        version = f"{found['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if found else None
-        return answer_probe(NAME, ("cpu",) if found else (), version, reason)
+            metadata, reason = {}, str(error)
+        version = (
+            f"{metadata['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if metadata else None
+        )
+        return answer_probe(NAME, ("cpu",) if metadata else (), version, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: OpenVINO compiles while a session is opened. Refuses what `load` would refuse."""
@@ -101,8 +103,8 @@ def make_openvino_options(spec: EngineSpec) -> dict[str, str]:
     """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
     chosen = list_settings(spec.threads, find_hint(require_precision(spec.precision), read_plugin_capabilities()))
     texts = {True: "YES", False: "NO"}
-    told = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
-    return {"load_config": json.dumps({DEVICE: told})}
+    properties = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
+    return {"load_config": json.dumps({DEVICE: properties})}
 
 
 def open_provider(artifact: Artifact, spec: EngineSpec, settings: Any = None) -> Any:

@@ -47,9 +47,9 @@ def register(provider: Provider) -> str:
                 ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         onnxruntime.register_execution_provider_library(name, str(library))
     except Exception as error:  # what the package raises, OSError of the loader, and ONNX Runtime's own
-        told = [f"{meaning}; " for words, meaning in provider.needs if words in str(error)]
+        causes = [f"{meaning}; " for words, meaning in provider.needs if words in str(error)]
         raise BackendUnavailable(
-            f"engine {provider.engine}: {''.join(told)}the library of {provider.module} cannot be loaded "
+            f"engine {provider.engine}: {''.join(causes)}the library of {provider.module} cannot be loaded "
             f"({shorten_loader_error(error)})"
         ) from error
     return name
@@ -71,7 +71,7 @@ def open_provider_session(
     artifact: Artifact,
     provider: Provider,
     device: Any,
-    told: dict[str, str],
+    provider_options: dict[str, str],
     chosen: Mapping[str, str],
     settings: Any = None,
 ) -> Any:
@@ -81,7 +81,7 @@ def open_provider_session(
     register_operators(settings, artifact.operator_libraries)
     if chosen["fallback"] == "refuse":
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    settings.add_provider_for_devices([device], told)
+    settings.add_provider_for_devices([device], provider_options)
     try:
         session = onnxruntime.InferenceSession(artifact.path, settings)
     except Exception as error:

@@ -158,12 +158,12 @@ def check_model_interface(artifact: Artifact, model: Any, unused: Collection[str
         unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
     """
     for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
-        found = {
+        dtypes = {
             name: TEXT if port.element_type == openvino.Type.string else str(np.dtype(port.element_type.to_dtype()))
             for port in ports
             for name in port.get_names()
         }
-        wanted = [s for s in specs if s.name in found or s.name not in unused]
-        wrong = [s.name for s in wanted if found.get(s.name) != s.dtype]
-        if wrong or len(wanted) != len(ports):
-            raise ArtifactError(f"{artifact.path} has {found}; its artifact has {[(s.name, s.dtype) for s in specs]}")
+        expected = [s for s in specs if s.name in dtypes or s.name not in unused]
+        wrong = [s.name for s in expected if dtypes.get(s.name) != s.dtype]
+        if wrong or len(expected) != len(ports):
+            raise ArtifactError(f"{artifact.path} has {dtypes}; its artifact has {[(s.name, s.dtype) for s in specs]}")

@@ -143,11 +143,11 @@ def list_originals(compiled: Any) -> dict[str, tuple[str, ...]]:
 
     Source: `originalLayersNames`, which OpenVINO keeps in the run-time information of its execution graph.
     """
-    found, key = {}, "originalLayersNames"
+    originals, key = {}, "originalLayersNames"
     for node in compiled.get_runtime_model().get_ordered_ops():
         if key in (info := node.get_rt_info()):
-            found[node.get_friendly_name()] = tuple(filter(None, str(info[key].astype(str)).split(",")))
-    return found
+            originals[node.get_friendly_name()] = tuple(filter(None, str(info[key].astype(str)).split(",")))
+    return originals
 
 
 def read_node_times(
@@ -193,8 +193,8 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             raise MeasurementError(
                 f"{PROFILER} recorded {layers}, all shorter than the resolution of its clock; try a larger --batch"
             )
-        found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
-        return replace(found, runs=self._averaged, tick_ns=CUT_NS)
+        profile = summarize_layers(watched, PROFILER, note_clock(watched[0]))
+        return replace(profile, runs=self._averaged, tick_ns=CUT_NS)
 
     def _watch(self) -> list[list[Operator]]:
         """A few runs of a compiled graph that counts; the one that is timed is not touched."""

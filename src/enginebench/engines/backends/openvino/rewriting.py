@@ -151,7 +151,7 @@ def expand_quantized(node: NodeProto, graph: GraphProto) -> list[NodeProto]:
 
 def _expand_product(node: NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> list[NodeProto]:
     """A product with weights, which may have a scale for each output; the bias is in units of both scales."""
-    kind, bias, answer = PRODUCTS[node.op_type]
+    kind, bias, result = PRODUCTS[node.op_type]
     rows = kind == "Conv" or ("transB" in attributes and bool(attributes["transB"].i))
     names = [*node.input, *[""] * (9 - len(node.input))]
     before = [_dequantize(node, 0, names[0:3]), _dequantize(node, 1, names[3:6], axis=0 if rows else 1)]
@@ -162,11 +162,11 @@ def _expand_product(node: NodeProto, attributes: Mapping[str, onnx.AttributeProt
         before.append(helper.make_node("Cast", [names[bias]], [whole], name=whole, to=TensorProto.FLOAT))
         before.append(helper.make_node("Mul", [whole, unit], [floats], name=floats))
         inputs.append(floats)
-    quantized = bool(names[answer])
+    quantized = bool(names[result])
     made = f"{node.output[0]}/floats" if quantized else node.output[0]
     middle = helper.make_node(kind, inputs, [made], name=node.name)
     middle.attribute.extend(attributes.values())
-    return [*before, middle, *([_quantize(node, made, names[answer : answer + 2])] if quantized else [])]
+    return [*before, middle, *([_quantize(node, made, names[result : result + 2])] if quantized else [])]
 
 
 def _dequantize(node: NodeProto, place: int, group: list[str], axis: int | None = None) -> NodeProto:

@@ -80,12 +80,12 @@ def build_plan(
     parser = library.trt.OnnxParser(network, library.log)
     if not parser.parse_from_file(str(onnx)):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        told = [format_error(error) for error in errors]
+        messages = [format_error(error) for error in errors]
         # What is wrong with the file itself (weights that lie elsewhere, an unknown type) is in the log alone; so is
         # each error of the parser, once more.
         if not errors or any(error.node() < 0 for error in errors):
-            told += [text for text in library.log.errors if not any(e.desc().strip() in text for e in errors)]
-        raise ArtifactError(f"{library.title} cannot read {onnx}: {'; '.join(told) or library.log.take()}")
+            messages += [text for text in library.log.errors if not any(e.desc().strip() in text for e in errors)]
+        raise ArtifactError(f"{library.title} cannot read {onnx}: {'; '.join(messages) or library.log.take()}")
     if not network.num_outputs:
         raise ArtifactError(f"{library.title} finds no output in {onnx}: it is empty, or no ONNX model")
     config = make_config(library, builder, settings, note)
@@ -179,13 +179,13 @@ def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
         yield from WEAK_FLAGS.get(settings.precision, ())
     elif not hasattr(library.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):
         yield from (WEAK_FLAGS if settings.half_floats else GRAPH_FLAGS).get(settings.precision, ())
-    asked = {
+    flags = {
         "VERSION_COMPATIBLE": settings.version_compatible,
         "EXCLUDE_LEAN_RUNTIME": settings.exclude_lean,
         "REFIT": settings.refit,
         "STRIP_PLAN": settings.strip,
     }
-    yield from (flag for flag, wanted in asked.items() if wanted)
+    yield from (flag for flag, enabled in flags.items() if enabled)
     yield from settings.flags
 
 
@@ -197,28 +197,28 @@ def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
             trt.IProgressMonitor.__init__(self)
             self._steps: dict[str, int] = {}
             self._inner: set[str] = set()
-            self._told = time.monotonic()
+            self._noted_s = time.monotonic()
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._steps[phase_name] = num_steps
             if parent_phase:
                 self._inner.add(phase_name)
             else:
-                self._tell(f"building: {phase_name}")
+                self._note(f"building: {phase_name}")
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             total = self._steps.get(phase_name, 0)
-            due = phase_name not in self._inner or time.monotonic() - self._told >= QUIET_S
+            due = phase_name not in self._inner or time.monotonic() - self._noted_s >= QUIET_S
             if total > 1 and due:
-                self._tell(f"building: {phase_name}, {step + 1} of {total}")
+                self._note(f"building: {phase_name}, {step + 1} of {total}")
             return True
 
         def phase_finish(self, phase_name: str) -> None:
             self._steps.pop(phase_name, None)
             self._inner.discard(phase_name)
 
-        def _tell(self, text: str) -> None:
-            self._told = time.monotonic()
+        def _note(self, text: str) -> None:
+            self._noted_s = time.monotonic()
             note(text)
 
     return Progress()

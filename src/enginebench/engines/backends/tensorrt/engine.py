@@ -39,13 +39,13 @@ def adopt_tensors(trt: Any, plan: Any, artifact: Artifact, options: dict[str, st
     Axes for which the profile leaves no choice are fixed. Where there is no such profile, inputs stay as they are.
     """
     inputs, outputs = read_tensors(trt, plan)
-    index, told = options["profile_index"], read_shapes(options["shapes"])
-    known = index.isdecimal() and int(index) < plan.num_optimization_profiles
+    index, requested_shapes = options["profile_index"], read_shapes(options["shapes"])
+    has_profile = index.isdecimal() and int(index) < plan.num_optimization_profiles
     fixed, allowed = [], {}
     for spec in inputs:
-        if known and any(isinstance(axis, str) for axis in spec.shape):
+        if has_profile and any(isinstance(axis, str) for axis in spec.shape):
             low, best, high = (tuple(map(int, side)) for side in plan.get_tensor_profile_shape(spec.name, int(index)))
-            if spec.name not in told:
+            if spec.name not in requested_shapes:
                 allowed[spec.name] = ShapeRange(smallest=low, largest=high, best=best)
             shape = (a if a == b else axis for axis, a, b in zip(spec.shape, low, high, strict=True))
             spec = replace(spec, shape=tuple(shape))
@@ -58,11 +58,11 @@ def list_plan_tensors(
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32."""
     inputs, outputs = read_tensors(trt, plan)
-    for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
-        if named and {s.name for s in found} != {s.name for s in named}:
+    for actual, expected in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
+        if expected and {s.name for s in actual} != {s.name for s in expected}:
             raise ArtifactError(
-                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact has "
-                f"{', '.join(s.name for s in named)}; build it again"
+                f"{artifact.path} has {', '.join(s.name for s in actual)} where its artifact has "
+                f"{', '.join(s.name for s in expected)}; build it again"
             )
     long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}
     inputs, outputs = (
@@ -94,8 +94,8 @@ class WatchedPlanEngine(PlanEngine):
         if self._reader is None:
             raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
         with TemporaryDirectory(prefix="enginebench-") as folder:
-            found = self._reader.read_layers(*self._write_profile(Path(folder)))
-        return replace(found, profiler=f"{self._library.title}'s layer profiler")
+            profile = self._reader.read_layers(*self._write_profile(Path(folder)))
+        return replace(profile, profiler=f"{self._library.title}'s layer profiler")
 
     def time_layers(self, runs: int) -> dict[str, float]:
         """Layer -> mean nanoseconds a run, from the one context: a second on the same profile is refused."""
@@ -125,11 +125,11 @@ class WatchedPlanEngine(PlanEngine):
         if self._reader is None or not hasattr(self._library.trt, "EngineInspector"):
             return {}
         with TemporaryDirectory(prefix="enginebench-") as folder:
-            found = self._reader.read_precision(*self._write_profile(Path(folder))) or {}
-        if not found.get(UNKNOWN) or not can_watch():
-            return found
+            shares = self._reader.read_precision(*self._write_profile(Path(folder))) or {}
+        if not shares.get(UNKNOWN) or not can_watch():
+            return shares
         kernels = prove_precision(watch_kernels(self.run))
-        return kernels if kernels and kernels.get(UNKNOWN, 0.0) < found[UNKNOWN] else found
+        return kernels if kernels and kernels.get(UNKNOWN, 0.0) < shares[UNKNOWN] else shares
 
     def _write_profile(self, folder: Path) -> tuple[Path, Path]:
         """(layers, times) as files of trtexec's form; profiled once for what was bound."""

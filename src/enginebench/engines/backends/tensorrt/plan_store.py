@@ -152,8 +152,8 @@ def describe_gpu(index: int) -> str:
 
 def read_capability(index: int) -> str | None:
     """The GPU's compute capability, such as `8.9`; None where NVML cannot be asked."""
-    found = _ask_nvml(index, "nvmlDeviceGetCudaComputeCapability")
-    return None if found is None else ".".join(map(str, found))
+    capability = _ask_nvml(index, "nvmlDeviceGetCudaComputeCapability")
+    return None if capability is None else ".".join(map(str, capability))
 
 
 def _ask_nvml(index: int, question: str) -> Any:

@@ -54,14 +54,14 @@ def read_dump(message: str) -> str:
         # `Name: .., LayerType: .., Inputs: [ { Name: .., .. }], ..`
         name, *pairs = _FIELD.split(line.removeprefix("Name: "))
         fields: dict[str, str] = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        tensors = {key: [_read_tensor(found) for found in _TENSOR.finditer(fields.get(key, ""))] for key in _TENSORS}
+        tensors = {key: [_read_tensor(match) for match in _TENSOR.finditer(fields.get(key, ""))] for key in _TENSORS}
         layers.append({"Name": name, **fields, **tensors})
     bindings = [_read_tensor(found) for line in rest.splitlines() if (found := _BINDING.match(line))]
     return json.dumps({"Layers": layers, "I/O Tensors": bindings}, indent=1)
 
 
-def _read_tensor(found: re.Match[str]) -> dict[str, object]:
-    named: dict[str, str] = found.groupdict()
+def _read_tensor(match: re.Match[str]) -> dict[str, object]:
+    named: dict[str, str] = match.groupdict()
     axes = named.pop("axes")
     return {**named, "Dimensions": [int(axis) for axis in axes.split(",") if axis]}
 
@@ -100,13 +100,13 @@ class TensorRtRtxBackend(PlanBackend):
 
     def probe(self) -> Availability:
         """Available where a GPU can run what it builds; it builds anywhere, and says so."""
-        found = read_capability(0)
-        here = "there is no GPU here" if found is None else f"the GPU here has {found}"
+        capability = read_capability(0)
+        here = "there is no GPU here" if capability is None else f"the GPU here has {capability}"
         reason = (
             f"it builds plans here, for GPUs of compute capability {', '.join(TARGETS)}, and runs them on such a GPU "
             f"only: {here}"
         )
-        return answer_probe(NAME, ("cuda:0",) if found in TARGETS else (), LIBRARY.version, reason)
+        return answer_probe(NAME, ("cuda:0",) if capability in TARGETS else (), LIBRARY.version, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""
@@ -119,7 +119,7 @@ class TensorRtRtxBackend(PlanBackend):
             return replace(
                 adopt_tensors(trt, finished, artifact, options),
                 made_by={**artifact.made_by, NAME: LIBRARY.version},
-                warnings=(*artifact.warnings, UNVERIFIED, *judge_validity(path, read_index(spec))),
+                warnings=(*artifact.warnings, UNVERIFIED, *check_validity(path, read_index(spec))),
             )
         if options["weight_streaming"] == options["graph"] == "1":
             raise UsageError(
@@ -134,8 +134,10 @@ class TensorRtRtxBackend(PlanBackend):
         }
         targets = read_compute_capabilities(options["compute_capability"], settings.precision)
         settings = replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
-        gpu, told = ", ".join(targets), (repr(settings),)
-        record = PlanRecord(onnx_sha256=artifact.sha256, tensorrt=LIBRARY.version, gpu=gpu, flags=told, engine=NAME)
+        gpu, record_flags = ", ".join(targets), (repr(settings),)
+        record = PlanRecord(
+            onnx_sha256=artifact.sha256, tensorrt=LIBRARY.version, gpu=gpu, flags=record_flags, engine=NAME
+        )
         build = partial(self._build, Path(artifact.path), settings)
         plan = ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
         layers = find_layers(Path(plan.path))  # what the builder decided about them; it may have been taken away
@@ -196,19 +198,19 @@ def read_compute_capabilities(text: str, precision: Precision) -> tuple[str, ...
     if not text.strip():
         # Turing is built for only where it is named: it multiplies no FP32 matrices there.
         return tuple(target for target in TARGETS[1:] if target not in lacking)
-    asked = [part for part in re.split(r"[+,\s]+", text) if part]
-    if unknown := [part for part in asked if part not in TARGETS]:
+    requested = [part for part in re.split(r"[+,\s]+", text) if part]
+    if unknown := [part for part in requested if part not in TARGETS]:
         raise UsageError(
             f"compute capability {', '.join(unknown)} is not one that {LIBRARY.title} {LIBRARY.version} builds for: "
             f"expected some of {', '.join(TARGETS)}, such as 8.6,8.9,12.0"
         )
-    if without := [target for target in TARGETS if target in asked and target in lacking]:
+    if without := [target for target in TARGETS if target in requested and target in lacking]:
         rest = ", ".join(target for target in TARGETS if target not in lacking)
         raise UsageError(
             f"GPUs of compute capability {', '.join(without)} have no {precision}, so a plan cannot be for them: "
             f"expected some of {rest}, or another --precision"
         )
-    return tuple(target for target in TARGETS if target in asked)
+    return tuple(target for target in TARGETS if target in requested)
 
 
 def find_layers(plan: Path) -> Path:
@@ -218,7 +220,7 @@ def find_layers(plan: Path) -> Path:
 
 def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
     """The library's engine of a plan, on the GPU of `spec`."""
-    judge_validity(path, read_index(spec))
+    check_validity(path, read_index(spec))
     with importing("cuda.bindings, which runs the plans of TensorRT for RTX,", str(TENSORRT_RTX.fix), ImportError):
         from enginebench.engines import cuda
     cuda.use_device(read_index(spec))
@@ -227,7 +229,7 @@ def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
     return LIBRARY.require(runtime.deserialize_cuda_engine(path.read_bytes()), f"cannot load {path}")
 
 
-def judge_validity(path: Path, index: int) -> tuple[ResultWarning, ...]:
+def check_validity(path: Path, index: int) -> tuple[ResultWarning, ...]:
     """The warning about a plan that runs here, and not as well as it could; the library looks at its head alone."""
     runtime = LIBRARY.make(trt.Runtime, "a runtime")
     with path.open("rb") as file:
@@ -237,11 +239,11 @@ def judge_validity(path: Path, index: int) -> tuple[ResultWarning, ...]:
     named = {name for name in (*INVALID, *DAMAGED) if int(bits) & int(getattr(trt.EngineInvalidityDiagnostics, name))}
     if damaged := [text for name, text in DAMAGED.items() if name in named]:
         raise ArtifactError(f"{path} cannot be used by {LIBRARY.title} {LIBRARY.version}: {'; '.join(damaged)}")
-    found = read_capability(index)
+    capability = read_capability(index)
     reasons = [text for name, text in INVALID.items() if name in named]
     if not reasons:  # without a driver it has none
-        reasons = [f"{'it says' if found else 'no GPU responds'} ({LIBRARY.log.take().rstrip('.')})"]
-    here = f"GPU {index} here has compute capability {found}" if found else "NVML shows no GPU here"
+        reasons = [f"{'it says' if capability else 'no GPU responds'} ({LIBRARY.log.take().rstrip('.')})"]
+    here = f"GPU {index} here has compute capability {capability}" if capability else "NVML shows no GPU here"
     raise BackendUnavailable(
         f"{path} cannot run here: {'; '.join(reasons)}. {here}; {LIBRARY.title} runs on {', '.join(TARGETS)}, each "
         "plan on those that it was built for"

@@ -171,16 +171,18 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
 
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
     """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out."""
-    known = {s.name: s.shape for s in artifact.inputs}
-    if not known:
+    input_shapes = {s.name: s.shape for s in artifact.inputs}
+    if not input_shapes:
         return
     for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
-        if (axes := known.get(name)) is None:
-            raise UsageError(f"shapes are given for {name}; the graph's inputs: {', '.join(sorted(known))}")
+        if (axes := input_shapes.get(name)) is None:
+            raise UsageError(f"shapes are given for {name}; the graph's inputs: {', '.join(sorted(input_shapes))}")
         if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
             expected = "x".join(str(axis) for axis in axes)
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
-    if missing := [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]:
+    if missing := [
+        n for n, axes in input_shapes.items() if n not in profile.best and any(isinstance(a, str) for a in axes)
+    ]:
         raise UsageError(f"shapes are needed for every input with a dynamic axis; none for {', '.join(missing)}")
 
 
@@ -214,8 +216,8 @@ def make_profile(
     smallest: dict[str, tuple[int, ...]], best: dict[str, tuple[int, ...]], largest: dict[str, tuple[int, ...]]
 ) -> ShapeProfile:
     """A profile; what is not given is taken from its neighbour, as trtexec does."""
-    given = best or largest or smallest
-    profile = ShapeProfile(smallest=smallest or given, best=given, largest=largest or best or smallest)
+    optimum = best or largest or smallest
+    profile = ShapeProfile(smallest=smallest or optimum, best=optimum, largest=largest or best or smallest)
     if not (profile.smallest.keys() == profile.best.keys() == profile.largest.keys()):
         raise UsageError("min, opt and max shapes must name the same inputs")
     for name, best_shape in profile.best.items():
@@ -263,5 +265,5 @@ NEWEST_OPSETS = {(8, 6): 17, (9, 0): 19, (10, 0): 20, (10, 6): 22, (10, 15): 24,
 def find_newest_opset(version: str) -> int:
     """The newest operator set that this version (`8.6.1`) reads."""
     major, minor = (int(part) for part in version.split(".")[:2])
-    known = [opset for first, opset in NEWEST_OPSETS.items() if first <= (major, minor)]
-    return max(known, default=min(NEWEST_OPSETS.values()))
+    readable = [opset for first, opset in NEWEST_OPSETS.items() if first <= (major, minor)]
+    return max(readable, default=min(NEWEST_OPSETS.values()))

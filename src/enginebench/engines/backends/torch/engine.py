@@ -52,11 +52,13 @@ PLAIN_NOTE = "layers are operators and generated kernels: {why}"
 
 def list_cast_warnings(module: Any) -> tuple[ResultWarning, ...]:
     """That the module is run by torch.autocast, if nobody asked for that."""
-    asked = find_mixed_type(module)
-    if asked is None:
+    mixed_type = find_mixed_type(module)
+    if mixed_type is None:
         return ()
-    record = f"the module's own code mixes types and fails once it is cast to {asked}: it runs under torch.autocast"
-    return (make_warning("low_effective_precision", record=record, asked=asked),)
+    record = (
+        f"the module's own code mixes types and fails once it is cast to {mixed_type}: it runs under torch.autocast"
+    )
+    return (make_warning("low_effective_precision", record=record, asked=mixed_type),)
 
 
 class Generated:
@@ -145,12 +147,17 @@ def read_device_index(spec: EngineSpec) -> int:
 
 
 def check_cuda_request(
-    artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option], kinds: tuple[ArtifactKind, ...] = ("torch",)
+    artifact: Artifact,
+    spec: EngineSpec,
+    options_by_name: Mapping[str, Option],
+    kinds: tuple[ArtifactKind, ...] = ("torch",),
 ) -> dict[str, str]:
     """The options of a request that PyTorch can take on this GPU."""
-    own: tuple[Precision, ...] = ("int8", "fp8") if "scales" in known and spec.recipe in ("dynamic", "static") else ()
+    own: tuple[Precision, ...] = (
+        ("int8", "fp8") if "scales" in options_by_name and spec.recipe in ("dynamic", "static") else ()
+    )
     check_request(artifact, spec, kinds, (*CUDA_PRECISIONS, *own), (spec.device,))
-    options = read_options(spec, known)
+    options = read_options(spec, options_by_name)
     if options["defaults"] == "1" and spec.precision != "tf32":
         raise UsageError(
             f"{spec.backend}:defaults=1 is what PyTorch does by default, with TF32 in convolutions: "
@@ -167,13 +174,13 @@ def check_cuda_request(
 def load_cuda_engines(
     artifact: Artifact,
     specs: Sequence[EngineSpec],
-    known: Mapping[str, Option],
+    options_by_name: Mapping[str, Option],
     loader: ModuleLoader | None,
     *,
     graph: bool = False,
 ) -> list[WatchedCudaTorchEngine]:
     """An engine for each spec; they share the module, and each has a stream of its own."""
-    options = check_cuda_request(artifact, specs[0], known)
+    options = check_cuda_request(artifact, specs[0], options_by_name)
     prepare_cuda(specs[0], options)
     module = load_ready_module(artifact, specs[0], options, loader)
     return [WatchedCudaTorchEngine(module, artifact, spec, options, graph=graph) for spec in specs]
@@ -194,7 +201,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
         if self._generated is None:
             named, note = self._name_launched(runs)
         else:
-            self._lane.enter()
+            self._lane.select_stream()
             named, why = self._generated.name_layers(runs, self._tensors)
             note = f"{KERNELS}: {why}" if why else COMPILED_NOTE
         return summarize_layers(named, CUPTI, (note,))
@@ -210,7 +217,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
 
     def _call_once(self) -> None:
         """Calls the module and waits; the answer of the last run stays what it is."""
-        self._lane.enter()
+        self._lane.select_stream()
         with torch.inference_mode():
             self._call(*self._tensors)  # type: ignore[misc]  # `_check_bound` was called
         self._lane.synchronize()
@@ -218,7 +225,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
     def _watch(self) -> list[list[Operator]]:
         def run_quietly() -> None:
             """Waits in one call: of a run that spins CUPTI records every look, thousands in each."""
-            self._lane.enter()
+            self._lane.select_stream()
             self._launch()
             self._lane.synchronize()
 

@@ -51,23 +51,23 @@ UNTOLD = "this version of PyTorch does not report what its generated code is for
 _IN_PLACE = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
 
 
-class Findings(logging.Handler):
+class MappingHandler(logging.Handler):
     """Collects what Inductor says of each graph that it compiles, or takes from its cache."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.mappings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps the record if it is the one that is wanted; the same file is read by PyTorch's own tools."""
         artifact = getattr(record, "metadata", {}).get("artifact") or {}
         if artifact.get("name") == MAPPING:
-            self.found.append(getattr(record, "payload", None) or "{}")
+            self.mappings.append(getattr(record, "payload", None) or "{}")
 
 
 # By what makes modules alike: what was said when one of them was compiled. PyTorch compiles code once in a process for
 # all modules that run it and are alike.
-_SAID: dict[Any, list[str]] = {}
+_MAPPINGS_BY_MODULE: dict[Any, list[str]] = {}
 
 
 class GeneratedCode:
@@ -79,7 +79,7 @@ class GeneratedCode:
 
     def __init__(self, module: Any, *, fullgraph: bool, strict: bool = True) -> None:
         self._module, self._fullgraph, self._strict = module, fullgraph, strict
-        self._said: list[str] = []
+        self._own_mappings: list[str] = []
         self._alike: Any = module
         if isinstance(module, torch.nn.Module):  # one class wraps every module of a user: its own code says nothing
             shapes = tuple((path, tuple(one.shape)) for path, one in module.named_parameters())
@@ -88,19 +88,19 @@ class GeneratedCode:
     @contextmanager
     def listen(self) -> Iterator[None]:
         """Whatever is compiled meanwhile is known afterwards."""
-        handler, log = Findings(), logging.getLogger(TRACE)
+        handler, log = MappingHandler(), logging.getLogger(TRACE)
         with ExitStack() as after:
             if hasattr(inductor.trace, "provenance_tracking_level"):
                 after.enter_context(inductor.patch({"trace.provenance_tracking_level": 1}))
                 log.addHandler(handler)
                 after.callback(log.removeHandler, handler)
             yield
-        if handler.found:
-            self._said = _SAID[self._alike] = handler.found
+        if handler.mappings:
+            self._own_mappings = _MAPPINGS_BY_MODULE[self._alike] = handler.mappings
 
     @property
     def _mappings(self) -> list[str]:
-        return self._said or _SAID.get(self._alike, [])
+        return self._own_mappings or _MAPPINGS_BY_MODULE.get(self._alike, [])
 
     @contextmanager
     def mark(self) -> Iterator[None]:
@@ -169,12 +169,12 @@ def read_calls(mapping: str) -> list[RawCall]:
     """
     document = json.loads(mapping)
     before = document.get("postToPre", {})
-    found = []
+    calls = []
     for key, nodes in document.get("cppCodeToPost", {}).items():
         kernel, _, number = key.rpartition(":")
         origins = tuple(tuple(before[node]) for node in nodes if before.get(node))
-        found.append(RawCall(int(number), kernel, kernel.startswith(LIBRARY), origins))
-    return sorted(found)
+        calls.append(RawCall(int(number), kernel, kernel.startswith(LIBRARY), origins))
+    return sorted(calls)
 
 
 class TracedNode(NamedTuple):
@@ -207,7 +207,7 @@ def name_calls(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> lis
                 if _is_ready(name, call.number, graph, owner):
                     owner[name] = call.number
     owned = {call.number: [name for name in graph if owner.get(name) == call.number] for call in calls}
-    found = []
+    named_calls = []
     for call in calls:
         own = owned[call.number]
         # A call without a node of its own works for the one that it is for, and both are one layer: one of several that
@@ -217,8 +217,8 @@ def name_calls(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> lis
             helped = call.origins[0][0]
             own = owned.get(owner.get(helped, -1), []) if helped in graph else []
         layers = dict.fromkeys(graph[name].layer for name in own)
-        found.append(NamedCall(call.kernel, call.library, " + ".join(layers)))
-    return found
+        named_calls.append(NamedCall(call.kernel, call.library, " + ".join(layers)))
+    return named_calls
 
 
 def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:
@@ -236,7 +236,7 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
     between, products = list(own), list[str]()
     for each in between:  # which grows meanwhile
         for name in graph[each].inputs:
-            if name in graph and not any(name in known for known in (owner, between, products)):
+            if name in graph and not any(name in names for names in (owner, between, products)):
                 (products if graph[name].product else between).append(name)
     if len(products) == 1:
         behind = set(products)
@@ -322,7 +322,7 @@ def collect_compute_nodes(
     # A path and those of the modules around it, without the model itself.
     outer = (accumulate(path.split("."), "{}.{}".format) for path in paths.values() if path)
     inside = Counter(chain.from_iterable(outer))
-    found = {}
+    traced = {}
     for node in working:
         path, kind = paths[node.name], name_operator(node)
         seen[path, kind] += 1
@@ -330,8 +330,8 @@ def collect_compute_nodes(
         count = f" {seen[path, kind]}" if seen[path, kind] > 1 else ""
         layer = path if alone else f"{path}: {kind}{count}".removeprefix(": ")
         inputs = tuple(other.name for other in node.all_input_nodes)
-        found[node.name] = TracedNode(layer, inputs, multiplies_matrices(kind))
-    return found
+        traced[node.name] = TracedNode(layer, inputs, multiplies_matrices(kind))
+    return traced
 
 
 def name_operator(node: Any) -> str:
@@ -348,8 +348,8 @@ def find_path(stack: Mapping[str, Any] | None, wrapped: str = "") -> str:
     """
     if not stack:
         return ""
-    said = str(list(stack.values())[-1][0])
-    words = re.findall(r"\w+", re.sub(r"^L\['\w+'\]|@\d+$", "", said))
+    frame = str(list(stack.values())[-1][0])
+    words = re.findall(r"\w+", re.sub(r"^L\['\w+'\]|@\d+$", "", frame))
     path = "".join(f"{word}." for word in words if word != "_modules")
     return path.removeprefix(wrapped).removesuffix(".")
 

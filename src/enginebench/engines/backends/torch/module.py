@@ -19,12 +19,15 @@ from enginebench.engines.request import check_instructions, check_request, read_
 
 
 def check_torch_request(
-    artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option], kinds: tuple[ArtifactKind, ...] = ("torch",)
+    artifact: Artifact,
+    spec: EngineSpec,
+    options_by_name: Mapping[str, Option],
+    kinds: tuple[ArtifactKind, ...] = ("torch",),
 ) -> dict[str, str]:
     """The options of a request that PyTorch can take on this CPU."""
-    own: tuple[Precision, ...] = ("int8",) if "mode" in known and artifact.precision == "int8" else ()
+    own: tuple[Precision, ...] = ("int8",) if "mode" in options_by_name and artifact.precision == "int8" else ()
     check_request(artifact, spec, kinds, (*CPU_PRECISIONS, *own))
-    options = read_options(spec, known)
+    options = read_options(spec, options_by_name)
     if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not
         check_instructions(spec, has_instructions(spec.precision), options["force"] == "1")
     return options
@@ -65,11 +68,11 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
         )
     failed = f"batch norms of {name} were folded, but it cannot be checked that its outputs stay the same"
     with explaining(ModelError, failed, tell=find_reason, cure="Leave out fold_bn=1"), torch.inference_mode():
-        inputs, answers = _answer_first(module, checks)
-        pairs = list(zip(answers, flatten_tensors(folded(*inputs)), strict=True))
-    for wanted, found in pairs:
-        largest = float(wanted.abs().max()) if wanted.numel() else 0.0
-        difference = float((wanted - found).abs().max()) if wanted.numel() else 0.0
+        inputs, outputs = _call_with_first(module, checks)
+        pairs = list(zip(outputs, flatten_tensors(folded(*inputs)), strict=True))
+    for expected, output in pairs:
+        largest = float(expected.abs().max()) if expected.numel() else 0.0
+        difference = float((expected - output).abs().max()) if expected.numel() else 0.0
         if not difference <= TOLERANCE * largest:
             raise ModelError(
                 f"{name} gives other outputs once its batch norms are folded: {difference:.2g} off where the largest "
@@ -78,17 +81,17 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
     return folded
 
 
-def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], list[Any]]:
+def _call_with_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], list[Any]]:
     """(inputs, outputs) of the first inputs that the module answers to; the last ones' error if there are none."""
     refusal: Exception = ValueError("there is nothing to call it with")
     for inputs in checks:
         try:
-            answers = list(flatten_tensors(module(*inputs)))
+            outputs = list(flatten_tensors(module(*inputs)))
         except Exception as error:
             refusal = error
             continue
-        if any(answer.numel() for answer in answers):
-            return inputs, answers
+        if any(output.numel() for output in outputs):
+            return inputs, outputs
         refusal = ValueError("its outputs are empty")
     raise refusal
 

@@ -43,11 +43,11 @@ FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32",
 
 def name_modules(call: Any) -> dict[str, Any]:
     """Path -> module, of every module of the user's that takes hooks; none where `call` is no module."""
-    found = dict(call.named_modules()) if isinstance(call, torch.nn.Module) else {}
+    modules = dict(call.named_modules()) if isinstance(call, torch.nn.Module) else {}
     wrapped = find_wrapped(call)
     return {
         f"{path}.".removeprefix(wrapped).removesuffix("."): module
-        for path, module in found.items()
+        for path, module in modules.items()
         if f"{path}.".startswith(wrapped) and not isinstance(module, torch.jit.ScriptModule)
     }
 
@@ -129,20 +129,20 @@ def _list_graphs(events: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def list_outermost(events: Sequence[Any], kinds: Mapping[str, str]) -> Iterator[tuple[Any, str, str]]:
     """(event, name of its layer, type) of each operator or marked kernel that is inside of no other, in their order."""
-    namer, last, found = _Namer(kinds), 0, list[tuple[Any, str, str, _ModuleCall | None]]()
+    namer, last, outermost = _Namer(kinds), 0, list[tuple[Any, str, str, _ModuleCall | None]]()
     for event in _sort(events):
         start_ns, end_ns = event.start_ns(), event.start_ns() + event.duration_ns()
         if event.name().startswith(WATCHED_MODULE):
-            namer.enter(event.name().removeprefix(WATCHED_MODULE), start_ns, end_ns)
+            namer.begin_call(event.name().removeprefix(WATCHED_MODULE), start_ns, end_ns)
         elif start_ns < last:
             continue
         elif event.name().startswith(WATCHED_KERNEL):
             last = end_ns
-            found.append((event, event.name().removeprefix(WATCHED_KERNEL), GENERATED, None))
+            outermost.append((event, event.name().removeprefix(WATCHED_KERNEL), GENERATED, None))
         elif _OPERATOR.match(event.name()):
             last = end_ns
-            found.append((event, *namer.name(event.name(), start_ns)))
-    for event, name, kind, call in found:
+            outermost.append((event, *namer.name(event.name(), start_ns)))
+    for event, name, kind, call in outermost:
         yield event, call.path if call is not None and namer.is_whole(call.path) else name, kind
 
 
@@ -157,13 +157,13 @@ def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch])
         return None
     named = []
     for run in runs:
-        ahead, found = iter(working), list[Operator]()
+        ahead, kernels = iter(working), list[Operator]()
         for kernel in run:
             if not moves_memory(kernel.name):
                 launch = next(ahead)
                 kernel = kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
-            found.append(kernel)
-        named.append(found)
+            kernels.append(kernel)
+        named.append(kernels)
     return named
 
 
@@ -201,14 +201,14 @@ def read_launches(events: Sequence[Any], kinds: Mapping[str, str]) -> list[Launc
     outermost = list(list_outermost(host, kinds))
     starts = [event.start_ns() for event, _, _ in outermost]
     begun = {event.correlation_id(): event.start_ns() for event in host if _OPERATOR.match(event.name())}
-    found = []
+    kernel_launches = []
     device = [event for event in events if is_device_event(event) and not event.name().startswith(WATCHED_MODULE)]
     for event in _sort(device):  # the profiler repeats the host's spans among them
         at = begun.get(event.linked_correlation_id())
         place = bisect_right(starts, at) - 1 if at is not None else -1
         layer, kind = outermost[place][1:] if place >= 0 else (event.name(), "kernel")
-        found.append(Launch(event.name(), layer, kind))
-    return found
+        kernel_launches.append(Launch(event.name(), layer, kind))
+    return kernel_launches
 
 
 @dataclass
@@ -229,7 +229,7 @@ class _Namer:
         self._calls: dict[str, list[_ModuleCall]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
 
-    def enter(self, path: str, start_ns: int, end_ns: int) -> None:
+    def begin_call(self, path: str, start_ns: int, end_ns: int) -> None:
         """A call of a module begins."""
         self._leave(start_ns)
         self._open.append(_ModuleCall(path, end_ns))

@@ -59,10 +59,10 @@ class PytorchAotiBackend:
 
     def probe(self) -> Availability:
         """Available where PyTorch is new enough; only building needs a compiler, and says so where it is missing."""
-        found = str(torch.__version__)
-        devices = ("cpu", *probe_cuda()) if tuple(map(int, found.split(".")[:2])) >= OLDEST else ()
-        reason = f"its packages need PyTorch {'.'.join(map(str, OLDEST))} or newer; found {found}"
-        return answer_probe(NAME, devices, found, reason, PYTORCH_AOTI.fix)
+        version = str(torch.__version__)
+        devices = ("cpu", *probe_cuda()) if tuple(map(int, version.split(".")[:2])) >= OLDEST else ()
+        reason = f"its packages need PyTorch {'.'.join(map(str, OLDEST))} or newer; found {version}"
+        return answer_probe(NAME, devices, version, reason, PYTORCH_AOTI.fix)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The package, always compiled anew; a package stays as it is."""
@@ -90,18 +90,18 @@ class PytorchAotiBackend:
             "made_by": {"torch": str(torch.__version__)},
             "made_with": {key: options[key] for key in COMPILED_WITH},
         }
-        told = replace(artifact, path="", sha256="", files=(), parent_sha256=artifact.sha256, **fields)
-        record = {"here": describe_here(name_gpu(spec)), "artifact": msgspec.to_builtins(told)}
+        described = replace(artifact, path="", sha256="", files=(), parent_sha256=artifact.sha256, **fields)
+        record = {"here": describe_here(name_gpu(spec)), "artifact": msgspec.to_builtins(described)}
         name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec))).hexdigest()[:8]
         target = out_dir / f"{Path(artifact.path).stem}-{name}.pt2"
         target.parent.mkdir(parents=True, exist_ok=True)
         written = target.with_name(f"{target.stem}.part.pt2")
         try:
-            found = self._compile(replace(artifact, inputs=inputs), spec, options, written)
+            warnings = self._compile(replace(artifact, inputs=inputs), spec, options, written)
             write_record(written, target, record)
         finally:
             written.unlink(missing_ok=True)
-        return derive(artifact, [target], out_dir, **fields, warnings=(*artifact.warnings, *found))
+        return derive(artifact, [target], out_dir, **fields, warnings=(*artifact.warnings, *warnings))
 
     def _compile(
         self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], written: Path
@@ -124,7 +124,7 @@ class PytorchAotiBackend:
                 from torch._inductor import aoti_compile_and_package, compile_fx  # noqa: F401
 
                 inductor.compile_threads = len(os.sched_getaffinity(0))
-                compiler.trust_instructions(compiler.find_answers() if self._cache_dir else None)
+                compiler.trust_instructions(compiler.find_verdict_folder() if self._cache_dir else None)
                 program = torch.export.export(module, examples, strict=False)
                 aoti_compile_and_package(program, package_path=str(written), inductor_configs=settings)
         except torch.OutOfMemoryError:

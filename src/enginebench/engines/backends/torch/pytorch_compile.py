@@ -43,11 +43,11 @@ from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.engines.request import answer_probe
 
 
-def find_answers() -> Path:
+def find_verdict_folder() -> Path:
     """Where this user keeps which instructions this compiler takes on this machine."""
     compiler = Path(shutil.which(os.environ.get("CXX") or "g++") or "g++")
-    known = compiler.stat() if compiler.exists() else None
-    facts = str(compiler), known and (known.st_size, known.st_mtime_ns), torch.backends.cpu.get_cpu_capability()
+    stat = compiler.stat() if compiler.exists() else None
+    facts = str(compiler), stat and (stat.st_size, stat.st_mtime_ns), torch.backends.cpu.get_cpu_capability()
     return find_cache() / "compilers" / hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
@@ -63,17 +63,17 @@ def trust_instructions(folder: Path | None) -> None:
         return
     try_out = cpu_vec_isa.VecISA.check_build
 
-    def ask_once(isa: cpu_vec_isa.VecISA, code: str) -> bool:
+    def check_once(isa: cpu_vec_isa.VecISA, code: str) -> bool:
         question = repr((torch.__version__, isa.build_arch_flags(), code)).encode()
-        known = folder / f"{hashlib.sha256(question).hexdigest()[:16]}.txt"
-        if not known.is_file():
-            answer = b"yes" if try_out(isa, code) else b"no"
+        stored = folder / f"{hashlib.sha256(question).hexdigest()[:16]}.txt"
+        if not stored.is_file():
+            supported = b"yes" if try_out(isa, code) else b"no"
             with suppress(ArtifactError):  # a home that cannot be written: then each process asks
-                write_atomic(known, answer)
-            return answer == b"yes"
-        return known.read_bytes() == b"yes"
+                write_atomic(stored, supported)
+            return supported == b"yes"
+        return stored.read_bytes() == b"yes"
 
-    with patch.object(cpu_vec_isa.VecISA, "check_build", ask_once):
+    with patch.object(cpu_vec_isa.VecISA, "check_build", check_once):
         bool(cpu_vec_isa.pick_vec_isa())
 
 
@@ -152,13 +152,13 @@ class PytorchCompileBackend:
         """
         if self._cache_dir is None:
             return None
-        found = set()
+        hashes = set()
         for path in (path for suffix in SOURCES for path in (self._cache_dir / CACHE_NAME).rglob(f"*{suffix}")):
             text = path.read_text(encoding="utf-8", errors="replace")
             if path.suffix == CHOICE:  # JSON: the settings that were fastest, beside how long it took to find them
                 text = _TIMES.sub("", text)
-            found.add(hashlib.sha256(_FOLDERS.sub("", text).encode()).hexdigest())
-        return hashlib.sha256("".join(sorted(found)).encode()).hexdigest() if found else None
+            hashes.add(hashlib.sha256(_FOLDERS.sub("", text).encode()).hexdigest())
+        return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest() if hashes else None
 
     def import_ahead(self) -> None:
         """The compiler itself, which PyTorch imports at the first call: about half of a load from a warm cache.
@@ -185,7 +185,7 @@ class PytorchCompileBackend:
         check_tools()
         prepare_torch(spec)
         with use_cache(self._cache_dir):
-            trust_instructions(find_answers() if self._cache_dir else None)
+            trust_instructions(find_verdict_folder() if self._cache_dir else None)
         # Compilers run side by side, started by threads that end with them. Workers, which would stay and share the
         # cores with the timed loop, are started by this import alone.
         self.import_ahead()
@@ -199,7 +199,7 @@ class PytorchCompileBackend:
         check_gpu_tools()
         prepare_cuda(specs[0], options)
         compiled, generated = self._wrap(artifact, specs[0], options)
-        found: list[WatchedCudaTorchEngine] = []
+        engines: list[WatchedCudaTorchEngine] = []
         for spec in specs:
             stamp = None  # the empty file that says that this engine was compiled into the cache before
             if self._cache_dir is not None:
@@ -217,8 +217,8 @@ class PytorchCompileBackend:
             )
             # All graphs of a thread are one tree, where each overwrites what the one before it left.
             engine.overlaps = options["mode"] != TREES
-            found.append(engine)
-        return found
+            engines.append(engine)
+        return engines
 
     def _wrap(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> tuple[Any, GeneratedCode]:
         # Weights in eight bits are laid out for their kernels where they are constants.
@@ -236,13 +236,13 @@ class PytorchCompileBackend:
         Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
         timed loop.
         """
-        known = stamp is not None and stamp.exists()
-        inductor.compile_threads = 1 if known else len(os.sched_getaffinity(0))
+        cached = stamp is not None and stamp.exists()
+        inductor.compile_threads = 1 if cached else len(os.sched_getaffinity(0))
         for _ in range(COMPILING_CALLS):
             self._compile(generated, options, run)
-        if not known:
+        if not cached:
             shutdown_compile_workers()
-        if stamp is not None and not known:
+        if stamp is not None and not cached:
             stamp.parent.mkdir(parents=True, exist_ok=True)
             stamp.touch()
 

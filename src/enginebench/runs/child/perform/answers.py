@@ -18,7 +18,7 @@ from enginebench.core.protocols import Array, Engine, Feeds, Loadable
 from enginebench.core.records import Artifact, EngineSpec, ResultWarning, TensorSpec
 from enginebench.core.shapes import find_open_outputs
 from enginebench.core.text import first_line
-from enginebench.engines.abilities import Answering
+from enginebench.engines.abilities import ComputesOutputs
 from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_entries
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
@@ -194,11 +194,11 @@ def ask_loaded(engine: Engine, batch: int) -> Asked:
 
 
 def ask_self_timed(
-    tool: Answering, artifact: Artifact, spec: EngineSpec, seconds: float | None = None, seed: int = 0
+    tool: ComputesOutputs, artifact: Artifact, spec: EngineSpec, seconds: float | None = None, seed: int = 0
 ) -> Asked:
     """Make the caller of a tool that starts anew for each call."""
     step = find_batch(artifact.inputs, spec.batch)
-    return Asked(lambda feeds: tool.answer(artifact, spec, [feeds]), step, seconds, seed)
+    return Asked(lambda feeds: tool.compute_outputs(artifact, spec, [feeds]), step, seconds, seed)
 
 
 def collect_answers(asked: Asked, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
@@ -279,7 +279,7 @@ def run_labelled(job: LabelledJob, note: NoteCall) -> LabelledResponse:
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     note(f"scoring {job.labelled.data or job.inputs}")
     entries = open_labelled(job)
-    if isinstance(backend, Answering):
+    if isinstance(backend, ComputesOutputs):
         kept, nonfinite = collect_answers(ask_self_timed(backend, artifact, job.engine), entries, job.labelled)
     elif isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:

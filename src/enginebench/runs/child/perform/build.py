@@ -16,7 +16,7 @@ from enginebench.core.records import BUILT, Artifact, Availability, Drift, Engin
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
 from enginebench.core.warnings import make_warning
-from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
+from enginebench.engines.abilities import ChecksAhead, ComputesOutputs, LeavesCode, TunedShapes
 from enginebench.engines.refusals import shorten_words
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.runs.child.arrays import count_values, limit_calls, limit_time, save_arrays, save_outputs, save_sets
@@ -82,9 +82,9 @@ def _ask_plan(
         specs = carry_specs(graph.inputs, inputs)
         return [random_feeds(specs, tuned.batch, seed) for seed in range(-(-FEW // find_batch(specs, tuned.batch)))]
 
-    if isinstance(backend, Answering):
+    if isinstance(backend, ComputesOutputs):
         feeds = draw(plan.inputs)
-        return feeds, [backend.answer(plan, tuned, [feed]) for feed in feeds]
+        return feeds, [backend.compute_outputs(plan, tuned, [feed]) for feed in feeds]
     assert isinstance(backend, Loadable)
     with backend.load(plan, tuned) as engine:
         feeds = draw(engine.inputs)
@@ -172,10 +172,10 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
             note("verifying the precision")
             return replace(sure, proof=prove_timed_engine(engine))
     sure = complete(time.perf_counter() - start)
-    if isinstance(backend, Answering):
+    if isinstance(backend, ComputesOutputs):
         note("checking outputs")
         few = feeds[:FEW]
-        save_outputs(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
+        save_outputs(Path(job.outputs_path), backend.compute_outputs(artifact, job.engine, few), len(few))
         if job.labelled is not None and job.labelled.unlabelled is None:
             note(f"scoring {job.labelled.data or 'the given inputs'}")
             caller = ask_self_timed(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)

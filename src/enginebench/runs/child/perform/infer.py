@@ -7,7 +7,7 @@ from pathlib import Path
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Array, Feeds, Loadable
 from enginebench.core.records import Artifact, TensorSpec
-from enginebench.engines.abilities import Answering
+from enginebench.engines.abilities import ComputesOutputs
 from enginebench.models.samples import (
     cut_entries,
     group_samples,
@@ -29,7 +29,7 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
     pass_notes(backend, note)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     calls = [name_arrays(arrays, artifact.inputs) for arrays in input_calls]
-    if isinstance(backend, Answering):
+    if isinstance(backend, ComputesOutputs):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
         return InferResponse(outputs=artifact.outputs)  # it starts anew for each call: usual inputs have to do
     if not isinstance(backend, Loadable):
@@ -59,8 +59,12 @@ def cut_calls(calls: Sequence[Feeds], specs: Sequence[TensorSpec]) -> list[dict[
     return [entry for arrays in calls for entry in cut_entries(arrays, specs)]
 
 
-def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
+def _ask_tool(
+    backend: ComputesOutputs, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]
+) -> Mapping[str, Array]:
     if job.step is None:
-        return backend.answer(artifact, job.engine, calls)
+        return backend.compute_outputs(artifact, job.engine, calls)
     entries = cut_calls(calls, artifact.inputs)
-    return run_entries(lambda feeds: backend.answer(artifact, job.engine, [feeds]), entries, artifact.inputs, job.step)
+    return run_entries(
+        lambda feeds: backend.compute_outputs(artifact, job.engine, [feeds]), entries, artifact.inputs, job.step
+    )
