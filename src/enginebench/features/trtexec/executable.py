@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
@@ -16,6 +15,7 @@ from msgspec import Struct
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError, explaining
 from enginebench.core.store import JsonObject, explain_access
 from enginebench.features.trtexec.lines import read_banner
+from enginebench.runs.child.programs import Unfinished, run_group
 
 Version: TypeAlias = tuple[int, int, int]
 
@@ -162,19 +162,16 @@ def read_trtexec(path: Path) -> Trtexec:
 
 @lru_cache(maxsize=8)
 def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
-    with explaining(BackendUnavailable, f"{path} --help does not run", OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            [path, "--help"], capture_output=True, timeout=HELP_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
-        )
-    text = done.stdout.decode("utf-8", "replace")
-    banner = next(filter(None, map(read_banner, text.splitlines())), None)
+    with explaining(BackendUnavailable, f"{path} --help does not run", OSError, Unfinished):
+        done = run_group([str(path), "--help"], HELP_TIMEOUT_S)
+    banner = next(filter(None, map(read_banner, done.stdout.splitlines())), None)
     if banner is None or banner.version is None:
-        words = (done.stderr.decode("utf-8", "replace").strip() or text.strip())[:300]
+        words = (done.stderr.strip() or done.stdout.strip())[:300]
         raise BackendUnavailable(
             f"{path} --help (exit code {done.returncode}) prints no banner of TensorRT 8 or later; it prints {words!r}"
         )
     major, minor, patch = map(int, banner.version.split("."))
-    listed = frozenset(_OPTION.findall(text))
+    listed = frozenset(_OPTION.findall(done.stdout))
     return Trtexec(version=(major, minor, patch), path=str(path), listed=listed)
 
 

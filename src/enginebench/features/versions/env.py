@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +22,8 @@ from enginebench.engines.registry import list_installed
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
 from enginebench.runs.child import places
-from enginebench.runs.child.isolate import run_group
 from enginebench.runs.child.places import NEEDED, check_environment_name, describe_place, environments_folder
+from enginebench.runs.child.programs import Unfinished, run_group
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.common import open_progress, split_texts
 
@@ -163,8 +162,8 @@ def has_pip() -> bool:
 def _run(command: Sequence[str]) -> str:
     try:
         done = run_group(command, INSTALL_TIMEOUT_S)
-    except subprocess.TimeoutExpired as error:
-        raise BackendUnavailable(f"{Path(command[0]).name} did not finish within {INSTALL_TIMEOUT_S:g} s") from error
+    except Unfinished as error:
+        raise BackendUnavailable(f"{Path(command[0]).name} {error}") from error
     if done.returncode:
         raise BackendUnavailable(find_install_error(done.stderr or done.stdout))
     return done.stdout

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
-from enginebench.runs.child.across import RESULT_FD, TURN_FD, kill_without_writer, rebuild_error
+from enginebench.runs.child.across import RESULT_FD, TURN_FD, rebuild_error
 from enginebench.runs.child.jobs import (
     ErrorResponse,
     FinalResponse,
@@ -38,6 +38,7 @@ from enginebench.runs.child.jobs import (
     read_message,
 )
 from enginebench.runs.child.places import Place, find_place, get_engine, strip_environment
+from enginebench.runs.child.programs import end_group
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
 # that spin on the same cores take twice as long.
@@ -79,39 +80,6 @@ def find_variables(job: Job[Any]) -> dict[str, str]:
     """Variables for the threads that a job, or its engine, names; none if it names none."""
     threads = getattr(get_engine(job) or job, "threads", None)
     return child_environment(threads) if threads else {}
-
-
-def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; it is killed, with all that it started, if this process ends first."""
-    read_fd, write_fd = os.pipe()
-    with (
-        os.fdopen(read_fd) as stdin,
-        os.fdopen(write_fd, "w"),
-        subprocess.Popen(
-            command,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        ) as child,
-    ):
-        try:
-            if sys.platform == "linux":
-                kill_without_writer(read_fd, child.pid)
-            streams = child.communicate(timeout=timeout_s)
-        except BaseException:
-            end_group(child)
-            raise
-    return subprocess.CompletedProcess(command, child.returncode, *streams)
-
-
-def end_group(child: subprocess.Popen[Any]) -> None:
-    """Kills the child's process group, the child included, and reaps the child."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 class Child:

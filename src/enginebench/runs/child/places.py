@@ -8,7 +8,6 @@ import atexit
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -29,6 +28,7 @@ from enginebench.core.records import Availability, EngineSpec
 from enginebench.core.store import find_cache
 from enginebench.engines.registry import find_entry, find_installed, probe
 from enginebench.measure.nvml import read_gpu_index
+from enginebench.runs.child.programs import Unfinished, run_group
 
 OPTION = "env"
 # What a child imports, whatever the engine. Each is a wheel of its own, small, and for every interpreter.
@@ -131,19 +131,12 @@ def describe_place(name: str) -> Place:
 @cache
 def _ask(name: str, python: str) -> Place:
     try:
-        done = subprocess.run(
-            [python, "-I", "-c", QUESTION],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=ASK_TIMEOUT_S,
-            check=False,
-        )
+        done = run_group([python, "-I", "-c", QUESTION], ASK_TIMEOUT_S)
     except OSError as error:
         hint = "; is it of another architecture?" if error.errno == 8 else ""
         raise BackendUnavailable(f"environment {name}: {python} cannot be started ({error.strerror}){hint}") from error
-    except subprocess.TimeoutExpired as error:
-        raise BackendUnavailable(f"environment {name}: {python} did not respond within {ASK_TIMEOUT_S:g} s") from error
+    except Unfinished as error:
+        raise BackendUnavailable(f"environment {name}: {python} {error}") from error
     try:
         report = msgspec.json.decode(done.stdout)
         packages = {key.lower(): value for key, value in report["packages"].items()}

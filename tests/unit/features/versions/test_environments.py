@@ -13,7 +13,8 @@ from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import Measurement
 from enginebench.features.versions import env as environments
 from enginebench.features.versions.env import find_install_error, list_index_versions
-from enginebench.runs.child.isolate import run_group
+from enginebench.runs.child import programs
+from enginebench.runs.child.programs import Unfinished, run_group
 from enginebench.stats.builds import estimate_between, find_best_build
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
@@ -126,6 +127,18 @@ def test_a_python_that_prints_anything_is_named_in_the_list(printed: str) -> Non
 
 def test_what_an_installer_prints_need_not_be_utf_8() -> None:
     assert run_group(["sh", "-c", r"printf 'caf\351\n'"], 60).stdout == "caf\ufffd\n"
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_a_program_that_prints_without_end_is_stopped(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "OUTPUT_LIMIT_BYTES", 1 << 20)
+    with pytest.raises(Unfinished, match="printed more than 1 MB"):
+        run_group(["sh", "-c", f"yes {stream}"], 600)
+
+
+def test_a_program_that_leaves_its_output_to_another_is_not_waited_for() -> None:
+    with pytest.raises(Unfinished, match=r"did not finish within 0\.2 s"):
+        run_group(["sh", "-c", "sleep 600 & exit 0"], 0.2)
 
 
 @pytest.mark.parametrize("text", ["numpy; rm", "--hash=1;rm"])
