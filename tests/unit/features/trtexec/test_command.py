@@ -340,7 +340,7 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
     path.write_text("no program", encoding="utf-8")
     with pytest.raises(BackendUnavailable, match="does not run"):
         read_trtexec(path)
-    path.write_text("#!/bin/sh\nyes\n", encoding="utf-8")
+    path.write_text(f"#!/bin/sh\nwhile :; do echo {1000 * chr(120)}; done\n", encoding="utf-8")
     with pytest.raises(BackendUnavailable, match="--help does not run: was stopped: it printed more than"):
         read_trtexec(path)
 
