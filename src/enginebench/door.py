@@ -28,7 +28,7 @@ from enginebench.core.errors import (
     UsageError,
     explaining,
 )
-from enginebench.core.features import Verb, list_verbs
+from enginebench.core.features import Plugin, Verb, find_plugins, list_brought, list_verbs, load_plugin
 from enginebench.core.text import clean_lines, clean_text, escape_json, find_failure, open_standard
 
 if TYPE_CHECKING:
@@ -81,15 +81,39 @@ def starting(verb: str | None) -> AbstractContextManager[None]:
     return explaining(DependencyError, failed, ImportError, tell=lambda e: f"{type(e).__name__}: {e}", cure=cure)
 
 
+def list_other_verbs() -> dict[str, Plugin]:
+    """Return the verbs of other packages by name; nothing of them is imported."""
+    brought = list_brought({f"verb.{name}" for name in VERBS})
+    kinds = {plugin: plugin.name.partition(".") for plugin in brought if plugin.fault is None}
+    return {name: plugin for plugin, (kind, _, name) in kinds.items() if kind == "verb"}
+
+
+def format_package(plugin: Plugin) -> str:
+    """Format what the package of a verb says about itself: to ask the verb would import it."""
+    summary = plugin.point.dist.metadata["Summary"] if plugin.point.dist else None
+    return f"{clean_text(summary)} ({plugin.package})" if summary else plugin.package
+
+
+def load_command(plugin: Plugin) -> click.Command:
+    """Import the verb of another package."""
+    command = load_plugin(plugin)
+    if not isinstance(command, click.Command):
+        raise DependencyError(
+            f"{plugin.package} cannot be used: {plugin.point.value}, its {plugin.name}, is of type "
+            f"{type(command).__name__}; expected a click.Command. Repair or uninstall the package"
+        )
+    return command
+
+
 class LazyGroup(click.Group):
     """A group whose verbs are imported only when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *list_other_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            return next(map(load_command, find_plugins(f"verb.{cmd_name}")), None)
         with starting(cmd_name):
             command: click.Command = import_module(VERBS[cmd_name].module).command
         return command
@@ -98,11 +122,13 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a verb as click does; an unknown one is refused with verbs of similar spelling."""
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        name = args[0] if args else "-"
+        known = [*VERBS] if name in VERBS or name.startswith("-") else self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
             from difflib import get_close_matches  # only somebody who mistyped has a use for it
 
-            near = get_close_matches(args[0], VERBS, n=len(VERBS))
-            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
+            near = get_close_matches(name, known, n=len(known))
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -121,6 +147,9 @@ class LazyGroup(click.Group):
         for group in dict.fromkeys(verb.group for verb in VERBS.values()):
             with formatter.section(group):
                 formatter.write_dl([(f"{v.name:{width}}", v.sentence) for v in VERBS.values() if v.group == group])
+        if others := list_other_verbs():
+            with formatter.section("Of other packages"):
+                formatter.write_dl([(f"{name:{width}}", format_package(plugin)) for name, plugin in others.items()])
 
 
 # Of trtexec: others of its options have capitals in their names, and ours have none.

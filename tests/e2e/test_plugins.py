@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from enginebench.core import features
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
@@ -93,9 +94,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The packages on the path of this process."""
     fill_site(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    registry._read_points.cache_clear()
+    features.read_points.cache_clear()
     yield tmp_path / "site"
-    registry._read_points.cache_clear()
+    features.read_points.cache_clear()
     for name in [name for name in sys.modules if name.startswith(("plug_", "first_twin", "second_twin"))]:
         del sys.modules[name]
 
@@ -132,7 +133,7 @@ def test_our_own_engines_cost_no_look_at_what_is_installed(monkeypatch: pytest.M
     def refuse(**group: str) -> None:
         raise AssertionError("entry points were read")
 
-    registry._read_points.cache_clear()
+    features.read_points.cache_clear()
     monkeypatch.setattr(metadata, "entry_points", refuse)
     assert registry.read_engines("ort,pytorch-compile:mode=default")
     assert registry.has_engine("fake") and registry.list_unasked("cpu")

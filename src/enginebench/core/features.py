@@ -1,20 +1,30 @@
-"""Look up what features bring, by name. The kernel imports nothing of a feature before it is used.
+"""Look up what features and packages bring, by name. The kernel imports nothing of a feature before it is used.
 
 Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where its folder is gone, what
-it brought is not found, and nothing else changes.
+it brought is not found, and nothing else changes. Another package names what it brings in its metadata, by entry points
+of the group `enginebench.features`: `verb.NAME`, `hook.PROTOCOL`, `function.NAME`, `document.SCHEMA`.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 HOME = f"{__name__.partition('.')[0]}.features"
 NONE: Mapping[Any, str] = MappingProxyType({})
 Kind: TypeAlias = Literal["functions", "jobs", "engines", "documents"]
 Hook = TypeVar("Hook")
+GROUP = HOME  # of the entry points by which packages bring features
+# What an entry point of the group can bring, and what its name may be behind the first dot.
+BRINGS = {"verb": "[a-z0-9]+(-[a-z0-9]+)*", "hook": "[A-Za-z]+", "function": "[a-z][a-z0-9_]*", "document": ".+/[0-9]+"}
 
 
 class Verb(NamedTuple):
@@ -36,6 +46,15 @@ class Feature(NamedTuple):
     documents: Mapping[str, str] = NONE  # schema -> its record
     hooks: Mapping[type, str] = NONE  # protocol of `core/hooks.py` -> the function that is called there
     rank: int = 0  # features of a higher rank come later in lists and look-ups
+
+
+class Plugin(NamedTuple):
+    """An entry point by which a package brings an engine, or a part of a feature. With a `fault` it is not used."""
+
+    name: str
+    package: str  # with its version
+    point: EntryPoint
+    fault: str | None = None
 
 
 @cache
@@ -70,19 +89,31 @@ def _import_target(feature: str, target: str) -> Any:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """Return what a feature brings under this name; None if no feature does."""
-    return next(find_each(kind, name), None)
+    """Return what a feature, or else a package, brings under this name; None if none does.
+
+    Jobs and engines of packages are not looked up here: a child that measures reads no metadata of packages.
+    """
+    brought = next(find_each(kind, name), None)
+    if brought is None and (entry := {"functions": "function", "documents": "document"}.get(kind)):
+        brought = next(map(load_plugin, find_plugins(f"{entry}.{name}")), None)
+    return brought
 
 
 def find_hooks(hook: type[Hook], feature: str | None = None) -> Iterator[Hook]:
-    """Yield the function of each feature (or of this one) for a protocol of `core/hooks.py`, in the order of ranks."""
+    """Yield the function of each feature for a protocol of `core/hooks.py`, in the order of ranks; then of packages.
+
+    Args:
+        feature: only of this one.
+    """
     for name, brought in list_features().items():
         if hook in brought.hooks and feature in (None, name):
             yield _import_target(name, brought.hooks[hook])
+    for plugin in find_plugins(f"hook.{hook.__name__}") if feature is None else ():
+        yield _guard(plugin, load_plugin(plugin))
 
 
 def find_hook(hook: type[Hook]) -> Hook | None:
-    """Return the function of the first feature that has one for this protocol; None if no feature does."""
+    """Return the function of the first feature or package that has one for this protocol; None if none has."""
     return next(find_hooks(hook), None)
 
 
@@ -100,3 +131,81 @@ def require_hook(hook: type[Hook]) -> Hook:
             f"the feature of EngineBench that this needs ({hook.__name__})", "pip install --force-reinstall enginebench"
         )
     return function
+
+
+@cache
+def read_points(group: str) -> tuple[Plugin, ...]:
+    """Return every entry point of a group, by name, then by package; nothing is imported."""
+    from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
+
+    points = [
+        Plugin(p.name, f"{p.dist.name} {p.dist.version}" if p.dist else f"the package of {p.value}", p)
+        for p in entry_points(group=group)
+    ]
+    return tuple(sorted(points, key=lambda plugin: (plugin.name, plugin.package)))
+
+
+def list_rivals(plugin: Plugin, plugins: Collection[Plugin]) -> list[str]:
+    """Return this package and the others that bring the same; none if it is the only one."""
+    others = [other.package for other in plugins if other.name == plugin.name and other is not plugin]
+    return [plugin.package, *others] if others else []
+
+
+def list_brought(taken: Collection[str] = ()) -> list[Plugin]:
+    """Return what packages bring of features, with the reason why one is not used; `taken`: `verb.NAME` of ours."""
+    listed, points = [], read_points(GROUP)
+    for plugin in points:
+        kind, _, name = plugin.name.partition(".")
+        fault = None
+        if not re.fullmatch(BRINGS.get(kind, "(?!)"), name):
+            fault = f"brings {plugin.name!r}; expected verb.NAME, hook.PROTOCOL, function.NAME or document.SCHEMA"
+        elif plugin.name in taken:
+            fault = f"brings {kind} {name}, which EngineBench has itself"
+        elif kind == "hook" and not _is_hook(name):
+            fault = f"brings hook {name}, which this version of EngineBench does not have; update one of the two"
+        elif kind != "hook" and (rivals := list_rivals(plugin, points)):
+            fault = f"is not the only package that brings {kind} {name}: {' and '.join(rivals)}. Uninstall all but one"
+        listed.append(plugin._replace(fault=fault and f"{plugin.package} {fault}: it is not used"))
+    return listed
+
+
+def _is_hook(name: str) -> bool:
+    hooks = import_module("enginebench.core.hooks")
+    return getattr(vars(hooks).get(name), "__module__", "") == hooks.__name__
+
+
+def find_plugins(name: str) -> list[Plugin]:
+    """Return the entry points of packages that bring this and are used: `verb.NAME`, `hook.PROTOCOL`, ..."""
+    return [plugin for plugin in list_brought() if plugin.name == name and plugin.fault is None]
+
+
+def load_plugin(plugin: Plugin) -> Any:
+    """Import what a package brings.
+
+    Raises:
+        DependencyError: it cannot be imported; names the package.
+    """
+    try:
+        return plugin.point.load()
+    except (Exception, SystemExit) as error:
+        from enginebench.core.errors import DependencyError
+
+        raise DependencyError(
+            f"{plugin.package} cannot be used: {plugin.point.value}, its {plugin.name}, cannot be imported "
+            f"({type(error).__name__}: {error}). Repair or uninstall the package"
+        ) from error
+
+
+def _guard(plugin: Plugin, function: Callable[..., Any]) -> Any:
+    """Wrap a package's function so that what fails in it is reported with the package's name."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        from enginebench.core.errors import DependencyError, explaining
+
+        cure = "Repair the package, or uninstall it to go on without it"
+        failed = f"{plugin.package}: its {plugin.name} ({plugin.point.value}) failed"
+        with explaining(DependencyError, failed, tell=lambda error: f"{type(error).__name__}: {error}", cure=cure):
+            return function(*args, **named)
+
+    return call

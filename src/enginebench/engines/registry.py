@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, explaining
-from enginebench.core.features import find_each
+from enginebench.core.features import Plugin, find_each, list_rivals, read_points
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Precision, Scope
@@ -29,51 +28,25 @@ from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_AOTI, PY
 from enginebench.engines.request import read_options
 from enginebench.engines.simulated import FAKE
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-
 GROUP = "enginebench.engines"
 # Names of engines become parts of file names, and ENGINE gives `:`, `,`, `=` and `@` a meaning.
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-class Plugin(NamedTuple):
-    """An engine that a package names. With a `fault` it is not used."""
-
-    name: str
-    package: str  # with its version
-    point: EntryPoint
-    fault: str | None = None
-
-
 def list_plugins(taken: Collection[str]) -> list[Plugin]:
     """Every engine that a package names, by name."""
     listed = []
-    for plugin in (plugins := _read_points()):
+    for plugin in (plugins := read_points(GROUP)):
         name, package, fault = plugin.name, plugin.package, None
         if name in taken:
             fault = f"{package} brings an engine {name}, which EngineBench has itself: it is not used"
-        elif rivals := [other.package for other in plugins if other.name == name and other is not plugin]:
-            fault = (
-                f"{' and '.join([package, *rivals])} each bring an engine {name}: none is used. Uninstall all but one"
-            )
+        elif rivals := list_rivals(plugin, plugins):
+            fault = f"{' and '.join(rivals)} each bring an engine {name}: none is used. Uninstall all but one"
         elif not NAME.fullmatch(name):
             expected = "a name of lower-case letters, digits and hyphens"
             fault = f"{package} brings an engine {name!r}: it is not used. Expected {expected}"
         listed.append(plugin._replace(fault=fault))
     return listed
-
-
-@cache
-def _read_points() -> tuple[Plugin, ...]:
-    from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
-
-    points = [
-        Plugin(p.name, f"{p.dist.name} {p.dist.version}" if p.dist else f"the package of {p.value}", p)
-        for p in entry_points(group=GROUP)
-    ]
-    return tuple(sorted(points, key=lambda plugin: (plugin.name, plugin.package)))
 
 
 def load_entry(plugin: Plugin) -> Entry:

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
-from enginebench.core.features import find_hook
-from enginebench.core.hooks import BundlePlan, LayerPairing
+from enginebench.core.features import find_hook, find_hooks
+from enginebench.core.hooks import BundlePlan, LayerPairing, ReportSections
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.charts import load_vega, render_png
@@ -165,6 +165,8 @@ def write_reports(
         command, started = (record.command, record.started_utc) if record else ((), "")
         sections = list_report(shown, charts=charts, command=command, started_utc=started, deployment=deployment)
         sections += list_stages(*stages)
+        for list_sections in find_hooks(ReportSections):
+            sections += list_sections(document, root)
         if name == "md":
             return format_sections(sections, pictures=[path.name for path in pictures]).encode()
         title = f"{shown.model}: engines compared"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.features import require_hook
+from enginebench.core.features import list_brought, require_hook
 from enginebench.core.hooks import NodeQuery
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
@@ -36,10 +36,19 @@ MB = 1 << 20
 FLEET_TIMEOUT_S = 600.0
 
 
+class FeaturePackage(Struct, frozen=True, kw_only=True):
+    """Another package with a feature: what it brings (`verb note`, `hook RunFinished`), and why some is not used."""
+
+    package: str  # with its version
+    brings: tuple[str, ...] = ()
+    reason: str | None = None
+
+
 class DoctorDocument(Struct, frozen=True, kw_only=True):
     schema: str = "enginebench.doctor/1"
     machine: Machine
     engines: tuple[Availability, ...]
+    features: tuple[FeaturePackage, ...] = ()
 
 
 class NodeResponse(Struct, frozen=True, kw_only=True):
@@ -102,7 +111,19 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
         return DoctorDocument(
             machine=replace(machine, versions=list_versions(described_environment)), engines=tuple(availabilities)
         )
-    return DoctorDocument(machine=machine, engines=(*availabilities, *list_refused()))
+    return DoctorDocument(
+        machine=machine, engines=(*availabilities, *list_refused()), features=tuple(list_feature_packages())
+    )
+
+
+def list_feature_packages() -> Iterator[FeaturePackage]:
+    """Yield every package with a feature, from what the packages' metadata say: nothing of them is imported."""
+    brought = list_brought({f"verb.{name}" for name in door.VERBS})
+    for package in dict.fromkeys(plugin.package for plugin in brought):
+        own = [plugin for plugin in brought if plugin.package == package]
+        faults = [plugin.fault for plugin in own if plugin.fault]
+        names = tuple(plugin.name.replace(".", " ", 1) for plugin in own if not plugin.fault)
+        yield FeaturePackage(package=package, brings=names, reason="; ".join(faults) or None)
 
 
 def examine_here(_: bytes) -> bytes:
@@ -147,8 +168,12 @@ def list_machine(document: DoctorDocument) -> list[Section]:
         facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
         lines.append((engine.engine, format_state(engine)))
         lines += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
-    parts = tuple(list_machine_facts(document.machine)), tuple(lines)
-    return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts]
+    features: list[tuple[str, str]] = []
+    for feature in document.features:
+        features.append((feature.package, ", ".join(feature.brings) or "not used"))
+        features += [("", f"why: {feature.reason}")] if feature.reason else []
+    parts = tuple(list_machine_facts(document.machine)), tuple(lines), tuple(features)
+    return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts if part]
 
 
 def list_machine_facts(machine: Machine) -> Iterator[tuple[str, str]]:

@@ -1,26 +1,32 @@
 """What features bring is there under the name that they give, and what is gone with one is not missed."""
 
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict, Unpack
 
 import click
 import pytest
 
 from enginebench.core import features, hooks
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import DependencyError, MissingDependency
 from enginebench.core.features import (
     Feature,
     Verb,
     find,
     find_hook,
     find_hooks,
+    list_brought,
     list_features,
     list_verbs,
     require_hook,
 )
+from enginebench.door import load_command, program
 from enginebench.options import Opt, list_options, verb
 from processes import ROOT, environment
 
@@ -90,3 +96,79 @@ def test_functions_for_a_hook_come_by_rank_and_one_that_nobody_has_is_missing(mo
     assert find_hook(hooks.BundlePlan) is None
     with pytest.raises(MissingDependency, match=r"that this needs \(BundlePlan\) is not installed"):
         require_hook(hooks.BundlePlan)
+
+
+# Module of a package of the same name -> the entry points in its metadata.
+PACKAGES = {
+    "sound_one": ("verb.sound", "hook.DiffNotes", "function.hear", "document.sound.notes/1"),
+    "first_twin": ("verb.twin", "hook.DiffNotes"),
+    "second_twin": ("verb.twin",),
+    "bad_names": ("verb.Bad Name", "engine.mine", "hook.Nothing", "hook.Any", "verb.run"),
+}
+SOURCE = """
+import click
+sound = click.Command("sound")
+twin = 7
+def hear(): return "heard"
+def DiffNotes(document): return [__name__] if document else [].pop()
+class notes: pass
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The packages, as their installation leaves them, on the path of this process."""
+    for package, names in PACKAGES.items():
+        (tmp_path / f"{package}.py").write_text(SOURCE)
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        places = [f"{name} = {package}:{re.findall('[A-Za-z]+', name)[-1]}\n" for name in names]
+        (info / "entry_points.txt").write_text(f"[{features.GROUP}]\n{''.join(places)}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    features.read_points.cache_clear()
+    yield
+    features.read_points.cache_clear()
+    for package in PACKAGES:
+        sys.modules.pop(package, None)
+
+
+def test_what_packages_bring_is_known_unimported_and_a_fault_has_its_reason(site: None) -> None:
+    brought = {(plugin.name, plugin.package.split()[0]): plugin.fault for plugin in list_brought({"verb.run"})}
+    theirs = {key: fault for key, fault in brought.items() if key[1] in PACKAGES}
+    used = {(name, "sound_one") for name in PACKAGES["sound_one"]} | {("hook.DiffNotes", "first_twin")}
+    assert {key for key, fault in theirs.items() if fault is None} == used
+    faults = {
+        ("verb.twin", "first_twin"): "first_twin 1.0 and second_twin 1.0. Uninstall all but one",
+        ("verb.run", "bad_names"): "verb run, which EngineBench has itself",
+        ("verb.Bad Name", "bad_names"): "expected verb.NAME, hook.PROTOCOL",
+        ("engine.mine", "bad_names"): "expected verb.NAME, hook.PROTOCOL",
+        ("hook.Nothing", "bad_names"): "hook Nothing, which this version of EngineBench does not have",
+        ("hook.Any", "bad_names"): "hook Any, which this version of EngineBench does not have",
+    }
+    for key, words in faults.items():
+        assert words in str(theirs[key]) and str(theirs[key]).endswith("it is not used")
+    assert not sys.modules.keys() & PACKAGES.keys()
+
+
+def test_verbs_hooks_functions_and_documents_of_packages_come_after_ours(site: None) -> None:
+    *own, first, second = find_hooks(hooks.DiffNotes)
+    assert all(function.__module__.startswith("enginebench.features.") for function in own)
+    assert [function(True) for function in (first, second)] == [["first_twin"], ["sound_one"]]  # type: ignore[arg-type]
+    with pytest.raises(DependencyError, match=r"^first_twin 1\.0: its hook\.DiffNotes .* failed: IndexError: .*Repair"):
+        first(None)  # type: ignore[arg-type]
+    assert find("functions", "hear")() == "heard"
+    assert find("documents", "sound.notes/1").__name__ == "notes"
+    assert "second_twin" not in sys.modules
+    assert isinstance(program.get_command(click.Context(program), "sound"), click.Command)
+    assert program.get_command(click.Context(program), "twin") is None
+
+
+def test_a_package_that_cannot_be_imported_is_named(site: None, tmp_path: Path) -> None:
+    (tmp_path / "sound_one.py").write_text("import nothing_of_this_name")
+    with pytest.raises(DependencyError, match=r"^sound_one 1\.0 cannot be used: .*ModuleNotFoundError.*uninstall"):
+        program.get_command(click.Context(program), "sound")
+    (plugin,) = [plugin for plugin in list_brought() if plugin.name == "verb.sound"]
+    sys.modules["sound_one"] = SimpleNamespace(sound="a command")  # type: ignore[assignment]
+    with pytest.raises(DependencyError, match=r"verb\.sound, is of type str; expected a click\.Command"):
+        load_command(plugin)
