@@ -12,8 +12,8 @@ from processes import ROOT, environment, run_cli
 # Kind -> the warning that finds it, and what its outputs are called.
 FOUND = {
     "bind": ("implausible_time.bound", "same"),
-    "bind-waits": ("implausible_time.before_run", "same"),
-    "fetch": ("implausible_time.before_run", "same"),
+    "bind-waits": ("implausible_time.outside_run", "same"),
+    "fetch": ("implausible_time.outside_run", "same"),
     "first-500": ("implausible_time.outputs", "same"),
     "cached-in-run": ("implausible_time.repeated", "same"),
     "first-of-bind": ("implausible_time.repeated", "same"),

@@ -93,18 +93,14 @@ ONLY = {
     "beats_bound": ("roofline",),
     "external_preprocess": ("calibrate",),
     "generator_late": ("load",),
-    "low_effective_precision.plan": ("drift", "report"),
     "overload": ("load",),
-    "partly_compared": ("export",),
-    "random_calibration.tensorrt": ("build", "quantize"),
     "shared_cores": ("load",),
-    "too_few_samples.requests": ("load",),
     "unproved_precision.plan": ("drift", "report"),
     "unsteady": ("load",),
     "chosen_shapes": ("run", "bench", "export", "tune", "load"),
     "environment.suboptimal_plan": ("build", "run", "bench"),
     "environment": ("bench",),
-    "no_device_telemetry": (),  # --pid is docker's
+    "not_watched": (),  # --pid is docker's
     "outputs_differ.export": ("export",),
     "outputs_not_compared": ("run", "drift", "tune", "export", "bench"),
 }

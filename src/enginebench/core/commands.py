@@ -42,7 +42,10 @@ OPTIONS: dict[str, frozenset[str]] = {
     "fpga verilog": frozenset(),
     "infer": frozenset({"--no-wait", *_MODEL_INPUTS}),
     "load": frozenset(
-        {"--find-capacity", "--max-batch", "--no-wait", "--resume", "--out", "--allow-code", *_MODEL_INPUTS}
+        {
+            *("--duration", "--qps", "--find-capacity", "--max-batch", "--no-wait", "--resume", "--out"),
+            *("--allow-code", *_MODEL_INPUTS),
+        }
     ),
     "profile": frozenset({"--batch", "--no-wait", *_MODEL_INPUTS}),
     "quantize": frozenset({"--to", "--calib", "--calib-cache", "--inputs", "--ort-extension"}),

@@ -7,6 +7,7 @@ Raw samples are kept; summaries (`Estimate`, and what `stats` makes of them) are
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from enginebench.core.engine_api import TEXT as TEXT
 
@@ -50,8 +51,6 @@ WarningCode = Literal[
     "clock_drift",
     "constant_answers",  # the reference gives equal outputs for all inputs: agreement with it shows little
     "cut_short",  # a load ended before all its requests had come
-    "cuda_graph_failed",
-    "double_precision",  # the model computes in FP64, which no precision is named after
     "disturbed_profile",  # kernels took longer under the profiler than the run that was timed
     "enqueue_bound",
     "eval_mode",  # a module came in train mode, in which its layers behave otherwise
@@ -70,19 +69,17 @@ WarningCode = Literal[
     "low_coverage",
     "low_effective_precision",
     "modelled",  # the time comes from a model, not from a clock
-    "no_device_telemetry",
-    "no_foreign_cpu_figure",
     "no_score",  # a metric failed on the outputs of this configuration
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
     "noisier_than_usual",  # outputs of a reduced precision, accepted by the limits of a coarser one
     "nonfinite",
     "not_settled",
+    "not_watched",  # nothing shows whether other programs were there
     "optimizer_changes",  # ONNX Runtime's: other outputs than the graph has as it is written
     "outputs_differ",  # an engine's from those of the graph that it was built from
     "outputs_not_compared",  # inputs or outputs differ from those of the intended reference
     "outputs_vary",  # from call to call on the same inputs: agreement with them says nothing
     "overload",  # requests were turned away
-    "packed_weights",  # of few bits, in a graph that computes in floats
     "partly_compared",  # outputs were compared on fewer samples than requested
     "random_calibration",
     "random_inputs",
@@ -92,14 +89,15 @@ WarningCode = Literal[
     "rounding_dominates",  # the outputs of a module depend on how FP32 rounds
     "several_machines",  # a sweep moved to another machine during this configuration
     "shared_cores",  # the generator of a load has no core of its own
-    "single_process",
     "state_restored",  # buffers that the module changes are put back before every call
     "tf32",
     "throttled",
     "too_few_samples",
+    "too_few_trials",
     "uneven_processes",  # trials of one configuration differ by more than the verdicts' margin
     "unread_boxes",  # boxes that were compared as numbers
     "unsteady",  # Little's law does not hold: the queue grew or shrank
+    "unnamed_precision",  # FP64, or weights of few bits in a graph that computes in floats
     "unproved_precision",  # no record shows the precision that ran, or it covers less than most of the time
     "unverified_engine",
     "work_outside_run",  # `run` returned before its work was done: the times are those of a part
@@ -147,6 +145,24 @@ class TensorSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     widest: tuple[float, float] | None = None  # that it may have, where `values` are those of an example
 
 
+# Codes of earlier versions, as stored documents have them, and what they are called now.
+FormerCode = Literal[
+    "cuda_graph_failed",
+    "double_precision",
+    "no_device_telemetry",
+    "no_foreign_cpu_figure",
+    "packed_weights",
+    "single_process",
+]
+FORMER_CODES: dict[str, WarningCode] = {
+    "cuda_graph_failed": "log_disagrees",
+    "double_precision": "unnamed_precision",
+    "no_device_telemetry": "not_watched",
+    "no_foreign_cpu_figure": "not_watched",
+    "packed_weights": "unnamed_precision",
+    "single_process": "too_few_trials",
+}
+
 Figure = int | float | str
 
 
@@ -156,11 +172,14 @@ class ResultWarning(Struct, frozen=True, kw_only=True):
     A warning of an older version, or of a plug-in, has its words alone.
     """
 
-    code: WarningCode
+    code: WarningCode | FormerCode
     message: str
     advice: str = ""
     template: str = ""  # name of the sentence that `figures` fill
     figures: dict[str, Figure] = {}
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "code", FORMER_CODES.get(self.code, self.code))
 
     def __hash__(self) -> int:
         return hash((self.code, self.message, self.advice))

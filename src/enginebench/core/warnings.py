@@ -1,7 +1,6 @@
 """Every warning about a number: its sentence, and how several are joined to one."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import cast
 
 from msgspec import Struct
@@ -25,24 +24,14 @@ class Template(Struct, frozen=True):
     otherwise: str = ""
 
 
-_FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
-_COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on --n samples"
-_BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
 _CHECK_PRECISION = "read the label as what was requested, not as what ran"
 
 # Name -> template. What stands before the dot is the code, which is all that other programs need to know.
 TEMPLATES: dict[str, Template] = {
-    "beats_bound.layers": Template(
-        "{count} layers took less time than their bounds, {worst} the least: its bound is {share:.0%} of its time",
-        "the measured peaks are too low: run enginebench roofline again on an idle machine, without --quick",
-    ),
-    "beats_bound.pipeline": Template(
-        "overlapped, the pipeline was {ratio:.2f} times as fast as its stages alone allow",
-        "the machine was slower while the stages ran one by one: measure again while nothing else runs",
-    ),
-    "beats_bound.row": Template(
-        "the median is shorter than the machine's best rates allow: the bound is {share:.0%} of it",
-        "the measured peak or the time is wrong: run enginebench roofline again on an idle machine, without --quick",
+    "beats_bound": Template(
+        "{what} is shorter than {limit} allow: the bound is {share:.0%} of it",
+        "the bound or the time is wrong: measure both again on an idle machine; peaks come from enginebench roofline, "
+        "without --quick",
     ),
     "builds_differ": Template(
         "{builds} builds of this engine differ by {between:.1%} (95% interval {low:.1%} to {high:.1%}), beside "
@@ -59,39 +48,25 @@ TEMPLATES: dict[str, Template] = {
     ),
     "checked_by_evaluator": Template(
         "ONNX Runtime cannot run this graph on a CPU ({why}); it was checked with onnx's reference evaluator",
-        "other engines may run it; look for the operator that is named",
-    ),
-    "checked_by_evaluator.type": Template(
-        "ONNX Runtime has no {operator} in {type} on a CPU; the graph was checked with onnx's reference evaluator",
-        "give the model in FP32 (module.float(), no casts to {type}); graphs in other precisions are made of it",
+        "other engines may run it; where only a type is missing, give the model in FP32 (module.float(), no casts), "
+        "since graphs in other precisions are made of it",
     ),
     "chosen_shapes": Template(
-        "the graph has dynamic axes, timed here as {shapes}", "give yours: --input-shape {option}, or --inputs"
-    ),
-    "chosen_shapes.made": Template(
-        "the inputs were made from the model's configuration: {shapes}",
-        "give yours: --input-shape {option}, or --inputs",
+        "no input shapes were given; chosen from {source}: {shapes}", "give yours: --input-shape {option}, or --inputs"
     ),
     "chosen_shapes.refused": Template(
         "the graph has dynamic axes; {shapes} was chosen, and failed on the CPU: {why}",
         "give lengths that it takes with --input-shape {option}, or --inputs",
     ),
-    "clock_drift.reference": Template(
-        "the reference kernel was slower in some trials, at worst {ratio:.2f} times", _FIX_CLOCKS
-    ),
-    "clock_drift.gpu": Template(
-        "the GPU clock differed between trials: the lowest was {low_mhz:.0f} MHz, the highest {high_mhz:.0f} MHz",
-        _FIX_CLOCKS,
+    "clock_drift": Template(
+        "{what} differed between trials by a factor of {ratio:.2f}",
+        "fix the clocks, or measure on a machine of your own",
     ),
     "constant_answers": Template(
         "the reference's outputs for {n} inputs hardly differ, so agreement shows little",
         "give trained weights or real inputs: {options}",
         ("--weights", "--inputs", "--data"),
         "give trained weights, or real inputs",
-    ),
-    "cuda_graph_failed": Template(
-        "requested {switch} {asked}; the log reports {seen}",
-        "the model holds operations that cannot be captured; time it with graph=0 on every side",
     ),
     "cut_short": Template(
         "the load ended after {came} of {planned} requests: {reason}", "what was measured until then is kept"
@@ -100,58 +75,21 @@ TEMPLATES: dict[str, Template] = {
         "under the profiler the kernels took {factor:.2f} times the run that was timed",
         "percentages by precision and layer are rough, since others may have used the GPU. Profile it alone",
     ),
-    "double_precision": Template(
-        "most floats of the model are FP64, which has no name here: it is reported as {precision}",
-        "export the model in float32; engines differ in what they make of FP64: OpenVINO computes it in FP32",
-    ),
-    "enqueue_bound.share": Template(
+    "enqueue_bound": Template(
         "the GPU waits for the host: enqueueing takes {share:.0%} of the device time",
-        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1) or a larger {options}",
+        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1, trtexec:graph=1) or a larger {options}",
         ("--batch", "--max-batch"),
-        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1)",
-    ),
-    "enqueue_bound.tool": Template("trtexec: {warning}", "launch as a CUDA graph"),
-    "environment.clock_source": Template(
-        "the clock source is '{source}': reading it costs a microsecond or more", "boot with clocksource=tsc"
-    ),
-    "environment.clocks": Template(
-        "trtexec enqueues the next query while one runs and reads the device's clock; tensorrt waits for every run and "
-        "reads the host's clock",
-        "compare device times; host times include launch and wait",
-    ),
-    "environment.copies": Template(
-        "scope io: trtexec adds up copy, computation and copy; tensorrt also copies between your arrays and pinned "
-        "memory",
-        "compare with {options} compute",
-        ("--scope",),
-        "compare the computation alone",
+        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1, trtexec:graph=1)",
     ),
     "environment.not_pinned": Template(
         "the process could not be pinned to its CPUs", "on Linux, allow sched_setaffinity; elsewhere expect more spread"
     ),
-    "environment.plans": Template(
-        "trtexec and tensorrt ran different plans: each built its own, and tactics differ by build",
-        "build one plan and give it as TARGET to both: `bench F.plan --engine tensorrt --against trtexec`",
-    ),
-    "environment.powersave": Template(
-        "the CPU frequency governor is 'powersave': clocks follow the load",
-        "run sudo cpupower frequency-set -g performance",
-    ),
-    "environment.quota": Template(
-        "a quota of {cores:g} cores stops the process for part of each period when it is spent",
-        "give the container a cpuset instead of a quota",
-    ),
-    "environment.streams": Template(
-        "trtexec ran several streams, whose latencies overlap; tensorrt runs one", "compare with trtexec:streams=1"
-    ),
+    "environment.setting": Template("the {setting} is {value}: {effect}", "{cure}"),
     "environment.suboptimal_plan": Template(
         "TensorRT for RTX calls the plan suboptimal on this GPU",
         "build it again, with the GPU's own compute capability among those of `build --compute-capability`",
     ),
-    "environment.switch": Template(
-        "{what} is {theirs} in trtexec and {mine} in tensorrt",
-        "give both the same: trtexec:{option}={mine}, or tensorrt:{option}={theirs}",
-    ),
+    "environment.tools": Template("{what} is {theirs} in trtexec and {mine} in tensorrt", "compare {alike}"),
     "environment.torchvision": Template(
         "torchvision's own operators do not load with this PyTorch; those of detectors run in Python",
         "this makes PyTorch slower than necessary; install the torchvision built for it",
@@ -196,9 +134,8 @@ TEMPLATES: dict[str, Template] = {
         "after the timed calls, other inputs gave outputs that are not theirs: off by {share:.2g} of the largest value",
         "the engine stops computing after some calls; enginebench.testing.check_backend looks for after how many",
     ),
-    "implausible_time.before_run": Template(
-        "the outputs for new inputs are there before run is called: the work is done where the inputs are bound, or "
-        "where the outputs are fetched",
+    "implausible_time.outside_run": Template(
+        "the work is done where the inputs are bound, or where the outputs are fetched: {evidence}",
         "the engine must compute in run: enginebench.testing.check_backend shows it",
     ),
     "implausible_time.repeated": Template(
@@ -207,70 +144,41 @@ TEMPLATES: dict[str, Template] = {
         ("--scope",),
         "only the time on new inputs is that of the model",
     ),
-    "implausible_time.bind": Template(
-        "binding the inputs takes {bind_ms:.2g} ms, and a timed call {run_ms:.2g} ms: the work is done ahead",
-        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with {options} io",
-        ("--scope",),
-        "the engine must compute in run: enginebench.testing.check_backend shows it",
-    ),
     "kept_fp32": Template(
         "nodes that stay in FP32, as {reason}: {count} ({names})",
-        "the file's metadata, enginebench.kept_fp32, lists all of them",
-    ),
-    "kept_fp32.excluded": Template(
-        "{count} excluded nodes stay in FP32 ({names})", "the file's metadata, enginebench.excluded, lists all of them"
+        "the file's metadata, enginebench.{key}, lists all of them",
     ),
     "log_disagrees.median": Template(
         "the log prints a median {what} of {printed_ms:g} ms, the exported times give {computed_ms:g} ms",
         "the exported times are used; are log and times of the same run?",
     ),
     "log_disagrees.switch": Template(
-        "requested {switch} {asked}; the log reports {seen}", "an argument of your own may overrule it"
+        "requested {switch} {asked}; the log reports {seen}",
+        "an argument of your own may overrule it; a CUDA graph fails on operations that cannot be captured: time such "
+        "a model with graph=0 on every side",
     ),
     "lost_variance": Template(
         "output {output}: {lost} of {of} slices of axis {axis} hardly vary, and do in the reference",
         "their information is lost: keep the layers behind them in a wider precision",
     ),
     "low_coverage": Template(
-        "Q/DQ nodes cover {share:.0%} of the multiply-accumulates; the rest runs in floats",
-        "see which nodes stay in FP32; do not expect a speed-up",
-    ),
-    "low_coverage.layers": Template(
-        "{share:.0%} of the products with weights have inputs and weights in INT8; the rest runs in floats",
-        "take another recipe or engine; do not expect a speed-up",
-    ),
-    "low_coverage.products": Template(
-        "products with constant matrices, all that this recipe changes, are {share:.0%} of the multiply-accumulates",
-        "int8@cpu and int8@nncf change convolutions, too; do not expect a speed-up",
+        "{share:.0%} of the {operations} have {operands}; the rest runs in floats",
+        "do not expect a speed-up: see which nodes stay in FP32, or take another recipe or engine",
     ),
     "low_effective_precision": Template(
-        "{record}", "see which operators stay out of {asked}; try another recipe or engine"
+        "{record}", "see which operators stay out of {asked}; try another setting, recipe or engine"
     ),
     "low_effective_precision.given_up": Template(
         "{count} of {total} products with Q/DQ nodes on both sides are planned in floats: {names}",
         "give scales of activations as scalars; some operators (ConvTranspose) have no kernel in 8 bits at all",
     ),
-    "low_effective_precision.plan": Template(
-        "labelled {ran} from its layers, since no note says what it was built as: {record}",
-        "give --precision to drift and report; a plan of enginebench build has a note",
-    ),
-    "low_effective_precision.fp32": Template(
-        "{record}", "see which operators are shorter than FP32, and how that changes the outputs"
-    ),
     "modelled": Template(
         "the latency is modelled: simulated cycles at the clock, plus the link ({board})",
         "not a measurement; outputs and accuracy are those of the design",
     ),
-    "no_device_telemetry.absent": Template(
-        "NVML does not respond: clocks, throttling and other programs on the GPU were not watched",
-        "pip install nvidia-ml-py",
-    ),
-    "no_device_telemetry.hidden": Template(
-        "NVML lists no program on the GPU, not even this one: others could not be seen",
-        "start the container with --pid=host",
-    ),
-    "no_foreign_cpu_figure": Template(
-        "other programs' use of the CPU cannot be seen here", "make sure that nothing else runs"
+    "not_watched": Template(
+        "{unseen} could not be watched: {why}",
+        "make sure that nothing else runs; a GPU needs pip install nvidia-ml-py, and in a container --pid=host",
     ),
     "no_layer_times": Template(
         "the engine's profiler gave no layer times: {failure}", "times, outputs and precision do not depend on it"
@@ -281,15 +189,10 @@ TEMPLATES: dict[str, Template] = {
         ("--data",),
         "accepted, since a coarser precision was requested, too: compare accuracy, or take a wider one",
     ),
-    "nonfinite.outputs": Template(
-        "{count} output values are not finite, its own and the reference's together",
-        "use a wider precision, or look for the cause in the model; see `drift`",
+    "nonfinite": Template(
+        "not finite: {count} {what}",
+        "look for the cause, unless it is intended; in a model `drift` shows where, and a wider precision holds more",
     ),
-    "nonfinite.tensors": Template(
-        "{count} tensors hold an infinity and get no range: {names}",
-        "nodes that need their range stay in FP32; check whether the infinity is intended",
-    ),
-    "nonfinite.times": Template("{count} values are inf or nan", "measure again"),
     "no_score": Template("no score: {reason}", "without one it is not recommended"),
     "not_settled.cold_start": Template(
         "the engine was still warming up during {share:.0%} of the samples",
@@ -297,13 +200,12 @@ TEMPLATES: dict[str, Template] = {
         ("--warmup",),
         "let it run longer before it is timed",
     ),
-    "not_settled.limit": Template(
-        "latency had not settled at the limit of time or samples",
-        "raise {options}",
+    "not_settled": Template(
+        "latency had not settled {when}",
+        "raise {options}, or fix the clocks",
         ("--time-limit", "--time-budget"),
-        "measure longer",
+        "measure longer, or fix the clocks",
     ),
-    "not_settled.tool": Template("trtexec: {warning}", "lock the GPU's clock, or measure longer"),
     "not_settled.warmup": Template(
         "latency had not settled after warm-up in {unsettled} of {total} trials",
         "raise {options}",
@@ -337,50 +239,37 @@ TEMPLATES: dict[str, Template] = {
         "outputs were compared with those of {reference}, since nothing computes the graph as it stands ({why})",
         "an error that all engines share does not show; compare with the framework that the graph comes from",
     ),
-    "outputs_not_compared.graph": Template(
-        "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"
-    ),
     "outputs_not_compared": Template(
         "outputs were not compared with those of {reference}: {why}",
-        "compare models with the same inputs and outputs; a missing operator can be given with --ort-extension",
+        "compare models with the same inputs and outputs; a missing operator can be given with {options}",
+        ("--ort-extension",),
+        "compare models with the same inputs and outputs",
     ),
     "outputs_vary": Template(
         "{row} gives different outputs for the same inputs: by {share:.2g} of the largest value",
         "outputs cannot be judged: look for dropout that is left on, or random numbers in the model",
     ),
-    "overload": Template("of {offered} requests, {dropped} were rejected or not started in time", _BEYOND),
-    "overload.limit": Template(
-        "of {offered} requests, {dropped} were rejected or not started in time, and {late} were late in all", _BEYOND
+    "overload": Template(
+        "of {offered} requests, {dropped} were rejected or not started in time",
+        "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity",
     ),
-    "packed_weights": Template(
-        "{operators} read weight-only quantized weights; no precision is named after them: reported as {precision}",
-        "compare size and outputs with those of the FP32 graph; with accuracy_level=4 such nodes multiply in 8 bits",
+    "partly_compared": Template(
+        "{what} on {n} of {asked} samples",
+        "enginebench drift, or accuracy, compares two engines on as many as --n says, if the data has them",
     ),
-    "partly_compared.data": Template(
-        "{data} holds {n} of the {asked} samples that were asked for", "the intervals are those of what there is"
+    "random_calibration": Template(
+        "8-bit ranges come from {source}, so times are valid, and accuracy and drift mean nothing",
+        "calibrate on real inputs: {options}",
+        ("--data", "--inputs", "--calib", "--calib-cache"),
+        "calibrate on real inputs",
     ),
-    "partly_compared.export": Template(
-        "the export was checked on {n} of {asked} calls, for as long as a check may take", _COMPARE_MORE
-    ),
-    "partly_compared.labels": Template("accuracy was measured on {n} of {asked} samples", _COMPARE_MORE),
-    "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
-    "random_calibration.inputs": Template(
-        "8-bit ranges come from random inputs (seed {seed}), so accuracy and drift mean nothing", "{cure}"
-    ),
-    "random_calibration.tensorrt": Template(
-        "INT8 without calibration: TensorRT makes up the ranges, so times are valid and outputs are not",
-        "quantize the graph, or give a calibration cache (trtexec: --calib-cache, tensorrt: calib_cache)",
-    ),
-    "random_inputs": Template("the inputs are random (seed {seed})", "{cure}"),
-    "random_inputs.check": Template("outputs were compared on random inputs (seed {seed})", "{cure}"),
+    "random_inputs": Template("outputs were compared on random inputs (seed {seed})", "{cure}"),
     "random_weights": Template(
         "weights are random, seed {seed} ({reason})", "give {options} FILE", ("--weights",), "give trained ones"
     ),
     "relabelled": Template(
-        "{record} Reported as {ran}", "compare it with {ran}; another engine or recipe may have kernels for {asked}"
-    ),
-    "relabelled.fp32": Template(
-        "{record} Reported as {ran}", "something reduces the precision of FP32 here: a setting, or the graph itself"
+        "{record} Reported as {ran}",
+        "compare it with {ran}; another setting, recipe or engine may run in {asked}, if the graph itself allows it",
     ),
     "rewritten_graph": Template(
         "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes",
@@ -400,45 +289,26 @@ TEMPLATES: dict[str, Template] = {
         "generator and engine share {cores} cores and slow each other down",
         "leave the generator a core of its own: fewer --threads or --streams",
     ),
-    "single_process": Template(
-        "measured in a single trial: no interval, no verdict",
-        "raise {options}",
-        ("--processes",),
-        "measure more trials",
-    ),
     "state_restored": Template(
         "the module writes into its buffers in forward: {buffers}",
         "here every call starts from their initial values, as in the ONNX graph; state that must persist belongs in "
         "inputs and outputs",
     ),
-    "throttled.clock": Template(
-        "the clock was low during {share:.0%} of the samples",
-        "let it cool, fix the clocks, or choose a higher power mode",
+    "throttled": Template(
+        "{what} during {share:.0%} of the samples",
+        "let it cool, lower the load, fix the clocks, or choose a higher power mode; then measure again",
     ),
-    "throttled.device": Template(
-        "the device was throttled during {share:.0%} of the samples", "cool it or lower the load, then measure again"
-    ),
-    "too_few_samples.batches": Template(
-        "{n} batches cannot carry p99, which needs {needed}", "raise {options}", ("--time-limit",), "measure longer"
-    ),
-    "too_few_samples.none": Template("no process has a sample", "see its reason"),
-    "too_few_samples.p99": Template(
-        "{n} samples are too few for p99, which needs {needed}",
+    "too_few_samples": Template(
+        "{n} {units} are too few for p{percentile}, which needs {needed}",
         "raise {options}",
-        ("--time-limit", "--iters", "--processes"),
+        ("--time-limit", "--iters", "--processes", "--duration", "--qps"),
         "measure longer",
     ),
-    "too_few_samples.processes": Template(
-        "{n} trials, and a verdict needs {needed}",
+    "too_few_trials": Template(
+        "measured in {n} of the {needed} trials that a verdict needs",
         "{options} {needed} or more",
         ("--processes",),
         "measure {needed} trials or more",
-    ),
-    "too_few_samples.requests": Template(
-        "{n} requests are too few for p{percentile}, which needs {needed}", "raise --duration or --qps"
-    ),
-    "too_few_samples.queries": Template(
-        "{n} queries; an interval of p99 needs {needed}", "raise trtexec's --iterations or --duration"
     ),
     "uneven_processes": Template(
         "the same engine twice: even and odd trials differ by {difference:.1%}", "look for what disturbs the machine"
@@ -454,16 +324,12 @@ TEMPLATES: dict[str, Template] = {
         "was not steady",
         "raise --duration; if that changes nothing, the rate is beyond what this engine carries",
     ),
-    "unproved_precision.none": Template(
-        "requested {asked}, not verified: the engine keeps no record of the precision that ran", _CHECK_PRECISION
+    "unnamed_precision": Template(
+        "{what}; no precision here is named after that: reported as {precision}",
+        "engines differ in what they compute it in (OpenVINO: FP64 in FP32): compare size and outputs with those of "
+        "the model in FP32",
     ),
-    "unproved_precision.ahead": Template(
-        "requested {asked}; decided ahead of time, not measured: {products}",
-        "the GPU compiles the plan when it first runs: bench on it shows what ran",
-    ),
-    "unproved_precision.unknown": Template(
-        "{record} Not verified: the engine's record has no precision for most of the time", _CHECK_PRECISION
-    ),
+    "unproved_precision": Template("requested {asked}, not verified: {why}", _CHECK_PRECISION),
     "unproved_precision.plan": Template(
         "in which precision this plan was built is not known, and no record shows in which it ran",
         "give --precision; a plan that enginebench build writes has it in a file beside it",
@@ -519,12 +385,21 @@ def find_sentence(warning: ResultWarning) -> tuple[object, ...]:
 
     A warning without figures, such as older versions stored, is like those of the same words.
     """
-    template, own = TEMPLATES.get(warning.template), (warning.message, warning.advice)
-    with suppress(LookupError, ValueError):  # figures of another version, whose words may be others, or damaged ones
-        if template is not None and _word(template, warning.figures) == own:
-            words = ((n, None if isinstance(v, int | float) else v) for n, v in warning.figures.items())
-            return warning.template, *sorted(words)
-    return warning.code, *own
+    if not _has_present_words(warning):
+        return warning.code, warning.message, warning.advice
+    words = ((name, None if isinstance(value, int | float) else value) for name, value in warning.figures.items())
+    return warning.template, *sorted(words)
+
+
+def _has_present_words(warning: ResultWarning) -> bool:
+    """Whether the template makes the warning's words; of another version it may lack figures, or say it otherwise."""
+    template = TEMPLATES.get(warning.template)
+    if template is None:
+        return False
+    try:
+        return _word(template, warning.figures) == (warning.message, warning.advice)
+    except (LookupError, ValueError):
+        return False
 
 
 def format_warning(warning: ResultWarning, *alike: ResultWarning) -> str:
@@ -541,7 +416,7 @@ def format_kinds(kinds: Sequence[Sequence[ResultWarning]]) -> str:
 
 def _word_alike(alike: Sequence[ResultWarning]) -> tuple[str, str]:
     first = alike[0]
-    if len(alike) == 1 or not first.figures or find_sentence(first)[0] != first.template:  # of an earlier version
+    if len(alike) == 1 or not first.figures or not _has_present_words(first):
         return first.message, first.advice
     ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
         name: _Range([cast("float", one.figures[name]) for one in alike]) if isinstance(value, int | float) else value

@@ -58,7 +58,8 @@ def find_skipped_work(
     warnings = []
     allowed_ns = BIND_NS + BIND_COPIES * _time_copies(feeds, clock)
     if bind_ns - allowed_ns > HALF * (bind_ns + timed_ns):
-        warnings.append(make_warning("implausible_time.bind", bind_ms=bind_ns / 1e6, run_ms=timed_ns / 1e6))
+        evidence = f"binding the inputs takes {bind_ns / 1e6:.2g} ms, and a timed call {timed_ns / 1e6:.2g} ms"
+        warnings.append(make_warning("implausible_time.outside_run", evidence=evidence))
     if timed_ns < HALF * (first_ns - TICK_NS):
         warnings += _look_again(engine, unseen, feeds, waits, clock)
     engine.bind(feeds)

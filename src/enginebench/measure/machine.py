@@ -30,6 +30,7 @@ from enginebench.measure.topology import (
     read_memory_total,
     read_system_file,
 )
+from enginebench.measure.watch import CPU_NOT_WATCHED
 
 T = TypeVar("T")
 
@@ -245,14 +246,32 @@ def _read_sysctl(names: Sequence[str]) -> dict[str, str]:
 
 def _list_machine_warnings(machine: Machine, root: Path) -> Iterator[ResultWarning]:
     if machine.governor and "powersave" in machine.governor:
-        yield make_warning("environment.powersave")
+        yield make_warning(
+            "environment.setting",
+            setting="CPU frequency governor",
+            value="powersave",
+            effect="clocks follow the load",
+            cure="run sudo cpupower frequency-set -g performance",
+        )
     if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
-        yield make_warning("environment.quota", cores=machine.cpu_quota_cores)
+        yield make_warning(
+            "environment.setting",
+            setting="CPU quota",
+            value=f"{machine.cpu_quota_cores:g} cores",
+            effect="it stops the process for part of each period when it is spent",
+            cure="give the container a cpuset instead of a quota",
+        )
     source = read_system_file(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies"):
-        yield make_warning("environment.clock_source", source=source)
+        yield make_warning(
+            "environment.setting",
+            setting="clock source",
+            value=source,
+            effect="reading it costs a microsecond or more",
+            cure="boot with clocksource=tsc",
+        )
     if not (root / "proc/stat").exists():
-        yield make_warning("no_foreign_cpu_figure")
+        yield CPU_NOT_WATCHED
 
 
 def _read_cpu_model(info: str, root: Path) -> str:

@@ -212,5 +212,9 @@ def read_gpu_index(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-NO_TELEMETRY = make_warning("no_device_telemetry.absent")
-HIDDEN_PROCESSES = make_warning("no_device_telemetry.hidden")
+NO_TELEMETRY = make_warning(
+    "not_watched", unseen="clocks, throttling and other programs on the GPU", why="NVML does not respond"
+)
+HIDDEN_PROCESSES = make_warning(
+    "not_watched", unseen="other programs on the GPU", why="NVML lists none, not even this one"
+)

@@ -23,6 +23,10 @@ FOREIGN_CPU_CORES = 0.15
 # In less time than this, one tick alone would pass for another process: nothing is measured in so short a block.
 SHORTEST_NS = 80_000_000
 
+CPU_NOT_WATCHED = make_warning(
+    "not_watched", unseen="other programs' use of the CPU", why="this system keeps no figure of it"
+)
+
 _NS = 1_000_000_000
 
 # What the kernel spends when a thread of ours goes to sleep and is woken again: it is charged to no process, so it
@@ -68,7 +72,7 @@ def list_block_warnings(blocks: Sequence[Block]) -> Iterator[ResultWarning]:
     """Yield a warning if no block has a figure of foreign CPU. Marks, stop rule and warm-up are assessed later."""
     watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
     if watched and all(block.foreign_cpu_cores is None for block in watched):
-        yield make_warning("no_foreign_cpu_figure")
+        yield CPU_NOT_WATCHED
 
 
 class BlockWatch:

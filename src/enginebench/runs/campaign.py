@@ -718,8 +718,8 @@ class Campaign:
             return
         export_agrees = self._agrees(graph.result, graph.outputs, reference)
         for row in changed:
-            name = "outputs_differ.engine" if export_agrees else "outputs_differ.export"
-            warning = make_warning(name, engine=label(row), tool=KINDS[graph.kind])
+            figures = {"engine": label(row), "tool": KINDS[graph.kind]}
+            warning = make_warning("outputs_differ.engine" if export_agrees else "outputs_differ.export", **figures)
             self._save(add_warnings(self.results[row.id], warning))
 
     def _agrees(self, result: Result, outputs: Mapping[str, Any], reference: Reference) -> bool:
@@ -829,7 +829,7 @@ class Campaign:
         real = self._inputs is not None or find_own_data(row.asked_as) is not None
         if not drift.unlike and not real and result.requested_precision not in (None, "fp32"):
             # The errors of a shorter precision depend on the inputs, and random ones are unlike those of its use.
-            warnings.append(make_warning("random_inputs.check", seed=result.measure.seed, cure=advise_inputs()))
+            warnings.append(make_warning("random_inputs", seed=result.measure.seed, cure=advise_inputs()))
         return add_warnings(replace(result, drift=drift), *warnings)
 
     def _measure_drift(

@@ -248,9 +248,11 @@ def _list_part_warnings(result: Result, compared: int, scored: int) -> list[Resu
     warnings = []
     # A drift with a requested number has this warning of its own, and one that was refused has its reasons.
     if result.drift and result.drift.n_requested is None and not result.drift.unlike and result.drift.n < compared:
-        warnings.append(make_warning("partly_compared.outputs", n=result.drift.n, asked=compared))
+        warnings.append(make_warning("partly_compared", what="outputs were compared", n=result.drift.n, asked=compared))
     if result.scores and result.scores[0].value.n < scored:
-        warnings.append(make_warning("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
+        warnings.append(
+            make_warning("partly_compared", what="accuracy was measured", n=result.scores[0].value.n, asked=scored)
+        )
     return warnings
 
 

@@ -712,7 +712,9 @@ def list_sample_warnings(drift: Drift) -> tuple[ResultWarning, ...]:
     """List the warnings about a comparison: missing samples, outputs that hardly differ, lost slices, unread boxes."""
     warnings = []
     if drift.n_requested is not None and drift.n < drift.n_requested:
-        warnings.append(make_warning("partly_compared.outputs", n=drift.n, asked=drift.n_requested))
+        warnings.append(
+            make_warning("partly_compared", what="outputs were compared", n=drift.n, asked=drift.n_requested)
+        )
     # Finite outputs of the reference for every sample, all zero for one.
     constant = [
         o.max_abs_diff is not None and o.agreement is None and not o.nonfinite and o.centred_cosine_mean is None

@@ -51,24 +51,22 @@ def check_precision(
     if weights is not None and requested == "fp32":
         record = f"Requested fp32; most weights of the module are stored in {weights}."
         record += f" It ran {list_shares(shares)}." if shares else ""
-        return weights, (make_warning("relabelled.fp32", record=record, ran=weights),)
+        return weights, (make_warning("relabelled", record=record, ran=weights, asked=requested),)
     if not shares:  # FP32 is the default of an engine on a CPU; any other precision needs proof
-        promised = requested == "fp32" and not device.startswith("cuda")
-        return requested, () if promised else (make_warning("unproved_precision.none", asked=requested),)
+        if requested == "fp32" and not device.startswith("cuda"):
+            return requested, ()
+        why = "the engine keeps no record of the precision that ran"
+        return requested, (make_warning("unproved_precision", asked=requested, why=why),)
     ran = _find_ran(requested, shares)
     sentence = f"Requested {requested}; ran {list_shares(shares)}."
-    figures = {} if requested == "fp32" else {"asked": requested}
     if ran != requested:
-        return ran, (make_warning("relabelled" if figures else "relabelled.fp32", record=sentence, ran=ran, **figures),)
+        return ran, (make_warning("relabelled", record=sentence, ran=ran, asked=requested),)
     if shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
-        return requested, (make_warning("unproved_precision.unknown", record=sentence),)
+        why = f"it ran {list_shares(shares)}, and the engine's record has no precision for most of the time"
+        return requested, (make_warning("unproved_precision", asked=requested, why=why),)
     if not _is_low(requested, shares):
         return requested, ()
-    return requested, (
-        make_warning(
-            "low_effective_precision" if figures else "low_effective_precision.fp32", record=sentence, **figures
-        ),
-    )
+    return requested, (make_warning("low_effective_precision", record=sentence, asked=requested),)
 
 
 def _is_low(named: Precision, shares: Mapping[str, float]) -> bool:
@@ -83,7 +81,8 @@ def _name_unrequested(shares: Mapping[str, float]) -> tuple[Precision | None, tu
     # beside a half in FP16. With less, it is named after the rest, as beside a note of INT8. A warning has the figures.
     ran = [p for p in fractions if fractions[p] >= ABSENT_SHARE]  # from the longest to the shortest
     named = ran[-1] if ran else max(fractions, key=lambda p: fractions[p])
-    low = make_warning("low_effective_precision.plan", ran=named, record=list_shares(shares))
+    record = f"Labelled {named} from its layers, since no --precision and no note of a build says what it is: "
+    low = make_warning("low_effective_precision", record=f"{record}{list_shares(shares)}.", asked=named)
     return named, (low,) if _is_low(named, shares) else ()
 
 

@@ -36,7 +36,8 @@ def list_layer_warnings(layers: Iterable[LayerTime], tick_ns: float) -> tuple[Re
     if not beaten:
         return ()
     share, worst = max(beaten)
-    return (make_warning("beats_bound.layers", count=len(beaten), worst=worst, share=share),)
+    what = f"the time of {len(beaten)} layers, {worst} the worst," if len(beaten) > 1 else f"the time of {worst}"
+    return (make_warning("beats_bound", what=what, limit="the machine's best rates", share=share),)
 
 
 class EngineLayerTime(Struct, frozen=True, kw_only=True):

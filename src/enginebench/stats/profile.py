@@ -37,4 +37,6 @@ def share_of_limit(bound: Bound | None, time_ms: float | None) -> float | None:
 def list_bound_warnings(bound: Bound | None, time_ms: float | None) -> tuple[ResultWarning, ...]:
     """Warn of a median that is shorter than its bound."""
     share = share_of_limit(bound, time_ms)
-    return (make_warning("beats_bound.row", share=share),) if share and share > 1 else ()
+    if share is None or share <= 1:
+        return ()
+    return (make_warning("beats_bound", what="the median", limit="the machine's best rates", share=share),)

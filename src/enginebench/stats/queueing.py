@@ -231,9 +231,7 @@ def _assess_point(
         what = "the limit" if limit else "p99"
         raised.append(make_warning("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
     if point.dropped and not was_cut_short(warnings):  # requests under way when the engine was lost do not count
-        figures = {"dropped": point.dropped, "offered": point.offered}
-        late = {} if point.late is None else {"late": point.late}
-        raised.append(make_warning("overload.limit" if late else "overload", **figures, **late))
+        raised.append(make_warning("overload", dropped=point.dropped, offered=point.offered))
     inside, expected = point.in_system, point.little
     if inside is not None and expected is not None and abs(inside - expected) > LITTLE_SHARE * expected:
         raised.append(make_warning("unsteady", in_system=inside, expected=expected))
@@ -242,8 +240,11 @@ def _assess_point(
     percentile = limit.percentile if limit else 99.0
     needed = strict_min_samples(convert_percent(percentile), 0)
     if point.offered < needed:
+        percentile_text = f"{percentile:g}"
         raised.append(
-            make_warning("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
+            make_warning(
+                "too_few_samples", n=point.offered, units="requests", percentile=percentile_text, needed=needed
+            )
         )
     suspect = any(warning.code in ("generator_late", "unsteady", "cut_short") for warning in raised)
     own: Validity = "suspect" if suspect else "valid"

@@ -95,9 +95,11 @@ def describe_stages(
     medians_ms = {f"{name}_ms": median([t / NS_PER_MS for t in times]) for name, times in device_ns.items()}
     own, n, of_bound = [], len(totals_ms), overlapped_per_s / min(bounds.values())
     if n < (needed := min_samples(0.99)):
-        own.append(make_warning("too_few_samples.batches", n=n, needed=needed))
+        own.append(make_warning("too_few_samples", n=n, units="batches", percentile="99", needed=needed))
     if of_bound > 1 + MARGIN:
-        own.append(make_warning("beats_bound.pipeline", ratio=of_bound))
+        own.append(
+            make_warning("beats_bound", what="the time of the pipeline", limit="its stages alone", share=of_bound)
+        )
     return StagesDocument(
         model=model,
         engine=format_engine(engine),

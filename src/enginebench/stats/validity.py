@@ -59,15 +59,6 @@ SURELY_CORRELATED = 0.01
 # Times from which no recommendation and no chart of the best is made.
 UNUSABLE: tuple[Validity, ...] = ("invalid", "implausible")
 
-# The warning about samples with a mark.
-_MARKS: dict[Mark, str] = {
-    "foreign_cpu": "foreign_cpu",
-    "foreign_gpu": "foreign_gpu",
-    "throttled": "throttled.device",
-    "low_clock": "throttled.clock",
-    "cold_start": "not_settled.cold_start",
-}
-
 
 def assess_samples(measurements: Sequence[Measurement]) -> tuple[Validity, list[ResultWarning]]:
     """Return (validity, warnings) of a configuration, from its samples alone.
@@ -80,7 +71,7 @@ def assess_samples(measurements: Sequence[Measurement]) -> tuple[Validity, list[
     """
     kept = [condense_trial(m) for m in measurements if m.latency_ns]
     if not kept:
-        return "invalid", [make_warning("too_few_samples.none")]
+        return "invalid", []
     drifting = list(_find_drift(kept))
     own: Validity = "valid"
     if is_implausible(kept):
@@ -314,21 +305,26 @@ def _is_spoilt(block: Block) -> bool:
 
 def list_mark_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Yield one warning for each thing that disturbed more samples than a percentile hides."""
-    for mark, template in _MARKS.items():
-        share = share_marked(measurements, mark)
-        if share > VISIBLE_SHARE:
-            yield make_warning(template, share=share)
+    shares = {mark: share_marked(measurements, mark) for mark in get_args(Mark)}
+    if shares["foreign_cpu"] > VISIBLE_SHARE:
+        yield make_warning("foreign_cpu", share=shares["foreign_cpu"])
+    if shares["foreign_gpu"] > VISIBLE_SHARE:
+        yield make_warning("foreign_gpu", share=shares["foreign_gpu"])
+    if shares["throttled"] > VISIBLE_SHARE:
+        yield make_warning("throttled", what="the device was throttled", share=shares["throttled"])
+    if shares["low_clock"] > VISIBLE_SHARE:
+        yield make_warning("throttled", what="the clock was low", share=shares["low_clock"])
+    if shares["cold_start"] > VISIBLE_SHARE:
+        yield make_warning("not_settled.cold_start", share=shares["cold_start"])
 
 
 def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Warn of too few trials, our own share of a call, warm-up, and the limit that ended a single trial."""
     processes, n = len(measurements), sum(map(count_timed, measurements))
-    if processes == 1:
-        yield make_warning("single_process")
-    elif processes < MIN_TRIALS:
-        yield make_warning("too_few_samples.processes", n=processes, needed=MIN_TRIALS)
+    if processes < MIN_TRIALS:
+        yield make_warning("too_few_trials", n=processes, needed=MIN_TRIALS)
     if n < min_samples(0.99):
-        yield make_warning("too_few_samples.p99", n=n, needed=min_samples(0.99))
+        yield make_warning("too_few_samples", n=n, units="samples", percentile="99", needed=min_samples(0.99))
     overheads = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
     shares = [overhead / latency for overhead, latency in overheads if latency > 0]
     if shares and median(shares) > CALL_SHARE:
@@ -337,7 +333,7 @@ def _list_trial_warnings(measurements: Sequence[Measurement]) -> Iterator[Result
         yield make_warning("not_settled.warmup", unsettled=unsettled, total=processes)
     # One process must carry its median alone; of several the spread between them shows what was not settled.
     if processes == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
-        yield make_warning("not_settled.limit")
+        yield make_warning("not_settled", when="at the limit of time or samples")
 
 
 def list_enqueue_warnings(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
@@ -345,17 +341,17 @@ def list_enqueue_warnings(measurements: Sequence[Measurement]) -> Iterator[Resul
     launched = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
     shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in launched]
     if shares and median(shares) > ENQUEUE_SHARE:
-        yield make_warning("enqueue_bound.share", share=median(shares))
+        yield make_warning("enqueue_bound", share=median(shares))
 
 
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Warn where the machine's speed changed, or a GPU's trials fall into two groups."""
     references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
-        yield make_warning("clock_drift.reference", ratio=_ratio(references))
+        yield make_warning("clock_drift", what="the time of the reference kernel", ratio=_ratio(references))
     clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
     if _ratio(clocks) > SPEED_RATIO:
-        yield make_warning("clock_drift.gpu", low_mhz=min(clocks), high_mhz=max(clocks))
+        yield make_warning("clock_drift", what="the GPU clock", ratio=_ratio(clocks))
     # Even and odd processes are the same engine, measured twice.
     if (halves := compare_halves([m for m in measurements if m.device_ns])) and halves > HALVES_RATIO:
         yield make_warning("uneven_processes", difference=halves - 1)

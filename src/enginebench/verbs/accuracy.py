@@ -151,7 +151,8 @@ def measure_side_accuracy(
     if response.nonfinite:
         failures.append(format_nonfinite(side, response.nonfinite, response.n))
     top1 = find_score(scores, "top1")
-    few = make_warning("partly_compared.data", data=data or str(request.source.inputs), n=response.n, asked=n or 0)
+    what = f"accuracy was measured, with what {data or request.source.inputs} holds,"
+    few = make_warning("partly_compared", what=what, n=response.n, asked=n or 0)
     return AccuracyDocument(
         n=response.n,
         top1=find_value(scores, "top1"),

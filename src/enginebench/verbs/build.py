@@ -528,7 +528,8 @@ def _judge(
     """The precision that the plan is named after, and warnings: it is usable even if its precision cannot be proved."""
     if ahead is not None:
         products = list_products(ahead, requested)
-        return requested, (make_warning("unproved_precision.ahead", asked=requested, products=products),)
+        why = f"decided ahead of time: {products}; the GPU compiles the plan when it first runs, and bench shows it"
+        return requested, (make_warning("unproved_precision", asked=requested, why=why),)
     if proof.failure is not None:
         return requested, (make_record_warning(requested, proof.failure),)
     return check_precision(requested, proof.effective_precision, device)

@@ -120,8 +120,8 @@ def user_models(write_user_module: WriteModule) -> None:
 @pytest.mark.parametrize("small", ["float64", "float32"])
 def test_a_module_in_fp64_is_warned_about(tmp_path: Path, large: str, small: str) -> None:
     artifact = make_torch_artifact(f"user_models:sum_{large}_{small}", tmp_path)
-    codes = [warning.code for warning in artifact.warnings if warning.code == "double_precision"]
-    assert codes == ["double_precision"] * (large == "float64") and artifact.precision == "fp32"
+    codes = [warning.code for warning in artifact.warnings if warning.code == "unnamed_precision"]
+    assert codes == ["unnamed_precision"] * (large == "float64") and artifact.precision == "fp32"
 
 
 def test_random_weights_are_seeded_calibrated_and_marked(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
     assert machine.virtual == "hypervisor (QEMU), container (kubernetes)"
     assert (machine.governor, machine.last_level_cache_bytes) == (None, None)
     messages = " ".join(warning.message for warning in machine.warnings)
-    assert "quota of 1.5 cores" in messages
+    assert "the CPU quota is 1.5 cores" in messages
 
 
 def test_a_jetson(lay_out: LayOut) -> None:
@@ -100,7 +100,7 @@ def test_without_proc_the_portable_facts(tmp_path: Path, monkeypatch: pytest.Mon
     machine = describe_machine(tmp_path, allowed=range(8))
     assert (machine.cpu_model, machine.cpu_flags) == ("Apple M3", ("i8mm",))
     assert (machine.last_level_cache_bytes, machine.cores_logical) == (16777216, 8)
-    assert {c.code for c in machine.warnings} == {"no_foreign_cpu_figure"}
+    assert {c.code for c in machine.warnings} == {"not_watched"}
 
 
 def test_a_missing_sysctl_gives_no_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_fp32_without_a_record_is_warned_about_where_products_are_shortened() ->
 def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
     _, (warning,) = check_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
     assert warning.message.startswith(
-        "Requested fp32; ran 96% of the time in an unknown precision, 4% in fp32. Not verified: the engine's record"
+        "requested fp32, not verified: it ran 96% of the time in an unknown precision, 4% in fp32, and the engine's"
     )
     _, (warning,) = check_precision("int8", {"fp32": 0.9, "reorder": 0.1})
     assert warning.message == "Requested int8; ran 90% of the time in fp32, 10% in reorder. Reported as fp32"

@@ -42,8 +42,8 @@ def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
 def test_a_clean_row_no_samples_and_a_single_process_that_ran_out_of_time() -> None:
     assert codes([make()] * 10) == ("valid", [])
     assert codes([])[0] == "invalid"
-    assert codes([make(0)]) == ("invalid", ["too_few_samples"])
-    assert codes([replace(make(400), stop_rule="time_limit")])[1] == ["single_process", "not_settled"]
+    assert codes([make(0)]) == ("invalid", [])
+    assert codes([replace(make(400), stop_rule="time_limit")])[1] == ["too_few_trials", "not_settled"]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_marked_samples(marked: int, validity: str, mark: Mark, code: str) -> No
 @pytest.mark.parametrize(
     ("processes", "n", "expected"),
     [
-        (1, 368, ["single_process"]),
-        (1, 367, ["single_process", "too_few_samples"]),
-        (5, 100, ["too_few_samples"]),
+        (1, 368, ["too_few_trials"]),
+        (1, 367, ["too_few_trials", "too_few_samples"]),
+        (5, 100, ["too_few_trials"]),
         (6, 100, []),
         (6, 61, ["too_few_samples"]),
     ],

@@ -95,13 +95,13 @@ def messages(*results: Result) -> list[str]:
 def test_what_differs_between_two_runs_of_one_plan_is_named() -> None:
     assert messages(make_result("ort"), make_result("trtexec")) == [] == messages(make_result("trtexec"))
     (only,) = messages(make_result("trtexec", "a"), make_result("tensorrt", "b"))
-    assert "different plans" in only
+    assert "the plan is one build in trtexec" in only
     (only,) = messages(make_result("trtexec", graph="1"), make_result("tensorrt"))
-    assert "device's clock" in only
+    assert "the clock is the device's" in only
     assert len(messages(make_result("trtexec", scope="io"), make_result("tensorrt", scope="io"))) == 2
     found = messages(make_result("trtexec", graph="0", streams="2"), make_result("tensorrt", spin="0"))
     assert found[:2] == ["CUDA graph is 0 in trtexec and 1 in tensorrt", "spin-wait is 1 in trtexec and 0 in tensorrt"]
-    assert "several streams" in found[2]
+    assert "the number of streams" in found[2]
 
 
 def test_outputs_beyond_the_usual_limits_are_reported_and_end_with_code_4(
@@ -110,7 +110,7 @@ def test_outputs_beyond_the_usual_limits_are_reported_and_end_with_code_4(
     sides = (f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}")
     done = cli("drift", *sides, "--out", "d", "--skip-output-save", "--n", "3", code=4)
     assert "NOT within the limits" in done.stdout and "output: error is" in done.stderr
-    assert "the inputs are random" in done.stdout
+    assert "on random inputs" in " ".join(done.stdout.split())
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["output_diff.json", "per_sample_diff.json"]
 
 

@@ -233,7 +233,7 @@ class TrtexecBackend(PlanBackend):
         if TIMING_CACHE_LOST.search(outcome.text):
             self._note("TensorRT went on without the timing cache, which it cannot read")
         random = settings.weak_typing and settings.precision == "int8" and not settings.calib_cache
-        return (make_warning("random_calibration.tensorrt"),) if random else ()
+        return (make_warning("random_calibration", source="TensorRT, without calibration"),) if random else ()
 
     def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
         """The settings with a calibration cache that trtexec's calibrator reads: a copy beside the plan, if need be."""

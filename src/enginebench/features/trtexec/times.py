@@ -307,6 +307,6 @@ def estimate_mean(series: Column, time: float) -> Estimate:
 
 def list_sample_count_warnings(n: int, nonfinite: int) -> Iterator[ResultWarning]:
     if n < min_samples(0.99):
-        yield make_warning("too_few_samples.queries", n=n, needed=min_samples(0.99))
+        yield make_warning("too_few_samples", n=n, units="queries", percentile="99", needed=min_samples(0.99))
     if nonfinite:
-        yield make_warning("nonfinite.times", count=nonfinite)
+        yield make_warning("nonfinite", count=nonfinite, what="times, left out")

@@ -79,9 +79,19 @@ def compare_with_log(document: TimesDocument, run: LogRun) -> Iterator[ResultWar
             yield make_warning("log_disagrees.median", what=name.removesuffix("_ms"), **figures)
     for text in run.warnings:
         if "bound by Enqueue Time" in text:
-            yield make_warning("enqueue_bound.tool", warning=text.lstrip("* "))
+            yield from _make_enqueue_warning(document, run)
         elif "GPU compute time is unstable" in text:
-            yield make_warning("not_settled.tool", warning=text.lstrip("* "))
+            yield make_warning("not_settled", when=f"by trtexec's own warning: {text.lstrip('* ').rstrip('.')}")
+
+
+def _make_enqueue_warning(document: TimesDocument, run: LogRun) -> Iterator[ResultWarning]:
+    """Yield trtexec's warning with the log's medians, of times without enqueue times; others are judged by their own.
+
+    `stats/validity.py: list_enqueue_warnings` does that by the same rule, which is trtexec's.
+    """
+    enqueue, compute = run.enqueue_ms, run.gpu_compute_ms
+    if "enqueue_ms" not in document.trtexec and enqueue and enqueue.median and compute and compute.median:
+        yield make_warning("enqueue_bound", share=enqueue.median / compute.median)
 
 
 def check_switches(run: LogRun, settings: RunSettings) -> Iterator[ResultWarning]:
@@ -91,11 +101,8 @@ def check_switches(run: LogRun, settings: RunSettings) -> Iterator[ResultWarning
     for name, value in asked.items():
         seen = getattr(run, name)
         if seen not in (None, value):
-            texts = {"asked": _show(value), "seen": _show(seen)}
-            failed = name == "cuda_graph" and value
-            yield make_warning(
-                "cuda_graph_failed" if failed else "log_disagrees.switch", switch=name.replace("_", " "), **texts
-            )
+            switch = name.replace("_", " ")
+            yield make_warning("log_disagrees.switch", switch=switch, asked=_show(value), seen=_show(seen))
 
 
 def _show(value: bool | int) -> str:

@@ -97,7 +97,7 @@ def complete_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | 
         if attempt is not None and attempt.refusal:
             warnings.append(make_warning("chosen_shapes.refused", shapes=listed, option=option, why=attempt.refusal))
         else:
-            warnings.append(make_warning("chosen_shapes", shapes=listed, option=option))
+            warnings.append(make_warning("chosen_shapes", source="dynamic axes", shapes=listed, option=option))
     return replace(artifact, inputs=accepted, outputs=outputs, warnings=tuple(warnings))
 
 

@@ -286,9 +286,11 @@ def _read_floats(model: ModelProto) -> tuple[Precision, tuple[ResultWarning, ...
         declared = read_metadata(model).get(PRECISION_KEY)
         precision = next((p for p in FLOATS.values() if p == declared), precision)
     doubles = sizes[FP64] + counted.pop(FP64, 0)
-    warnings = [make_warning("double_precision", precision=precision)] if doubles > counted.total() else []
+    double = make_warning("unnamed_precision", what="most floats of the model are FP64", precision=precision)
+    warnings = [double] if doubles > counted.total() else []
     if packed := sorted(PACKED.intersection(node.op_type for node in nodes)):
-        warnings.append(make_warning("packed_weights", operators=", ".join(packed), precision=precision))
+        what = f"{', '.join(packed)} read weight-only quantized weights (with accuracy_level=4 they multiply in 8 bits)"
+        warnings.append(make_warning("unnamed_precision", what=what, precision=precision))
     return precision, tuple(warnings)
 
 

@@ -220,7 +220,8 @@ def calibrate(
     cut = (percentile or DEFAULT_PERCENTILE) if method == "percentile" else None
     if method != "minmax":
         ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut)
-    warnings = [make_warning("nonfinite.tensors", count=len(infinite), names=list_some(infinite))] if infinite else []
+    what = f"tensors, which get no range, so that nodes that need one stay in FP32: {list_some(infinite)}"
+    warnings = [make_warning("nonfinite", count=len(infinite), what=what)] if infinite else []
     calibration = Calibration(
         model=artifact.model,
         model_sha256=artifact.sha256,

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.array_files import ONLY, declare_arrays, read_array_file
-from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
@@ -158,7 +157,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         read=read,
         preprocess_sha256=None,
         seed=seed,
-        warnings=(make_warning("random_calibration.inputs", seed=seed, cure=advise_inputs()),),
+        warnings=(make_warning("random_calibration", source=f"random inputs (seed {seed})"),),
         apart=whole,
     )
 

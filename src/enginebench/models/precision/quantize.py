@@ -299,13 +299,18 @@ def _finish(
         coverage = measure_coverage(change.model, quantizes_weights_only(recipe))
         warnings += source.warnings if source else ()
         if coverage < LOW_COVERAGE:
-            no_ranges = find_needs(to, recipe) == "nothing"
-            warnings.append(make_warning("low_coverage.products" if no_ranges else "low_coverage", share=coverage))
+            operands = "operands in 8 bits"
+            if find_needs(to, recipe) == "nothing":
+                operands = "constant matrices, all that this recipe changes (int8@cpu and int8@nncf: convolutions, too)"
+            covered = {"operations": "multiply-accumulates", "operands": operands}
+            warnings.append(make_warning("low_coverage", share=coverage, **covered))
     if all(warning.code != "kept_fp32" for warning in warnings):
-        if names := change.kept_fp32:
-            warnings.append(make_warning("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
-        if names := change.excluded:
-            warnings.append(make_warning("kept_fp32.excluded", count=len(names), names=list_some(names)))
+        kept = [("kept_fp32", change.reason, change.kept_fp32)]
+        kept += [("excluded", "they are excluded", change.excluded)]
+        for key, reason, names in kept:
+            if names:
+                listed = list_some(names)
+                warnings.append(make_warning("kept_fp32", count=len(names), reason=reason, names=listed, key=key))
     distinct = tuple(dict.fromkeys(warnings))
     calibrated_on = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
     preprocess = calibrated_on if calibrated_on is not None else artifact.preprocess_sha256

@@ -81,7 +81,8 @@ def quantize_module(
         shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if is_dynamic else None
         torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     sha256, files = hash_files([out], out.parent)
-    low = (make_warning("low_coverage.layers", share=share),) if share < LOW_COVERAGE else ()
+    covered = {"operations": "products with weights", "operands": "inputs and weights in INT8"}
+    low = (make_warning("low_coverage", share=share, **covered),) if share < LOW_COVERAGE else ()
     return replace(
         artifact,
         path=str(out),

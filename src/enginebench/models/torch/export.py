@@ -450,9 +450,8 @@ def compare_with_torch(
     if reference.tool == EVALUATOR:
         warnings["evaluator"] = _explain_evaluator(path, reference)
     if late:
-        warnings["late"] = make_warning(
-            "partly_compared.export", n=len(seeded) + len(others) - late, asked=len(seeded) + len(others)
-        )
+        what, asked = "the export was checked, for as long as a check may take,", len(seeded) + len(others)
+        warnings["late"] = make_warning("partly_compared", what=what, n=asked - late, asked=asked)
     check = ExportCheck(
         batches=tuple(batches),
         seed=seed,
@@ -643,7 +642,7 @@ def _explain_evaluator(path: Path, reference: GraphReference) -> ResultWarning:
     types = {info.type.tensor_type.elem_type for info in load_graph(path).graph.value_info}
     lacking = [name for code, name in UNUSUAL.items() if code in types]
     if match and lacking:
-        return make_warning("checked_by_evaluator.type", operator=match[1], type=lacking[0])
+        return make_warning("checked_by_evaluator", why=f"it has no {match[1]} in {lacking[0]}")
     return make_warning("checked_by_evaluator", why=first_line(reference.refusal or Exception()))
 
 

@@ -122,7 +122,8 @@ def make_torch_artifact(
     if ref.kind == "hf" and not given and not input_shapes:
         shapes = {spec.name: concrete_shape(spec, 1) for spec in draft.inputs}
         listed = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
-        warnings.append(make_warning("chosen_shapes.made", shapes=listed, option=format_shapes(shapes)))
+        origin, option = "the model's configuration", format_shapes(shapes)
+        warnings.append(make_warning("chosen_shapes", source=origin, shapes=listed, option=option))
     filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
     if count_stand_in_calls() > stand_in_calls:
         warnings.append(make_warning("environment.torchvision"))
@@ -498,7 +499,8 @@ def _read_precision(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Prec
     precision: Precision = next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
     floats = Counter({str(d).removeprefix("torch."): n for d, n in sizes.items() if d.is_floating_point})
     floats = floats or Counter(spec.dtype for spec in ends if spec.dtype.startswith("float"))
-    warnings = [make_warning("double_precision", precision=precision)] if 2 * floats["float64"] > floats.total() else []
+    double = make_warning("unnamed_precision", what="most floats of the model are FP64", precision=precision)
+    warnings = [double] if 2 * floats["float64"] > floats.total() else []
     return precision, tuple(warnings)
 
 

@@ -24,10 +24,9 @@ _SHARED = {
     "throttled": "throttled",
     "clock_drift": "changing clock",
     "not_settled": "not settled",
-    "no_device_telemetry": "GPU not watched",
-    "no_foreign_cpu_figure": "other programs not watched",
+    "not_watched": "not watched for other programs",
 }
-IN_HEAD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
+IN_HEAD = {*_SHARED, "too_few_trials", "random_weights", "random_inputs"}
 # What to do about a ratio that is not good, where it is not to repeat the run on a quiet machine.
 _ADVICE = {"1 trial each, no interval": "more trials give one", "few trials": "more trials make the interval narrower"}
 # Configurations that a tie names; the others are counted.

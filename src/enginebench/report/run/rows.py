@@ -334,7 +334,8 @@ def _collect_warnings(result: Result, warnings: Sequence[ResultWarning]) -> tupl
         collected.append(make_warning("outputs_not_compared", reference=result.drift.reference, why=why))
     collected += list_sample_warnings(result.drift) if result.drift else ()
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
-        collected.append(make_warning("nonfinite.outputs", count=count))
+        what = "output values, its own and the reference's together"
+        collected.append(make_warning("nonfinite", count=count, what=what))
     return tuple(dict.fromkeys(collected))
 
 

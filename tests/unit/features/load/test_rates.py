@@ -128,7 +128,7 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
 def test_a_warning_is_told_once_and_percentiles_of_few_requests_are_marked() -> None:
     engines = [EngineSpec(backend=name) for name in ("fake", "ort")]
     rows = [LoadRow(id=e.backend, engine=e, streams=1, max_batch=1, max_wait_ms=0.0) for e in engines]
-    few = make_warning("too_few_samples.requests", n=9, percentile="99", needed=459)
+    few = make_warning("too_few_samples", n=9, units="requests", percentile="99", needed=459)
     warnings = {"fake": ((DISTURBED, few), (DISTURBED,)), "ort": ((DISTURBED,), ())}
     points = [replace(POINT, row=row, warnings=found) for row, both in warnings.items() for found in both]
     points[1] = replace(points[1], offered=500)

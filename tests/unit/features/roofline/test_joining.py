@@ -182,7 +182,7 @@ def test_layers_without_times_have_no_shares() -> None:
 
 
 def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:
-    bound = replace(describe(), warnings=(make_warning("enqueue_bound.share", share=0.99),))
+    bound = replace(describe(), warnings=(make_warning("enqueue_bound", share=0.99),))
     said, told = (" ".join(format_times(document, 9)) for document in (describe(), bound))
     assert said.endswith("lie in no layer")
     assert told == f"{said}: the GPU waits for the host"

@@ -85,7 +85,7 @@ def make_sweep() -> SweepDocument:
             p50_ms=single,
             p99_ms=make_estimate(0.0654, 0.049, 0.077),
             speedup=single,
-            warnings=(make_warning("single_process"),),
+            warnings=(make_warning("too_few_trials", n=1, needed=5),),
         ),
     ]
     cells = [
@@ -102,7 +102,7 @@ def test_a_sweep_marks_warning_where_the_number_stands() -> None:
     assert single.split()[-4:] == ["13.9?", "65.4", "about", "0.014x"]
     (disturbed,) = [line for line in lines if " ort " in line]
     assert "~ 6.31" in disturbed and "?" not in disturbed
-    assert any("1 of 2: measured in a single trial" in line for line in lines)
+    assert any("1 of 2: measured in 1 of the 5 trials" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
 
 

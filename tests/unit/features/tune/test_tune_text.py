@@ -108,7 +108,7 @@ def test_the_answer_comes_first(document: TuneDocument, answer: str) -> None:
 def test_a_final_that_others_disturbed_is_told_with_its_reasons() -> None:
     rows = (make_row("new", validity="invalid", warnings=(DISTURBED, DISTURBED)), make_row("a", 1.25))
     candidates = tuple(replace(one, validity="suspect") for one in BEATEN.candidates)
-    quota = make_warning("environment.quota", cores=1.5)
+    quota = make_warning("environment.setting", setting="CPU quota", value="1.5 cores", effect="it stops", cure="none")
     document = replace(BEATEN, final=rows, validity="invalid", candidates=candidates, warnings=(quota,))
     for said in (flatten(show(document)), html.unescape(format_tune_page(document))):
         assert said.count(format_warning(DISTURBED)) == 1

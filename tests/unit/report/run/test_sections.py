@@ -42,7 +42,7 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
     made_up = [
         make_warning("random_weights", seed=0, reason="asked"),
-        make_warning("random_inputs.check", seed=0, cure="give --inputs F.npz"),
+        make_warning("random_inputs", seed=0, cure="give --inputs F.npz"),
     ]
     document = describe(*(replace(row, warnings=(*row.warnings, *made_up)) for row in (make_result(), tool)))
     found, told = list_warnings(document).lines, "and outputs were compared on random inputs (seed 0); give --weights"
@@ -121,7 +121,7 @@ def test_it_says_why_less_precision_is_slower(shares: dict[str, float] | None, c
     other = replace(slow, engine=replace(slow.engine, precision="fp32"))
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), other)
     assert "ort fp32, asked for in int8, is slower than the same engine in fp32 (0.6" in text
-    waiting = replace(slow, warnings=(make_warning("enqueue_bound.share", share=1.0),))
+    waiting = replace(slow, warnings=(make_warning("enqueue_bound", share=1.0),))
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), waiting)
     assert shares is None or "the GPU waits for the host, so that faster kernels gain nothing." in text
 

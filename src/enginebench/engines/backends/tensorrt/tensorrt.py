@@ -109,7 +109,7 @@ class TensorRtBackend(PlanBackend):
             check_calib_cache(Path(settings.calib_cache))
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
-        return (make_warning("random_calibration.tensorrt"),) if guessed else ()
+        return (make_warning("random_calibration", source="TensorRT, without calibration"),) if guessed else ()
 
 
 create_backend = TensorRtBackend

@@ -111,7 +111,7 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     if drift.passed:
         return plan
     if drift.unlike:
-        warning = make_warning("outputs_not_compared.graph", why=drift.unlike[0])
+        warning = make_warning("outputs_not_compared", reference=drift.reference, why=drift.unlike[0])
         return replace(plan, warnings=(*plan.warnings, warning))
     exceeded = "; ".join(find_exceeded(drift))
     rounded = {graph.precision, spec.precision} - {"fp32", "tf32", None}

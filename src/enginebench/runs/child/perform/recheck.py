@@ -91,7 +91,8 @@ def find_early_outputs(
     except Exception:  # it refuses, in words of its own
         return []
     early = not measure_strangeness(fetched, own, other, precision)
-    return [make_warning("implausible_time.before_run")] if early else []
+    evidence = "the outputs for new inputs are there before run is called"
+    return [make_warning("implausible_time.outside_run", evidence=evidence)] if early else []
 
 
 def _holds_inputs(array: Array, feeds: Feeds) -> bool:

@@ -86,7 +86,7 @@ def test_outputs_that_are_there_before_run(kind: str, found: bool) -> None:
     feeds = [{"x": OWN["y"]}, {"x": OTHER["y"] + 0.5}]
     expected = [Early("in run").double(one) for one in feeds]
     warnings = find_early_outputs(cast(Any, Early(kind)), feeds, expected, "fp32")
-    assert [one.template for one in warnings] == ["implausible_time.before_run"] * found
+    assert [one.template for one in warnings] == ["implausible_time.outside_run"] * found
 
 
 def test_an_engine_may_hand_out_its_inputs_without_a_run() -> None:
