@@ -14,6 +14,12 @@ def import_pillow() -> Any:
     return Image
 
 
+def check_depth(picture: Any) -> None:
+    """Raise FeedError for a picture of more than 8 bits a channel: Pillow would make nearly all of it white."""
+    if picture.mode[0] in "IF":  # also I;16
+        raise FeedError(f"more than 8 bits a channel (mode {picture.mode}); expected 8. Convert it to 8 bits")
+
+
 class Pictures:
     """Resizes, crops, divides by `scale`, subtracts `mean` and divides by `std`, which a subclass has as attributes."""
 
@@ -56,6 +62,7 @@ class Pictures:
             if image.dtype != np.uint8:
                 raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
             image = import_pillow().fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
+        check_depth(image)
         picture = image.convert(self.colour)
         width, height = picture.size
         if (short := min(width, height)) != self.resize:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,10 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import ResultWarning, TensorSpec
 from enginebench.core.shapes import find_batch_axes
 from enginebench.core.store import explain_reading, parsing, refuse_pointer, replace_atomic
+from enginebench.core.text import first_line, list_some
 from enginebench.core.warnings import make_warning
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
-from enginebench.models.pictures import import_pillow
+from enginebench.models.pictures import check_depth, import_pillow
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import EXPECTED, drop_hidden, group_samples, join_samples, list_problems, read_entries
 from enginebench.models.task import (
@@ -358,24 +360,40 @@ def check_images(folder: Path, n: int, seed: int) -> None:
     """Open the images that `open_images` would choose, and decode the first ones, up to `DECODED_PIXELS`.
 
     A picture is decoded at a fraction of its size where its format allows that.
+
+    Raises:
+        ArtifactError: names the images that cannot be used, the first ones with the reason.
     """
-    image = import_pillow()
+    image, faults = import_pillow(), list[tuple[Path, Exception]]()
     images, pixels_left = list_images(folder), DECODED_PIXELS
-    for index in np.random.default_rng(seed).permutation(len(images))[:n]:
-        path = images[index]
-        try:
-            with image.open(path) as picture:
-                pixels_left -= picture.width * picture.height
-                if pixels_left >= 0:
-                    picture.draft("RGB", (1, 1))
-                    picture.load()
-        except Exception as error:  # the decoders raise whatever they run into
-            raise _explain_image(path, error) from error
+    with warnings.catch_warnings(
+        action="ignore", category=image.DecompressionBombWarning
+    ):  # twice its limit is refused
+        for index in np.random.default_rng(seed).permutation(len(images))[:n]:
+            path = images[index]
+            try:
+                with image.open(path) as picture:
+                    check_depth(picture)
+                    pixels_left -= picture.width * picture.height
+                    if pixels_left >= 0:
+                        picture.draft("RGB", (1, 1))
+                        picture.load()
+            except Exception as error:  # the decoders raise whatever they run into
+                faults.append((path, error))
+    if not faults:
+        return
+    faults.sort(key=lambda fault: fault[0])
+    explained = _explain_image(*faults[0])
+    if len(faults) > 1:
+        named = list_some([f"{path.relative_to(folder)} ({first_line(error)})" for path, error in faults], 5)
+        checked = f"{len(faults)} of {min(n, len(images))} images"
+        explained = ArtifactError(f"{folder}: {checked} cannot be decoded: {named}. Remove or replace them")
+    raise explained from faults[0][1]
 
 
 def _explain_image(path: Path, error: Exception) -> ArtifactError:
     refuse_pointer(path)
-    return ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it")
+    return ArtifactError(f"image {path} cannot be decoded: {str(error).rstrip('.')}. Remove it or replace it")
 
 
 def open_input_data(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:

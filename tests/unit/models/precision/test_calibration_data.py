@@ -1,6 +1,9 @@
 """Data sources: what they feed, what they remember, and what they refuse."""
 
 import json
+import struct
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageE
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import TensorSpec
 from enginebench.models.precision.calibration_data import (
+    check_images,
     keep_batches,
     list_images,
     open_arrays,
@@ -81,6 +85,33 @@ def test_a_bad_picture_is_named(folder, content):
     data = open_pictures(folder)
     with pytest.raises(ArtifactError, match=r"bad\.png cannot be decoded"):
         data.read(0, data.n)
+
+
+def test_all_pictures_that_cannot_be_used_are_named_before_a_run(tmp_path: Path, recwarn) -> None:
+    for i in range(9):
+        Image.new("RGB", (20, 16), (i, 90, 200)).save(tmp_path / f"{i}.png")
+    Image.new("RGB", (20, 16)).save(tmp_path / "a.gif")
+    Image.new("CMYK", (20, 16)).save(tmp_path / "b.jpg")
+    check_images(tmp_path, 100, 0)  # Pillow reads all of these
+    Image.fromarray(np.full((16, 20), 40_000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(ArtifactError, match=r"deep.png cannot be decoded: more than 8 bits a channel .*Convert it"):
+        check_images(tmp_path, 100, 0)
+    for i in range(7):
+        (tmp_path / f"{i}.png").write_bytes((tmp_path / f"{i}.png").read_bytes()[:40])
+    write_header(tmp_path / "bomb.png", 20_000)
+    write_header(tmp_path / "large.png", 10_000)
+    with pytest.raises(ArtifactError) as refused:
+        check_images(tmp_path, 100, 0)
+    text = str(refused.value)
+    assert text.startswith(f"{tmp_path}: 9 of 14 images cannot be decoded: 0.png (") and "and 4 more. Remove" in text
+    assert not recwarn.list, "that a picture is large is no news"
+
+
+def write_header(path: Path, side: int) -> None:
+    """Write a PNG of which the header alone is whole: enough to be opened."""
+    body = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    idat = struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body)) + idat)
 
 
 def test_pictures_of_another_size_and_for_two_inputs_are_refused(folder):

@@ -21,6 +21,6 @@ def preprocess(image: Image.Image | str | Path) -> np.ndarray[Any, Any]:
     """One entry of a batch: [channels, height, width], or flat; of a picture, or of the file of one."""
     if not isinstance(image, Image.Image):
         with Image.open(image) as opened:
-            return preprocess(opened.convert(SETTINGS.colour))
+            return preprocess(opened)
     entry: np.ndarray[Any, Any] = SETTINGS.apply(image)
     return entry
