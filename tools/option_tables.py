@@ -1,4 +1,4 @@
-"""What is generated of docs/cli.md, docs/fleet.md and `features/__init__.py`: verbs and options as declared, fields.
+"""Generate parts of docs/cli.md, docs/fleet.md, docs/warnings.md and `features/__init__.py` from what is declared.
 
     python tools/option_tables.py
 
@@ -21,12 +21,14 @@ import msgspec
 import enginebench
 from enginebench import options
 from enginebench.core.features import HOME, find_each, list_features, list_offered
+from enginebench.core.warnings import TEMPLATES
 from enginebench.door import VERBS
 from enginebench.options import Opt
 from enginebench.verbs.read import DOCUMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
+WARNINGS = ROOT / "docs" / "warnings.md"
 FLEET = ROOT / "docs" / "fleet.md"
 IMPORTS = ROOT / "src" / "enginebench" / "features" / "__init__.py"
 COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
@@ -163,6 +165,18 @@ def write_fields(page: str) -> str:
     return page
 
 
+def write_warnings(page: str) -> str:
+    """Return the page with a row for each warning: its code, what is seen, what to do, which page explains it."""
+    rows = []
+    for name, template in sorted(TEMPLATES.items()):
+        advice = template.advice.replace("{options}", ", ".join(f"`{option}`" for option in template.options))
+        advice = advice.replace("{cure}", "as the warning says: it depends on the command or the setting")
+        seen, cure = (re.sub(r"\{(\w+)[^}]*\}", r"*\1*", text) for text in (template.message, advice))
+        rows.append(f"| `{name.partition('.')[0]}` | {seen} | {cure} | [{template.page}]({template.page}) |\n")
+    head = "| code | what is seen | what to do | explained in |\n|---|---|---|---|\n"
+    return page.partition("| code |")[0] + head + "".join(rows)
+
+
 def write_imports(module: str) -> str:
     """Return the module with what features bring: their public functions, and which function is for which hook."""
     imports, hooks = ["    from enginebench.core import hooks as _hooks\n"], []
@@ -182,3 +196,4 @@ if __name__ == "__main__":
     if "sweep" in list_features():
         FLEET.write_text(write_fields(FLEET.read_text("utf-8")), "utf-8")
     PAGE.write_text(write_tables(PAGE.read_text("utf-8")), "utf-8")
+    WARNINGS.write_text(write_warnings(WARNINGS.read_text("utf-8")), "utf-8")

@@ -1,6 +1,7 @@
 """A warning is its figures, and one template makes the sentence; of several rows, one sentence with ranges."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,12 @@ from msgspec.structs import replace
 import enginebench
 from enginebench.core.records import FORMER_CODES, ResultWarning, WarningCode
 from enginebench.core.warnings import TEMPLATES, find_sentence, format_warning, make_warning
+from pages import read_page
+from processes import ROOT
 from rooms import list_lifted
+
+sys.path.insert(0, str(ROOT / "tools"))
+import option_tables
 
 SOURCE = Path(enginebench.__file__).parent
 
@@ -85,6 +91,12 @@ def test_an_older_warning_keeps_its_words() -> None:
     assert format_warning(gone, gone) == format_warning(old)
     fewer = replace(old, template="clock_drift", figures={"ratio": 1.25})  # a name that is a code, other figures
     assert format_warning(fewer, fewer) == format_warning(old)
+
+
+def test_the_page_of_warnings_is_written_from_the_templates() -> None:
+    page = read_page("warnings.md")
+    assert option_tables.write_warnings(page) == page, "make tables"
+    assert all((ROOT / "docs" / template.page).exists() for template in TEMPLATES.values())
 
 
 @pytest.mark.parametrize("former", FORMER_CODES)
