@@ -132,7 +132,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses empty texts, which a path would take for the current folder; behind `--` they are a tool's own."""
+        """Refuse empty texts, which a path would take for the current folder; behind `--` they are a tool's own."""
         own = args[: args.index("--")] if "--" in args else args
         for before, arguments in zip(["enginebench", *own], own, strict=False):
             if any(0xD800 <= ord(character) <= 0xDFFF for character in arguments):
@@ -172,7 +172,7 @@ def program() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line and ends the process with the exit code of the contract."""
+    """Run the command line and end the process with the exit code of the contract."""
     open_standard()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves it
@@ -390,14 +390,14 @@ def group(name: str, *commands: click.Command, help: str) -> click.Group:
 
 
 def print_json(document: Struct) -> None:
-    """Prints a record as JSON, with escapes where standard output has another encoding."""
+    """Print a record as JSON, with escapes where standard output has another encoding."""
     from enginebench.core.store import encode
 
     click.echo(escape_json(encode(document).decode()))
 
 
 def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], None]) -> None:
-    """Prints the JSON document, or the tables."""
+    """Print the JSON document, or the tables."""
     from rich.console import Console
 
     if shown["as_json"]:
@@ -418,7 +418,7 @@ def tables(list_sections: Callable[[D], Sequence[Section]]) -> Callable[[D, Cons
 
 
 def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Path]]) -> Path | None:
-    """Writes one JSON file, or all files into a folder; the paths go to stderr. The folder, if it was one."""
+    """Write one JSON file, or all files into a folder; the paths go to stderr. The folder, if it was one."""
     from enginebench.core.store import write_document
 
     if out is None:
@@ -432,7 +432,7 @@ def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Pa
 
 
 def draw(make: Callable[[], dict[str, Any]], path: Path) -> None:
-    """Writes a chart as a picture; without the extra `report`, says how to get it."""
+    """Write a chart as a picture; without the extra `report`, say how to get it."""
     from enginebench.core.errors import MissingDependency
     from enginebench.core.store import write_atomic
     from enginebench.report.charts import render_png

@@ -230,7 +230,7 @@ def save_network(
     output_shape: tuple[int | str, ...] = OUTPUT.shape,
     layers: int = 0,
 ) -> Artifact:
-    """Writes the network as ONNX, with these outer shapes in the file."""
+    """Write the network as ONNX, with these outer shapes in the file."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     flat = ["flat", *(f"flat.{i}" for i in range(layers))]
@@ -294,7 +294,7 @@ def _infer(engine: Engine, feeds: Feeds) -> Array:
 
 
 def _expect_error(kind: type[EngineBenchError], words: str, what: str, call: Callable[[], object]) -> None:
-    """Checks that `call` raises an error of this kind whose message has these words."""
+    """Check that `call` raises an error of this kind whose message has these words."""
     try:
         call()
     except kind as error:

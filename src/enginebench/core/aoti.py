@@ -70,7 +70,7 @@ def _find_fault(members: list[zipfile.ZipInfo], size: int) -> str | None:
 
 
 def write_record(written: Path, path: Path, record: Mapping[str, Any]) -> None:
-    """Writes the package that PyTorch has `written` to `path`, with a record, and its sources empty: they name folders.
+    """Write the package that PyTorch has `written` to `path`, with a record, and its sources empty: they name folders.
 
     The loader of PyTorch 2.11 looks for what goes with the library by the name of its source.
     """

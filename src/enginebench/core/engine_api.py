@@ -125,7 +125,7 @@ class MeasurementError(EngineBenchError):
 
 
 def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
-    """Checks that an engine can be used now: neither after `close`, nor, for `run` and `fetch`, before `bind`."""
+    """Check that an engine can be used now: neither after `close`, nor, for `run` and `fetch`, before `bind`."""
     if closed:
         raise UsageError(f"the engine {engine} is closed; load it again")
     if not bound:
@@ -175,32 +175,32 @@ class SharedEngine(Closing):
             return outputs
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the inputs in."""
+        """Copy the inputs in."""
         with self._lock:
             self._bindings += 1  # first: what fails may have copied a part
             self._latest.binding = self._bindings
             self._engine.bind(feeds)
 
     def run(self) -> None:
-        """Computes the outputs of what was bound; they are complete when it returns."""
+        """Compute the outputs of what was bound; they are complete when it returns."""
         with self._lock:
             self._check_own()
             self._engine.run()
 
     def fetch(self) -> dict[str, Array]:
-        """Returns the outputs of the latest run, in arrays that the caller owns."""
+        """Return the outputs of the latest run, in arrays that the caller owns."""
         with self._lock:
             self._check_own()
             outputs: dict[str, Array] = self._engine.fetch()
             return outputs
 
     def close(self) -> None:
-        """Frees the engine, once no call is under way; may be called twice."""
+        """Free the engine, once no call is under way; may be called twice."""
         with self._lock:
             self._engine.close()
 
     def _check_own(self) -> None:
-        """Checks that nobody has bound inputs since this thread did; one that never did uses another's."""
+        """Check that no other thread bound inputs since this one did; one that never did uses another's."""
         if getattr(self._latest, "binding", self._bindings) != self._bindings:
             raise UsageError(
                 "another thread has bound inputs to this engine since: the outputs would be its own. Call the object "
@@ -209,7 +209,7 @@ class SharedEngine(Closing):
 
 
 def check_feeds(specs: Sequence[TensorSpecLike], feeds: Mapping[str, object]) -> None:
-    """Checks that `feeds` are exactly the inputs of `specs`, in dtype and shape; FeedError names every fault."""
+    """Check that `feeds` are exactly the inputs of `specs`, in dtype and shape; FeedError names every fault."""
     import numpy as np
 
     faults = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]
@@ -237,7 +237,7 @@ def are_alike(views: Mapping[str, Array], feeds: Mapping[str, Any]) -> bool:
 
 
 def fill_entries(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> None:
-    """Copies samples one after another to the front of arrays; what is behind them stays as it is."""
+    """Copy samples one after another to the front of arrays; what is behind them stays as it is."""
     for name, view in views.items():
         place = 0
         for sample in samples:

@@ -9,7 +9,7 @@ from enginebench.core.errors import MissingDependency, UsageError
 
 
 def register_operators(settings: Any, libraries: Sequence[str]) -> None:
-    """Adds the operators of every library to a session's options."""
+    """Add the custom operators of every library to a session's options."""
     for library in libraries:
         path = find_library(library)
         try:

@@ -71,26 +71,26 @@ def find_cache() -> Path:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it."""
+    """Write `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it."""
     with replace_atomic(path) as file:
         file.write(data)
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuses what Git LFS leaves in place of a file. Source: Git LFS specification, "The Pointer"."""
+    """Refuse what Git LFS leaves in place of a file. Source: Git LFS specification, "The Pointer"."""
     with suppress(OSError), (path if path.is_file() else Path(os.devnull)).open("rb") as file:  # a pipe waits
         if file.read(42) == b"version https://git-lfs.github.com/spec/v1":
             raise ParseError(path, "", "a pointer of Git LFS", "the file itself", "Fetch it: git lfs pull")
 
 
 def write_document(document: msgspec.Struct, path: Path) -> Path:
-    """Writes a document as JSON for readers to `path`."""
+    """Write a document as JSON for readers to `path`."""
     write_atomic(path, encode(document, indent=2) + b"\n")
     return path
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copies the content of `source` to `target`, so that a change of one never changes the other.
+    """Copy the content of `source` to `target`, so that a change of one never changes the other.
 
     Never a link: onnx 1.23 and newer refuse external data with several links, and overwriting one overwrites both.
     Where the file system can, the two share their blocks until one is written; a reader, or a kill, sees the old file,
@@ -144,7 +144,7 @@ def explain_writing(path: Path) -> AbstractContextManager[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Checks, before anything is measured for it, that a file, or a folder of files, can be written there."""
+    """Check, before anything is measured for it, that a file, or a folder of files, can be written there."""
     with explain_writing(path):
         place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
         if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
@@ -277,7 +277,7 @@ def read_result(path: Path) -> Result:
 
 
 def _check_trials(path: Path, result: Result) -> Result:
-    """Checks that no trial is stored twice: the same figures, counted again, would narrow every interval."""
+    """Check that no trial is stored twice: the same figures, counted again, would narrow every interval."""
     counts = Counter(one.trial for one in result.measurements)
     if repeated := [number for number, count in counts.items() if count > 1]:
         fault = f"trial {repeated[0] + 1} {counts[repeated[0]]} times"
@@ -329,7 +329,7 @@ def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]
 
 
 def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:
-    """Copies the files, whose paths are relative to `base`, to `home`: nothing done to the originals alters it."""
+    """Copy the files, whose paths are relative to `base`, to `home`: nothing done to the originals alters it."""
     for file in files:
         copy_file(base / file.path, home / file.path)
         if hash_file(home / file.path) != file.sha256:

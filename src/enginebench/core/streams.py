@@ -72,14 +72,14 @@ class Overlapping(Protocol):
     @property
     def overlaps(self) -> bool: ...
     def begin(self, samples: Sequence[Feeds]) -> None:
-        """Copies the samples, each with a first axis, into its buffers, and starts what follows: copies and computing.
+        """Copy the samples, each with a first axis, into its buffers, and start what follows: copies and computing.
 
         What of its batch they leave free keeps what it held, zeros at first.
         """
 
     def is_done(self) -> bool: ...
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
-        """Waits until it is done; copies of the outputs."""
+        """Wait until it is done, and return copies of the outputs."""
 
 
 class StreamsSpec(NamedTuple):

@@ -24,7 +24,7 @@ def sums_saturate() -> bool:
 
 
 def keep_sums_exact(settings: Any) -> None:
-    """Asks for exact sums in a session's options where this processor's would saturate."""
+    """Ask for exact sums in a session's options where this processor's would saturate."""
     if sums_saturate():
         settings.add_session_config_entry(EXACT_SUMS, "1")
 

@@ -111,7 +111,7 @@ class Outlet(io.TextIOWrapper):
     failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Writes what it can."""
+        """Write as much as the stream takes."""
         try:
             return super().write(text)
         except OSError as error:
@@ -119,7 +119,7 @@ class Outlet(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Writes what is left."""
+        """Write the rest."""
         try:
             super().flush()
         except OSError as error:
@@ -131,7 +131,7 @@ class Outlet(io.TextIOWrapper):
 
 
 def open_standard() -> None:
-    """Makes the standard streams of this process usable, whatever it was started with."""
+    """Make the standard streams of this process usable, whatever it was started with."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -174,7 +174,7 @@ def _lead_nowhere(number: int) -> None:
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """Replaces what an encoding lacks by ASCII: see `ASCII`, then letters without accents, then a question mark."""
+    """Replace what an encoding lacks by ASCII: see `ASCII`, then letters without accents, then a question mark."""
     assert isinstance(error, UnicodeEncodeError)
     spelled = []
     for character in error.object[error.start : error.end]:

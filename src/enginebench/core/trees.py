@@ -104,7 +104,7 @@ def name_arguments(forward: Callable[..., Any], call: Call) -> list[Leaf]:
 
 
 def name_positional(forward: Callable[..., Any], count: int, *, alone: bool = True) -> list[str]:
-    """Names of positional arguments: "input" for the only one, else the parameters', else "input_0", ..."""
+    """Return names of positional arguments: "input" for the only one, else the parameters', else "input_0", ..."""
     if count == 1 and alone:
         return [INPUT]
     parameters = inspect.signature(forward).parameters.values()

@@ -213,7 +213,7 @@ def make_graph_launch(graph: CapturedGraph, stream: Stream) -> Callable[[], obje
 def _make_run(
     stream: Stream, enqueue: Callable[[], object], start: Event, end: Event, enqueue_ns: list[int]
 ) -> RunCall:
-    """Makes the hot path: everything that it needs is local, and it allocates nothing."""
+    """Make the function of the timed path: everything that it needs is local, and it allocates nothing."""
     record, wait, clock = runtime.cudaEventRecord, runtime.cudaEventSynchronize, time.perf_counter_ns
     handle, begin_event, end_event = stream.raw, start.raw, end.raw
 
@@ -281,7 +281,7 @@ class DeviceEngine(Closing):
         return self._timed
 
     def _free_buffers(self) -> None:
-        """Frees the run and what it works on; where the GPU was full, that is one buffer less than there are arrays."""
+        """Free the run and its buffers; if the GPU was full, the last array has no buffer."""
         if self._timed is not None:
             self._timed.close()
         for buffer in (*self._host.values(), *self._device.values()):

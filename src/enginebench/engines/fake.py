@@ -155,7 +155,7 @@ def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
 
 
 def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: int, trial: int) -> tuple[int, ...]:
-    """Times of a process's runs in nanoseconds, to be repeated for ever: one if they are all alike.
+    """Return the times of a process's runs in nanoseconds, to be repeated for ever: one if they are all alike.
 
     A process has one log-normal factor, drawn from seed and trial, and each run another; both have median 1.
     """

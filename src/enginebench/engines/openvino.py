@@ -153,14 +153,14 @@ def list_fed(compiled: Any) -> frozenset[str]:
 
 
 def copy_outputs(request: Any, outputs: Sequence[TensorSpecLike]) -> dict[str, Array]:
-    """Copies of the outputs of a request that has ended."""
+    """Return copies of the outputs of a request that has ended."""
     return {spec.name: np.array(request.get_tensor(spec.name).data, order="C") for spec in outputs}
 
 
 def check_declared(
     inputs: Sequence[TensorSpecLike], outputs: Sequence[TensorSpecLike], arrays: Mapping[str, Array]
 ) -> None:
-    """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
+    """Check that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
 
     Where an input's first axis is open, files often declare their outputs for one entry.
     """
@@ -210,7 +210,7 @@ class OpenvinoEngine(Closing):
         return self._run
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into the request's tensors; new shapes get new ones, and a new graph if it is static."""
+        """Copy the arrays into the request's tensors; new shapes get new ones, and a new graph if it is static."""
         graph = self._check_open()
         check_feeds(self.inputs, feeds)
         shapes, values = {name: array.shape for name, array in feeds.items()}, graph.read_values(feeds)

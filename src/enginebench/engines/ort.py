@@ -80,7 +80,7 @@ def make_plain_options(threads: int, opt: str) -> Any:
 
 @cache
 def share_arena() -> None:
-    """Makes the memory that all sessions of this process take theirs from, once."""
+    """Make, once, the memory arena that all sessions of this process share."""
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
     onnxruntime.create_and_register_allocator(place, None)
@@ -149,7 +149,7 @@ class OrtEngine(Closing):
         return self._run_afresh if self._misdeclared else self._run
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into the session's buffers; new shapes get new buffers."""
+        """Copy the arrays into the session's buffers; new shapes get new buffers."""
         check_state(self._spec.backend, closed=self._session is None)
         check_feeds(self.inputs, feeds)
         self._watched = []
@@ -248,7 +248,7 @@ class LooseOrtEngine(OrtEngine):
         return self._run_values
 
     def bind(self, feeds: Feeds) -> None:
-        """Keeps copies of the arrays; ONNX Runtime reads them where they are, text apart."""
+        """Keep copies of the arrays; ONNX Runtime reads all but text directly from them."""
         check_state(self._spec.backend, closed=self._session is None)
         check_feeds(self.inputs, feeds)
         self._watched, self._values = [], []

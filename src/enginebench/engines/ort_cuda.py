@@ -152,7 +152,7 @@ class OrtCudaEngine(cuda.DeviceEngine):
         self._staging_in_ns = self._staging_out_ns = 0
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
+        """Copy the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
 
         It returns while the copy is on its way: `run` comes after it on the same stream.
         """

@@ -38,7 +38,7 @@ def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[s
 
 
 def prepare_torch(spec: EngineSpecLike) -> None:
-    """Sets threads and strict FP32 for the whole process."""
+    """Set threads and strict FP32 for the whole process."""
     for variable in MATH_MODE_VARIABLES:
         mode = os.environ.get(variable, "STRICT").upper()
         if mode != "STRICT":
@@ -101,7 +101,7 @@ class TorchEngine(Closing):
         return self._run
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into the engine's tensors; new shapes get new tensors."""
+        """Copy the arrays into the engine's tensors; new shapes get new tensors."""
         check_state(self._name, closed=self._call is None)
         check_feeds(self.inputs, feeds)
         if any(self._views[name].shape != array.shape for name, array in feeds.items()):

@@ -107,7 +107,7 @@ class Simplify(CustomGraphPass):  # type: ignore[misc]
 
 
 def drop_idle_mask(node: Node) -> None:
-    """Takes the mask off an attention if it is a constant that is true, or zero, everywhere."""
+    """Remove the mask of an attention if it is a constant that is true, or zero, everywhere."""
     argument = "attn_mask" if len(node.args) < 4 else 3
     mask = node.kwargs.get("attn_mask") if argument == "attn_mask" else node.args[3]
     waiting, needed = [mask], dict[Any, None]()
@@ -141,7 +141,7 @@ def _read_generators() -> list[Any]:
 
 
 def multiply_patches(node: Node) -> None:
-    """Replaces a convolution whose windows neither overlap nor leave anything out by a product of matrices."""
+    """Replace a convolution whose windows neither overlap nor have gaps by a matrix product."""
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     default = {"bias": None, "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
     by_name = default | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)

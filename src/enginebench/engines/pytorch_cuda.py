@@ -79,7 +79,7 @@ class CudaLane:
         event.record(self._stream)
 
     def wait(self, event: Any) -> None:
-        """Waits until everything before the event is done."""
+        """Wait until everything before the event is done."""
         if self._waiting == "spin":
             done = event.query
             while not done():
@@ -122,7 +122,7 @@ class CudaLane:
 
 
 def prepare_cuda(spec: EngineSpecLike, options: Mapping[str, str]) -> None:
-    """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it."""
+    """Set threads, and TF32 for the whole process: off, on, or on in convolutions only (PyTorch's default)."""
     prepare_torch(spec)
     wanted = spec.precision == "tf32"
     if wanted and os.environ.get(TF32_OVERRIDE) == "0":
@@ -171,7 +171,7 @@ class CudaTorchEngine(TorchEngine):
         super().__init__(call, artifact, spec, options, prepare=prepare)
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
+        """Copy the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
 
         It returns while the copy is on its way: `run` comes after it on the same stream.
         """

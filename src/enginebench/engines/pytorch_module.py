@@ -62,7 +62,7 @@ def leave_mixed_types(module: "_CastModule", tensors: list[Any], artifact: Artif
 
 
 def restore(module: Any, tensors: list[Any]) -> None:
-    """Gives the parameters and buffers of a module these values, in order."""
+    """Give the parameters and buffers of a module these values, in order."""
     for held, tensor in zip(chain(module.parameters(), module.buffers()), tensors, strict=True):
         held.data = tensor
 

@@ -144,7 +144,7 @@ def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path 
 
 
 def check_options(spec: EngineSpec) -> None:
-    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have."""
+    """Check that every option of an ENGINE is one of those that its entry lists, with a value that it may have."""
     entry = find_entry(spec.backend)
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
@@ -152,7 +152,7 @@ def check_options(spec: EngineSpec) -> None:
 
 
 def check_overlap(name: str, device: str) -> None:
-    """Checks that an engine can have its copies overlap with its computation, as scope `pipelined` asks."""
+    """Check that an engine can have its copies overlap with its computation, as scope `pipelined` asks."""
     if find_entry(name).describe_on(device).overlaps:
         return
     able = ", ".join(entry.name for entry in ENTRIES.values() if entry.describe_on("cuda").overlaps)

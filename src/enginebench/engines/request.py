@@ -63,7 +63,7 @@ def check_request(
     reasons: Mapping[Precision, str] | None = None,
     text: bool = False,
 ) -> None:
-    """Checks that this engine accepts the artifact, the precision, the device and the thread count."""
+    """Check that this engine accepts the artifact, the precision, the device and the thread count."""
     if artifact.kind not in kinds:
         raise ArtifactError(
             f"engine {spec.backend} takes {' or '.join(kinds)} artifacts; {artifact.model} comes as {artifact.kind}"
@@ -104,7 +104,7 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
-    """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that an option allows it anyway."""
+    """Check that this CPU computes in the precision of `spec` (BF16 or FP16), or that an option allows it anyway."""
     if not supported and not forced:
         name = require_precision(spec.precision)
         raise BackendUnavailable(

@@ -174,7 +174,7 @@ class PlanEngine(cuda.DeviceEngine):
         self._copying = True
 
     def _check(self, samples: Sequence[Feeds], grow: bool) -> None:
-        """Refuses arrays that the plan does not take; makes room for those of other shapes."""
+        """Refuse arrays that the plan does not take, and make room for those of other shapes."""
         for feeds in samples:
             check_feeds(self.inputs, feeds)
         one = {name: array.shape for name, array in samples[0].items()}

@@ -92,7 +92,7 @@ class Library:
         return getattr(kind, name)
 
     def load_plugins(self, paths: tuple[str, ...]) -> None:
-        """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others.
+        """Register the library's own plugins (the lean runtime has none), and load libraries of others.
 
         8.6.0 unloads one that registers its plugins by itself, as most do, and then crashes: so it is loaded first.
         """

@@ -234,13 +234,13 @@ class DryRun(Struct, frozen=True, kw_only=True):
 
 
 def check_dry_run(shown: DryRunning) -> None:
-    """Checks that no option was given that this run, dry or real, would ignore."""
+    """Check that no option was given that this run, dry or real, would ignore."""
     if shown["tensorrt_version"] is not None and not shown["dry_run"]:
         raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
 
 
 def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed) -> None:
-    """Prints the command that would run on stdout, and what would happen before it on stderr."""
+    """Print the command that would run on stdout, and what would happen before it on stderr."""
     plan = DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.warnings))
     for text in plan.before:
         click.echo(text, err=True)
@@ -383,7 +383,7 @@ def build_package(model: str, out: Path, options: BuildOptions, reporter: Report
 
 
 def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
-    """Builds the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
+    """Build the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
 
     A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
     """

@@ -162,7 +162,7 @@ def print_quantized(document: QuantizeDocument, _: object) -> None:
 def quantize_file(
     path: Path, out: Path, precision: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
 ) -> QuantizeDocument:
-    """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
+    """Convert the ONNX file to another precision, write it to `out` and describe the result."""
     from enginebench.models.onnx.inputs import complete_inputs
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.exclusion import read_exclusion

@@ -79,7 +79,7 @@ class Run:
         return make_frame(self.document)
 
     def write_report(self, formats: str | Iterable[str] = FORMATS) -> Written:
-        """Writes page, tables and pictures into the folder; says which, and why some are missing.
+        """Write page, tables and pictures into the folder; return which, and why some are missing.
 
         Args:
             formats: of html, md, csv, json, png.
@@ -92,7 +92,7 @@ class Run:
         return write_reports(self.folder, self.document, requested, record=self.record, results=self.results)
 
     def deliver(self, out: PathLike, **options: Any) -> Any:
-        """Writes a row as a bundle that runs without EngineBench; see `deliver`."""
+        """Write a row as a bundle that runs without EngineBench; see `deliver`."""
         return require_hook(BundleWriter)(self.folder, out, **options)
 
     def check(self, *, strict_precision: bool = False) -> Run:

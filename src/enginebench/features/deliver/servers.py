@@ -42,7 +42,7 @@ FIXED = ("pytorch-compile", "pytorch-aoti", "pytorch-cudagraph")
 
 
 def write_triton(stage: Path, bundle: Bundle) -> None:
-    """Writes `triton/NAME/config.pbtxt` and the model beside it. `stage` holds a whole, sealed bundle.
+    """Write `triton/NAME/config.pbtxt` and the model beside it. `stage` holds a whole, sealed bundle.
 
     A PyTorch module goes with the Python backend, and the bundle with it: the LibTorch backend wants TorchScript, which
     is not what the row measured.
@@ -156,7 +156,7 @@ def check_forms(forms: Sequence[str]) -> None:
 
 
 def add_forms(stage: Path, bundle: Bundle, forms: Sequence[str]) -> None:
-    """Writes what was asked for beside a whole, sealed bundle."""
+    """Write the requested servers' files beside a whole, sealed bundle."""
     if "triton" in forms:
         write_triton(stage, bundle)
     if "kserve" in forms:

@@ -143,7 +143,7 @@ def format_delivery(document: DeliverDocument) -> Iterator[str]:
 def deliver_row(
     root: Path, out: Path, *, row: str | None = None, forms: Sequence[str] = (), force: bool = False, reporter: Reporter
 ) -> DeliverDocument:
-    """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
+    """Write a configuration of the run in `root` as a bundle at `out`, and let the bundle check its outputs.
 
     Without an id it is the row that the run recommends, or that a search says to take. `out` is made, and left as it
     was if anything goes wrong.
@@ -213,7 +213,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
 
 
 def refuse_changed(row: Row) -> None:
-    """Raises UsageError where the run found that a row gives other outputs than the reference."""
+    """Raise UsageError if the run found that a configuration's outputs differ from the reference."""
     if row.outputs == "changed":
         raise UsageError(
             f"{row.id} changes the outputs ({row.outputs_reason}). Name another configuration with --row, or deliver "
@@ -249,7 +249,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
 
 
 def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, from_user: bool) -> None:
-    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs."""
+    """Write `check.npz`: the run's check inputs (the user's, or from their seed), and the configuration's outputs."""
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
     outputs, calls = load_outputs(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)

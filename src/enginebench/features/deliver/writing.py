@@ -196,13 +196,13 @@ def list_sources(*roots: str) -> list[str]:
 
 
 def copy_sources(stage: Path, *roots: str) -> None:
-    """Copies files, and what they import, into their own folders: every import between them holds as it stands."""
+    """Copy files, and what they import, into their own folders, so that every import between them works unchanged."""
     for source in list_sources(*roots):
         write_atomic(stage / MEASURED / source, (PACKAGE / source).read_bytes())
 
 
 def copy_engine(stage: Path, contents: Contents) -> None:
-    """Copies the measured engine's own files, and the programs that call them."""
+    """Copy the measured engine's own files, and the programs that call them."""
     copy_sources(stage, f"engines/{contents.engine}.py", JUDGING, *(MODULE if contents.module else ()))
     program = (PROGRAMS / "predict.py").read_text("utf-8")
     write_atomic(stage / "predict.py", program.replace("import ort as", f"import {contents.engine} as").encode())
@@ -258,7 +258,7 @@ def write_weights(stage: Path, artifact: Artifact) -> Artifact:
 
 
 def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array], ranks: Mapping[str, int]) -> None:
-    """Writes `check.npz`: inputs of the first calls, and of the row's outputs theirs.
+    """Write `check.npz`: the inputs of the first calls, with the configuration's outputs for them.
 
     Outputs of all calls are joined along the first axis, or along one of their own: `ranks` has their axes in one call.
     """
@@ -277,7 +277,7 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
 
 
 def seal(stage: Path, bundle: Bundle) -> Bundle:
-    """Writes `bundle.json` with the hashes of all other files; returns what it says."""
+    """Write `bundle.json` with the hashes of all other files, and return the record."""
     paths = sorted(path for path in stage.rglob("*") if path.is_file() and path != stage / BUNDLE)
     names = [path.relative_to(stage).as_posix() for path in paths]
     for name in names:
@@ -288,7 +288,7 @@ def seal(stage: Path, bundle: Bundle) -> Bundle:
 
 
 def verify_copy(stage: Path, bundle: Bundle) -> None:
-    """Checks that the files are those that were sealed: nothing that ran from the folder has changed them."""
+    """Check that no sealed file was changed, for example by a program that ran from the folder."""
     for file in bundle.files:
         if hash_file(stage / file.path) != file.sha256:
             raise ArtifactError(f"{file.path} of the bundle changed while it was checked; deliver it again")

@@ -130,12 +130,12 @@ class Feeders:
         return int(board.status[before]) == PENDING or int(board.done[before]) > due_ns - FREED_NS
 
     def check(self) -> None:
-        """Raises where one of the processes has failed."""
+        """Raise if one of the processes has failed."""
         if codes := [process.exitcode for process in self._processes if process.exitcode]:
             raise MeasurementError(f"a process that writes the bytes of requests ended with status {codes[0]}")
 
     def close(self) -> None:
-        """Ends them; what they used of the CPU counts as this process's from then on."""
+        """End the processes; their CPU time counts as this process's from then on."""
         for process in self._processes:
             process.kill()
             process.join()
@@ -147,7 +147,7 @@ def _feed_behind(*part: Any) -> None:
 
 
 def feed(board: MemoryBoard, ring: Ring, place: int, feeders: int) -> None:
-    """Writes every request whose number is `place` modulo `feeders`, in turn, as soon as its slot is free."""
+    """Write every request whose number is `place` modulo `feeders`, in turn, as soon as its slot is free."""
     head, status, samples, offset = board.head.data, board.status.data, board.sample.data, board.offset.data
     clock = time.perf_counter_ns
     for number in range(place, board.count, feeders):

@@ -70,7 +70,7 @@ class Source(Protocol):
         """Those that have come since the last call."""
 
     def wait(self, until_ns: int | None) -> None:
-        """Returns when a request has come, at `until_ns`, or when it is known that none will come."""
+        """Return when a request has arrived, at `until_ns`, or when no further request can arrive."""
 
     @property
     def exhausted(self) -> bool:

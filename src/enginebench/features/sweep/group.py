@@ -130,7 +130,7 @@ def _scratch(name: str) -> Path:
 def _begin(
     job: GroupJob, store: Store, folder: RunFolder, request: RunRequest, machine: Machine, verb: str = "run"
 ) -> None:
-    """Writes the record of a new run, with the graphs that were made for the whole fleet, if there are any.
+    """Write the record of a new run, with the graphs that were made for the whole fleet, if there are any.
 
     A search gets one with graphs alone: as if it had made them, and been interrupted.
     """

@@ -194,7 +194,7 @@ def store_document(store: Store, name: str, record: msgspec.Struct) -> None:
 
 
 def fetch_folder(store: Store, prefix: str, folder: Path, kinds: tuple[str, ...] = ("",)) -> None:
-    """Copies what lies below `prefix` to the same places below `folder`, as far as it begins with one of `kinds`."""
+    """Copy what lies below `prefix` to the same places below `folder`, as far as it begins with one of `kinds`."""
     for name, _ in store.names(prefix):
         inner = unquote(name.removeprefix(f"{prefix}/").replace("=", "%"))
         if inner.startswith(kinds):
@@ -203,6 +203,6 @@ def fetch_folder(store: Store, prefix: str, folder: Path, kinds: tuple[str, ...]
 
 
 def send_files(store: Store, prefix: str, folder: Path, paths: Iterable[Path]) -> None:
-    """Copies files of `folder` to the same places below `prefix`; signs that no store takes are written as `=3C`."""
+    """Copy files of `folder` to the same places below `prefix`; signs that no store takes are written as `=3C`."""
     for path in sorted(paths):
         store.send(path, f"{prefix}/{quote(path.relative_to(folder.absolute()).as_posix()).replace('%', '=')}")

@@ -134,7 +134,7 @@ def run_sweep(
     reporter: Reporter,
     command: tuple[str, ...] = (),
 ) -> SweepDocument:
-    """Measures every cell that the store `out` does not have yet; all that it then has. See `sweep`."""
+    """Measure every cell that the store `out` does not have yet, and return all of them. See `sweep`."""
     store = open_store(out)
     kind = choose_kind(spec, on, kind)
     if share_machine and on == "local":
@@ -156,7 +156,7 @@ def run_sweep(
 def measure_groups(
     store: Store, record: SweepRecord, fleet: Fleet, reporter: Reporter, *, wait: bool = True
 ) -> dict[str, str]:
-    """Measures what is missing; {id of a group: why nobody measured it}. Rows in company get a partner alone."""
+    """Measure what is missing; return {id of a group: why it was not measured}."""
     groups = list_groups(record.spec)
     schedule = Schedule(store, record.salt, fleet, reporter, shared=record.shared, wait=wait)
     schedule.run(groups)

@@ -349,7 +349,7 @@ def find_external_data(model: ModelProto, path: Path) -> list[Path]:
 
 
 def load_external_data(model: ModelProto, path: Path) -> None:
-    """Puts the weights that lie beside the model into it; `find_external_data` has passed them.
+    """Put the weights that lie beside the model into it; `find_external_data` has passed them.
 
     Read here, not by `onnx`: since 1.23 it refuses a file that has several links, as every copy by `cp --link`, a
     backup or a data version control has, although its content is in order.

@@ -124,7 +124,7 @@ def insert_quantizers(
 
 
 def prepare_biases(model: ModelProto) -> None:
-    """Gives every weighted node a bias of its own, and that of a Gemm one axis, as the quantizer expects them.
+    """Give every weighted node a bias of its own, and that of a Gemm one axis, as the quantizer expects them.
 
     A shared bias it copies under the old name and a number, which may be the name of another tensor. Of a Gemm it takes
     one number for each column of the weight; graphs whose sums were fused into products have 1 x n, and a few one
@@ -150,7 +150,7 @@ def prepare_biases(model: ModelProto) -> None:
 
 
 def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], scheme: Scheme) -> list[str]:
-    """Names of the nodes of the scheme's types that cannot be quantized.
+    """Return the names of the nodes of the scheme's types that cannot be quantized.
 
     A weighted node must have a constant weight (products of two activations, as in attention, lose most and gain
     little), and every other float operand a range.
@@ -172,7 +172,7 @@ def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], sch
 
 
 def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange], exclude: Sequence[str] = ()) -> None:
-    """Puts a signed symmetric Q/DQ pair on the skipping input of every residual sum.
+    """Put a signed symmetric Q/DQ pair on the skipping input of every residual sum.
 
     The other input comes straight out of a convolution or matrix product, which takes the sum into its own kernel; the
     kernel's output has the precision of what is added to it. So where an average alone reads the sum, and its result is
@@ -229,7 +229,7 @@ def _find_skipping_input(
 
 
 def _add_pair(model: ModelProto, tensor: str, reader: str, tensor_range: TensorRange) -> str:
-    """Adds a pair behind a tensor; the name of what comes out."""
+    """Add a pair behind a tensor, and return the name of its output."""
     base = f"{tensor}_{reader}"
     parameters = [f"{base}_scale", f"{base}_zero_point"]
     values = np.array(np.float32(tensor_range.largest / INT8_MAX) or 1, np.float32), np.array(0, np.int8)
@@ -242,7 +242,7 @@ def _add_pair(model: ModelProto, tensor: str, reader: str, tensor_range: TensorR
 
 
 def release_excluded(model: ModelProto, exclude: Sequence[str]) -> None:
-    """Lets excluded nodes read floats where there are any: the quantizer gives all readers of a tensor the rounded one.
+    """Let excluded nodes read the floats of a tensor: the quantizer gives all of its readers the rounded one.
 
     Without it a residual sum in FP32 would add what was rounded for the convolution beside it. Behind a quantized node
     there are no floats: its kernel makes 8-bit values.
@@ -276,7 +276,7 @@ def _find_rounded(tensor: str, producers: Mapping[str, NodeProto]) -> str | None
 
 
 def release_outputs(model: ModelProto, prepared: ModelProto) -> None:
-    """Removes the pair before every output of the graph: the last kernel gives floats, and 8 bits of logits are few.
+    """Remove the pair before every output of the graph: the last kernel computes floats, and 8 bits are few for logits.
 
     Args:
         prepared: the same graph before it got them. The quantizer takes a ReLU or Clip away where the levels behind it
@@ -296,7 +296,7 @@ def release_outputs(model: ModelProto, prepared: ModelProto) -> None:
 
 
 def _put_back(model: ModelProto, prepared: ModelProto, source: str, output: str) -> bool:
-    """Adds what the quantizer took away before an output, between `source` and it; whether there was anything."""
+    """Restore the nodes that the quantizer removed between `source` and an output; return whether there were any."""
     producers, present = make_producers(prepared), {node.name for node in model.graph.node}
     removed: list[NodeProto] = []  # copies of the activations that are not present, the first first
     node = producers.get(output)
@@ -314,7 +314,7 @@ def _put_back(model: ModelProto, prepared: ModelProto, source: str, output: str)
 
 
 def drop_unused_constants(model: ModelProto) -> None:
-    """Removes initializers that no node reads."""
+    """Remove initializers that no node reads."""
     used = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
     has_branches = any(a.g.node or a.graphs for node in model.graph.node for a in node.attribute)
     if not has_branches:  # a branch may read them by name
@@ -323,7 +323,7 @@ def drop_unused_constants(model: ModelProto) -> None:
 
 
 def raise_dead_scales(model: ModelProto) -> int:
-    """Gives channels without weights a small scale in place of an arbitrary one; how many there were.
+    """Give channels without weights a small scale in place of an arbitrary one; return their number.
 
     Only where weights are floats behind a pair: there the scale may change.
     """
@@ -345,7 +345,7 @@ def raise_dead_scales(model: ModelProto) -> int:
 
 
 def write_scalars(model: ModelProto) -> None:
-    """Gives scales and zero points of one value the form of a scalar, which means the same.
+    """Give scales and zero points of one value the form of a scalar, which means the same.
 
     With a scale of shape [1] TensorRT for RTX (seen in 1.7.1) takes an activation for one with a scale by channel, and
     convolves in floats without a word.
@@ -361,7 +361,7 @@ def write_scalars(model: ModelProto) -> None:
 
 
 def turn_into_fp8(model: ModelProto) -> None:
-    """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place."""
+    """Rewrite signed symmetric INT8 pairs as E4M3 ones of the same range, in place."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     scales, zero_points = set(), set()
     for node in model.graph.node:

@@ -117,7 +117,7 @@ def _describe(value: object) -> str:
 
 
 def name_inputs(module: nn.Module, count: int) -> list[str]:
-    """Names of `count` inputs, as `core/trees.py` gives them; the models known by name take one."""
+    """Return the names of `count` inputs, as in `core/trees.py`; the models known by name take one."""
     return module.name_inputs(count) if isinstance(module, Flat) else [INPUT]
 
 

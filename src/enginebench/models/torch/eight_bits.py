@@ -36,7 +36,7 @@ _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttenti
 
 
 def import_pt2e() -> None:
-    """Makes the operators of quantized modules known to PyTorch."""
+    """Make the operators of quantized modules known to PyTorch."""
     with importing("torchao", TORCHAO), quiet_exporter():
         import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401
 

@@ -260,7 +260,7 @@ def _write_graph(
 
 
 def _drop_wrapper(model: Any, child: str) -> None:
-    """Renames weights and scopes of a graph in place: `fc.weight` for `module.fc.weight`.
+    """Rename weights and scopes of a graph in place: `fc.weight` for `module.fc.weight`.
 
     A name that something else in the graph has already stays as it is.
     """
@@ -480,7 +480,7 @@ def _make_seeded(inputs: Sequence[TensorSpec], batches: Sequence[int], seed: int
 
 
 def _make_others(inputs: Sequence[TensorSpec], batch: int, seed: int, own_inputs: OwnInputs) -> list[_Call]:
-    """Calls of `batch` entries each: the user's own, then the made-up sets."""
+    """Return calls of `batch` entries each: the user's own, then the made-up sets."""
     specs, calls = set_batch_axes(inputs, batch), []
     sets = {**own_inputs, **make_check_sets(inputs, seed)}
     for name, entries in sets.items():

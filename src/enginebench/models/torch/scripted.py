@@ -61,7 +61,7 @@ def write_scripted_graph(
     opset: int,
     entries: Mapping[str, str],
 ) -> None:
-    """Writes the ONNX graph of a module that is TorchScript or holds it, which torch.export does not read.
+    """Write the ONNX graph of a module that is TorchScript or contains it, which torch.export does not read.
 
     PyTorch's older exporter reads it, control flow included. A whole archive is handed over by itself, since a trace
     does not enter one that was loaded; one with a state, or with pictures in bytes, is traced with what is around it.

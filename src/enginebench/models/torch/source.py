@@ -144,7 +144,7 @@ def make_torch_artifact(
 
 
 def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[ResultWarning, ...]:
-    """Lets every call of a module with a state begin with the same one, and says so."""
+    """Let every call of a module with a state begin with the same one, with a note about it."""
     try:
         state = find_state(module, examples) if isinstance(module, Flat) else ()
     except Exception:  # user code: whoever describes the outputs says what is wrong
@@ -156,7 +156,7 @@ def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple
 
 
 def _keep_examples(module: nn.Module, examples: tuple[torch.Tensor, ...], described: Artifact, folder: Path) -> None:
-    """Writes the user's example inputs beside the artifact, for outputs to be compared on them.
+    """Write the user's example inputs beside the artifact, for outputs to be compared on them.
 
     Those of one value say their shape alone.
     """
@@ -389,7 +389,7 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
 
 
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
-    """Writes the module's state dict, and `config` beside it; the same weights give the same bytes in any file."""
+    """Write the module's state dict, and `config` beside it; the same weights give the same bytes in any file."""
     state = (module.module if isinstance(module, Flat) else module).state_dict()
     others = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
     if others:

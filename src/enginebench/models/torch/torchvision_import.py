@@ -134,7 +134,7 @@ def _postpone_dynamo() -> Iterator[None]:
 
 
 def count_stand_in_calls() -> int:
-    """Calls of this process that went to an operator in Python, in place of one of torchvision's own.
+    """Count the calls of this process to operators in Python, in place of torchvision's own.
 
     A process makes several models: what one of them called says nothing about the next, so compare two counts.
     """

@@ -104,7 +104,7 @@ def _uncached_timm_url(config: Any) -> str | None:
 def ask_server(
     url: str, opener: Callable[..., Any] = urllib.request.urlopen, timeout_s: float = PROBE_TIMEOUT_S
 ) -> None:
-    """Checks that the server of `url` answers within `timeout_s`, name lookup included; else raises DownloadFailed.
+    """Check that the server of `url` responds within `timeout_s`, name lookup included; else raise DownloadFailed.
 
     A status such as 404 counts as an answer: what it means is for the downloader to say.
     """
@@ -187,7 +187,7 @@ class Undrawn(TorchFunctionMode):  # type: ignore[misc]  # PyTorch does not type
 
 
 def reset_parameters(module: nn.Module, seed: int) -> None:
-    """Draws the weights of every layer that knows how (`reset_parameters`, PyTorch's convention) anew."""
+    """Draw the weights of every layer that has `reset_parameters` (PyTorch's convention) anew."""
     with seed_torch(seed):
         for layer in module.modules():
             if callable(reset := getattr(layer, "reset_parameters", None)):
@@ -195,7 +195,7 @@ def reset_parameters(module: nn.Module, seed: int) -> None:
 
 
 def draw_zeros(module: nn.Module, seed: int) -> int:
-    """Draws the weights that begin as zeros, such as the heads of vision transformers; returns how many there are.
+    """Draw the weights that begin as zeros, such as the heads of vision transformers; return their number.
 
     Behind a head of zeros every answer is zero, and engines agree whatever they computed before it.
     """
@@ -208,7 +208,7 @@ def draw_zeros(module: nn.Module, seed: int) -> int:
 
 
 def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], seed: int) -> int:
-    """Sets the running statistics of every BatchNorm to those of standard normal inputs; returns how many there are.
+    """Set the running statistics of every BatchNorm to those of standard normal inputs; return their number.
 
     Only BatchNorm layers are in train mode meanwhile, so that dropout and stochastic depth add nothing; statistics are
     plain averages over the batches. The module is back in eval mode afterwards. One that takes its examples alone, such

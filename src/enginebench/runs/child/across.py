@@ -20,7 +20,7 @@ F_SETSIG = 10
 
 
 def kill_without_writer(fd: int, group: int) -> None:
-    """Has Linux kill a process group when the pipe that is read here loses its writer, or gets data (fcntl(2)).
+    """Have Linux kill a process group when the pipe that is read here loses its writer, or gets data (fcntl(2)).
 
     No thread of ours is needed, so a library that holds the interpreter's lock cannot delay it.
     """

@@ -30,7 +30,7 @@ FEWEST_CALLS = 2
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Stores arrays as .npz, atomically."""
+    """Store arrays as .npz, atomically."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write_atomic(path, buffer.getvalue())
@@ -42,7 +42,7 @@ def load_arrays(path: Path) -> dict[str, Array]:
 
 
 def save_sets(path: Path, sets: Mapping[str, Mapping[str, Array]]) -> None:
-    """Stores the outputs for several sets of inputs."""
+    """Store the outputs for several sets of inputs."""
     save_arrays(path, {f"{name}/{output}": array for name, arrays in sets.items() for output, array in arrays.items()})
 
 

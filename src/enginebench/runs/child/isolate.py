@@ -184,7 +184,7 @@ class Child:
         return [key.fd for key in self._selector.get_map().values()]
 
     def ask_to_preload(self, job: PreloadJob) -> None:
-        """Sends the child to import; returns at once."""
+        """Let the child import, and return at once."""
         self._send(job)
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -244,7 +244,7 @@ class Child:
             self._stdin.flush()
 
     def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:
-        """Reads until it is enough or the child has ended; False if the deadline comes before either."""
+        """Read until `is_enough` or the child has ended; return False if the deadline comes first."""
         while not is_enough() and self._selector.get_map():
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
@@ -253,7 +253,7 @@ class Child:
         return True
 
     def _read(self, timeout_s: float = 0.0) -> None:
-        """Takes in what is there. After a child that has ended nothing more comes, though what it started may live on
+        """Read what is there. After a child has ended nothing more comes, though processes that it started may live on
         and hold its pipes open."""
         ended = not self.alive
         readable = self._selector.select(0 if ended else timeout_s)

@@ -68,7 +68,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def name_environments(texts: Iterable[str]) -> None:
-    """Remembers each NAME=PATH of `--env`; PATH is a virtual environment or a Python executable."""
+    """Remember each NAME=PATH of `--env`; PATH is a virtual environment or a Python executable."""
     for text in texts:
         name, sep, path = text.partition("=")
         if not sep or not path:
@@ -179,7 +179,7 @@ def find_available(engine: EngineSpec) -> Availability:
 
 
 def require_available(engine: EngineSpec) -> None:
-    """Checks, before a model is loaded for it, that an engine can run where it is to run, and on its device."""
+    """Check, before a model is loaded for it, that an engine can run where it is to run, and on its device."""
     if why := explain_absence(find_available(engine)):
         raise BackendUnavailable(why)
 

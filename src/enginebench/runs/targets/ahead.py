@@ -58,7 +58,7 @@ def run_quietly(check: Callable[[], T]) -> T:
 
 
 def check_ahead(requests: Iterable[RunRequest]) -> None:
-    """Checks all that requests name and that can be seen without work; raises what would be raised under the lock."""
+    """Check everything in requests that costs no work to check; raise what would be raised under the lock."""
     for request in requests:
         run_quietly(partial(_check_all, request))
 
@@ -100,7 +100,7 @@ def _check_all(request: RunRequest) -> None:
 
 
 def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
-    """Checks a model, its weights and its inputs; the inputs that the model has, where its file says so."""
+    """Check a model, its weights and its inputs; return the model's inputs if its file describes them."""
     specs = _check_model(source)
     if source.weights not in OUTSIDE["weights"]:
         _check_weights(Path(source.weights))

@@ -160,7 +160,7 @@ class LoadedEngine(SharedEngine):
         return specs
 
     def close(self) -> None:
-        """Frees the engine, once no call is under way; may be called twice."""
+        """Free the engine, once no call is under way; may be called twice."""
         super().close()
         self._leave()
 

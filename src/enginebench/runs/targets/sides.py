@@ -178,7 +178,7 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
 
 
 def check_side(text: str, device: str = "cpu") -> Side:
-    """Checks what `text` names before anything is opened; for a stored row only that its file exists."""
+    """Check what `text` names before anything is opened; for a stored configuration only that its file exists."""
     if _is_row(text):
         return Side(engine=("", {}), target=text)
     side = parse_side(text, "")
@@ -245,7 +245,7 @@ def _counts_whole(artifact: Artifact) -> bool:
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
-    """Checks that both sides have the same inputs and outputs. An open axis fits every length."""
+    """Check that both sides have the same inputs and outputs. An open axis fits every length."""
     ref, cand, names = reference.artifact, candidate.artifact, (reference.text, candidate.text)
     problems = [
         *compare_preparation(ref.preprocess_sha256, cand.preprocess_sha256),
@@ -267,7 +267,7 @@ def run_side(
     scratch: Path,
     reporter: Reporter,
 ) -> InferResponse:
-    """Runs a side on the entries of `inputs` and saves its outputs; those for the sets `further` in the scratch folder.
+    """Run a side on the entries of `inputs` and save its outputs; those for the sets `further` in the scratch folder.
 
     Args:
         further: set of inputs -> the folder of its entries.

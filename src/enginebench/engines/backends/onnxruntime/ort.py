@@ -136,7 +136,7 @@ def open_plain_session(artifact: Artifact, settings: Any) -> Any:
 
 
 def check_interface(artifact: Artifact, session: Any) -> None:
-    """Checks that the session's inputs and outputs have the artifact's names and dtypes."""
+    """Check that the session's inputs and outputs have the artifact's names and dtypes."""
     for specs, nodes in ((artifact.inputs, session.get_inputs()), (artifact.outputs, session.get_outputs())):
         expected = {s.name: s.dtype for s in specs}
         # Of elements, also of those in a sequence or a map.

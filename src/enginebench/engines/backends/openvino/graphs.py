@@ -59,7 +59,7 @@ class GraphSource(BoundGraph):
             check_model_interface(artifact, self.whole)
 
     def _try_one(self) -> None:
-        """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
+        """Make OpenVINO read the graph once for inputs of the expected shapes, if these are known.
 
         A value that nobody names might take a branch that does not fit the shapes; such a graph is read when it is fed.
         """
@@ -138,7 +138,7 @@ def list_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def save_model(model: Any, target: Path) -> None:
-    """Writes the graph with its weights as they are (the default would halve them).
+    """Write the graph with its weights as they are (the default would halve them).
 
     The files get their names once they are whole: rows of several batches share them, and a build may be killed.
     """
@@ -151,7 +151,7 @@ def save_model(model: Any, target: Path) -> None:
 
 
 def check_model_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()) -> None:
-    """Checks that the graph's inputs and outputs are those of the artifact.
+    """Check that the graph's inputs and outputs are those of the artifact.
 
     Args:
         artifact: what a user knows of the graph.

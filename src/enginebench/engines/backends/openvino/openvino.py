@@ -241,7 +241,7 @@ class OpenvinoStreams:
             self.depth = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
-        """Copies the samples into the tensors of an idle request and begins it."""
+        """Copy the samples into the tensors of an idle request and begin it."""
         started_ns = self._clock()
         try:
             entries = sum_entries(samples)

@@ -98,7 +98,7 @@ def find_deciders(graph: GraphProto) -> Iterator[str]:
 
 
 def set_input_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Gives the inputs these shapes; what the file says of shapes in between may be wrong by now, and goes."""
+    """Give the inputs these shapes, and remove the file's shapes of intermediate tensors, which may be wrong now."""
     for value in graph.input:
         if value.name in shapes:
             kind = value.type.tensor_type.elem_type
@@ -108,7 +108,7 @@ def set_input_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def replace_nodes(graph: GraphProto, replace: Callable[[NodeProto, GraphProto], list[NodeProto]]) -> None:
-    """Puts what `replace` makes of each node in its place."""
+    """Replace each node by the nodes that `replace` makes of it."""
     nodes = [made for node in graph.node for made in replace(node, graph)]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -43,7 +43,7 @@ HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAP
 
 
 def check_version(library: Library) -> None:
-    """Checks that this file was written for the bindings of this TensorRT."""
+    """Check that this file was written for the bindings of this TensorRT."""
     if read_version(library) < OLDEST:
         raise BackendUnavailable(
             f"the Python API of TensorRT {library.version} has other names than that of 8.6 and later, which this "
@@ -104,7 +104,7 @@ def build_plan(
 
 
 def check_flags(library: Library, settings: BuildSettings) -> None:
-    """Checks that this version has every flag that the settings need; nothing need be made for that."""
+    """Check that this version has every flag that the settings need, before anything is built."""
     require_builder(library)
     make_network_flags(library, settings)
     for flag in choose_flags(library, settings):

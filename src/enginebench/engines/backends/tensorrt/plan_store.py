@@ -137,7 +137,7 @@ def _make_plan(path: Path, record: PlanRecord, build: Callable[[Path], tuple[Res
 
 
 def require_plan(path: Path) -> None:
-    """Checks that the file exists and is not empty; an empty one is removed."""
+    """Check that the file exists and is not empty; an empty one is removed."""
     if path.is_file() and path.stat().st_size > 0:
         return
     path.unlink(missing_ok=True)

@@ -90,7 +90,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
 
 
 def refuse_half_floats(settings: BuildSettings, version: str) -> None:
-    """Checks that the floats of a graph are those that it says, where its types are taken as they are."""
+    """Check that a graph has floats of its own precision, if its types are used as they are."""
     if settings.half_floats and not settings.weak_typing:
         raise UsageError(f"floats=fp16: TensorRT {version} takes the types of the graph as they are; leave it out")
 
@@ -105,7 +105,7 @@ def read_plugins(options: dict[str, str]) -> tuple[str, ...]:
 
 
 def check_calib_cache(path: Path) -> None:
-    """Checks that the file begins like a calibration cache of TensorRT.
+    """Check that the file begins like a calibration cache of TensorRT.
 
     TensorRT ignores ranges that it cannot read, and invents others.
     """
@@ -170,7 +170,7 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
 
 
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
-    """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out."""
+    """Check that the graph has inputs of these names, that the shapes fit, and that no open input was left out."""
     input_shapes = {s.name: s.shape for s in artifact.inputs}
     if not input_shapes:
         return

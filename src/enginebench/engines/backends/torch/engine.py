@@ -51,7 +51,7 @@ PLAIN_NOTE = "layers are operators and generated kernels: {why}"
 
 
 def list_cast_warnings(module: Any) -> tuple[ResultWarning, ...]:
-    """That the module is run by torch.autocast, if nobody asked for that."""
+    """Warn that the module runs under torch.autocast, which was not requested."""
     mixed_type = find_mixed_type(module)
     if mixed_type is None:
         return ()
@@ -216,7 +216,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
         return (named, EAGER_NOTE) if named else (runs, f"{KERNELS}: {others}")
 
     def _call_once(self) -> None:
-        """Calls the module and waits; the answer of the last run stays what it is."""
+        """Call the module and wait; the outputs of the last run are not touched."""
         self._lane.select_stream()
         with torch.inference_mode():
             self._call(*self._tensors)  # type: ignore[misc]  # `_check_bound` was called
@@ -224,7 +224,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
 
     def _watch(self) -> list[list[Operator]]:
         def run_quietly() -> None:
-            """Waits in one call: of a run that spins CUPTI records every look, thousands in each."""
+            """Wait in one call: CUPTI would record every query of a spinning wait, thousands in each run."""
             self._lane.select_stream()
             self._launch()
             self._lane.synchronize()

@@ -59,7 +59,7 @@ class MappingHandler(logging.Handler):
         self.mappings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the record if it is the one that is wanted; the same file is read by PyTorch's own tools."""
+        """Keep the record if it has the mapping of nodes; PyTorch's own tools read the same file."""
         artifact = getattr(record, "metadata", {}).get("artifact") or {}
         if artifact.get("name") == MAPPING:
             self.mappings.append(getattr(record, "payload", None) or "{}")
@@ -274,7 +274,7 @@ def trace_modules(
     seen = Counter[tuple[str, str]]()
 
     def record(graph: Any, _: Any) -> Any:
-        """Keeps the nodes, with the innermost module that runs: after a break PyTorch traces its code alone."""
+        """Keep the nodes, with the innermost module that runs: after a break PyTorch traces its code alone."""
         running, frame = "", inspect.currentframe()
         while frame is not None and not running:
             if frame.f_code.co_name == "_call_impl":
@@ -401,7 +401,7 @@ def match_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Opera
 
 
 def _name_library(named: list[Operator], waiting: Sequence[int], calls: Sequence[NamedCall]) -> None:
-    """Names what ran between two generated kernels."""
+    """Name what ran between two generated kernels."""
     if any(named[i].kind != "kernel" for i in waiting):  # on the host, what runs eagerly has names of its own
         calls = [call for call in calls if call.kernel != EAGER]
     alike = [i for i in waiting if _is_of_library(named[i], calls)]

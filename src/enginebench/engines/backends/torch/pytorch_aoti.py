@@ -106,7 +106,7 @@ class PytorchAotiBackend:
     def _compile(
         self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], written: Path
     ) -> tuple[ResultWarning, ...]:
-        """Exports the module and compiles it, and returns its warnings; the number of threads stays open."""
+        """Export the module, compile it, and return its warnings; the number of threads is not fixed."""
         # Imports that no load is to pay for.
         from torch._inductor import config as inductor
 

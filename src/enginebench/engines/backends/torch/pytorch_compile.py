@@ -44,7 +44,7 @@ from enginebench.engines.request import answer_probe
 
 
 def find_verdict_folder() -> Path:
-    """Where this user keeps which instructions this compiler takes on this machine."""
+    """Return the folder with the instructions that this compiler supports on this machine."""
     compiler = Path(shutil.which(os.environ.get("CXX") or "g++") or "g++")
     stat = compiler.stat() if compiler.exists() else None
     facts = str(compiler), stat and (stat.st_size, stat.st_mtime_ns), torch.backends.cpu.get_cpu_capability()
@@ -52,12 +52,12 @@ def find_verdict_folder() -> Path:
 
 
 def trust_instructions(folder: Path | None) -> None:
-    """Lets PyTorch's compiler take the answers of an earlier process with this `folder` to what the C++ compiler takes.
+    """Let PyTorch's compiler reuse what an earlier process learned about the C++ compiler, from this `folder`.
 
     PyTorch compiles and loads a small program for each set of vector instructions in every process, a second each time.
-    The first process with a folder lets it, and leaves each answer there.
+    The first process with a folder does so, and stores each result there.
 
-    Source: torch/_inductor/cpu_vec_isa.py, `VecISA.check_build`; what it answers is kept for the process.
+    Source: torch/_inductor/cpu_vec_isa.py, `VecISA.check_build`; its result is kept for the process.
     """
     if folder is None:
         return
@@ -68,7 +68,7 @@ def trust_instructions(folder: Path | None) -> None:
         stored = folder / f"{hashlib.sha256(question).hexdigest()[:16]}.txt"
         if not stored.is_file():
             supported = b"yes" if try_out(isa, code) else b"no"
-            with suppress(ArtifactError):  # a home that cannot be written: then each process asks
+            with suppress(ArtifactError):  # a home that cannot be written: then each process checks again
                 write_atomic(stored, supported)
             return supported == b"yes"
         return stored.read_bytes() == b"yes"
@@ -231,7 +231,7 @@ class PytorchCompileBackend:
     def _compile_for_gpu(
         self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall
     ) -> None:
-        """Compiles by several workers the first time, and from the cache, without any, once there is a stamp.
+        """Compile by several workers the first time, and from the cache, without any, once there is a stamp.
 
         Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
         timed loop.
@@ -247,7 +247,7 @@ class PytorchCompileBackend:
             stamp.touch()
 
     def _compile(self, generated: GeneratedCode, options: Mapping[str, str], run: RunCall) -> None:
-        """Runs once, and thereby compiles, with the cache in its place."""
+        """Run once, which compiles, with the cache in its place."""
         with use_cache(self._cache_dir), generated.listen():
             try:
                 with refuse_breaks() if options["fullgraph"] == "1" else nullcontext():
@@ -300,7 +300,7 @@ def check_tools() -> None:
 
 
 def shutdown_compile_workers() -> None:
-    """Ends the processes that compile; where this version of PyTorch does not offer that, they stay and sleep."""
+    """End the processes that compile; with versions of PyTorch that cannot do that, they stay and sleep."""
     from torch._inductor import async_compile
 
     getattr(async_compile, "shutdown_compile_workers", bool)()

@@ -36,7 +36,7 @@ def read_bundle(path: Path) -> dict[str, Any]:
 
 
 def check(force: bool = False) -> None:
-    """Checks that files, versions and processor are those of the row; with `force` it says what is not, and returns."""
+    """Check that files, versions and processor are those of the measurement; with `force`, print what is not."""
     problems = [
         *judging.find_changes(HERE, ((file["path"], file["sha256"]) for file in BUNDLE["files"])),
         *judging.find_other_versions(BUNDLE["runtime"]),
@@ -47,12 +47,12 @@ def check(force: bool = False) -> None:
 
 
 def check_gpu(found: str, force: bool) -> None:
-    """Checks that this is the kind of GPU that the plan was built for."""
+    """Check that this is the kind of GPU that the plan was built for."""
     settle(judging.find_other_gpu(BUNDLE["gpu"], [found]), force)
 
 
 def settle(found: Iterable[str], force: bool) -> None:
-    """Raises `Refused` with these problems, if there are any; with `force` they are printed instead."""
+    """Raise `Refused` with these problems, if there are any; with `force` they are printed instead."""
     problems = list(found)
     if problems and not force:
         raise Refused(". ".join([*problems, GO_ON]))

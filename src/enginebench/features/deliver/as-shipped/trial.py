@@ -149,7 +149,7 @@ def time_calls(predictor: Any, calls: int) -> list[int]:
 
 
 def bench(predictor: Any, calls: int) -> None:
-    """Prints the median here and the row's, with its interval and where it was measured."""
+    """Print the median here and the measured one, with its interval and where it was measured."""
     median_ms = float(np.median(time_calls(predictor, calls))) / 1e6
     row = facts.BUNDLE
     p50 = row["figures"]["p50_ms"]

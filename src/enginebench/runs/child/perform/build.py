@@ -127,7 +127,7 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
 
 
 def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareResponse]) -> PrepareResponse:
-    """Builds the engine, saves its outputs for the check inputs, `keep`s that answer, and asks for its record."""
+    """Build the engine, save its outputs for the check inputs, `keep` that response, and read the engine's record."""
     backend = open_for(job.engine, job.out_dir)
     start = time.perf_counter()
     source = lower_first(backend, job.artifact, job.engine, job.out_dir, note)
