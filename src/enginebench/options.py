@@ -155,7 +155,7 @@ def name_groups(names: Iterable[str]) -> dict[str, str]:
 
 
 def sort_options(options: Mapping[str, Opt]) -> dict[str, Opt]:
-    """Those of a verb alone first, then those that it shares with others."""
+    """Sort the options of a verb: its own first, then those that it shares with others."""
     return dict(sorted(options.items(), key=lambda item: item[1].rank))
 
 

@@ -100,7 +100,7 @@ def name_check(check: Callable[[Case], None]) -> str:
 
 
 def _try(check: Callable[[Case], None], case: Case) -> str | Inconclusive | None:
-    """What is wrong, in one paragraph; None if nothing is."""
+    """Run a check and return what is wrong, in one paragraph; None if nothing is."""
     try:
         check(case)
     except Inconclusive as error:
@@ -357,7 +357,7 @@ def check_run_leaves_its_inputs_as_they_are(case: Case) -> None:
 
 
 def check_outputs_are_right_after_many_calls(case: Case) -> None:
-    """Of an engine whose outputs are right at first: not those of an earlier call, nor of a part of the batch."""
+    """Check outputs after many calls: they are not those of an earlier call, nor of a part of the batch."""
     with case.load(batch=2) as engine:
         engine.bind(_make_feeds(2, seed=1))
         _run_often(engine, MANY_CALLS)
@@ -482,7 +482,7 @@ def check_context_manager_closes(case: Case) -> None:
 
 
 def check_threads_are_those_of_the_spec(case: Case) -> None:
-    """An engine that counts its threads (`threads`) has as many as it was asked for; one may do without."""
+    """Check that an engine that counts its threads (`threads`) has the requested number."""
     for threads in (2, 1):
         with case.load(threads=threads) as engine:
             _infer(engine, _make_feeds())
@@ -500,7 +500,7 @@ def check_outputs_of_one_shape_keep_their_names(case: Case) -> None:
 
 
 def assert_ratios(ratios: Sequence[float], limit: float, words: str, *, disturbed: bool = False) -> None:
-    """Fails where nearly all ratios are beyond the limit; where they disagree, or by reason of others, nobody knows."""
+    """Fail if nearly all ratios are beyond the limit; raise Inconclusive if they disagree or were disturbed."""
     wrong = sum(ratio > limit for ratio in ratios)
     sentence = f"{words.format(median(ratios))} (beyond {limit:.0%} in {wrong} of {len(ratios)} rounds)"
     if len(ratios) - AGREEING < wrong < AGREEING or (wrong >= AGREEING and disturbed):
@@ -538,7 +538,7 @@ def _time_run(engine: Engine) -> float:
 
 
 def check_two_threads_share_the_work(case: Case) -> None:
-    """Of an engine on the CPU that counts its threads."""
+    """Check that two threads are faster than one, for an engine on the CPU that counts its threads."""
     if case.entry.device or not case.computes or not hasattr(case.deep, "threads"):
         return
     watch, shares = BlockWatch(), []

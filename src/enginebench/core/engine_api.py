@@ -51,7 +51,7 @@ class TensorSpecLike(Protocol):
 
 
 class ArtifactLike(Protocol):
-    """What an engine opens."""
+    """The artifact that an engine opens."""
 
     @property
     def path(self) -> str: ...
@@ -277,7 +277,7 @@ def format_shape(shape: Sequence[int | str]) -> str:
 
 
 def default_shape(spec: TensorSpecLike) -> tuple[int, ...]:
-    """The length of each axis where nobody gives one: by default 0, the batch, of the first, and 1 of any other."""
+    """Return the default length of each axis: 0, the batch, of the first, and 1 of any other."""
     return spec.sizes or (0, *[1] * (len(spec.shape) - 1))
 
 

@@ -1,8 +1,7 @@
 """Look up what features and packages bring, by name. The kernel imports nothing of a feature before it is used.
 
-Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where its folder is gone, what
-it brought is not found, and nothing else changes. Another package names what it brings in its metadata, by entry points
-of the group `enginebench.features`: `verb.NAME`, `hook.PROTOCOL`, `function.NAME`, `document.SCHEMA`.
+Each feature declares it in `features/NAME/__init__.py`: `FEATURE = Feature(...)`. Without its folder, what it brings
+is not found, and everything else works.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Verb(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """What a feature brings: a name -> `module:name` in its folder, which is imported when it is used."""
+    """The names that a feature provides -> `module:name` in its folder, imported when it is used."""
 
     verbs: tuple[Verb, ...] = ()
     functions: Mapping[str, str] = NONE  # of the public interface

@@ -26,7 +26,7 @@ class PlanNote(Struct, frozen=True, kw_only=True):
 
 
 def write_note(plan: Path, artifact: Artifact, requested: Precision | None) -> None:
-    """Notes beside `plan` how `artifact`, which it is a copy of, was asked for."""
+    """Note beside `plan` with which request its original `artifact` was made."""
     kept = {name: getattr(artifact, name) for name in KEPT}
     note = PlanNote(sha256=hash_file(plan), requested_precision=requested, **kept)
     write_atomic(_name_note(plan), encode(note, indent=2))

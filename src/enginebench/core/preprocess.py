@@ -10,7 +10,7 @@ def is_known(preprocess_sha256: str | None) -> bool:
 
 
 def differ(a: str | None, b: str | None) -> bool:
-    """Whether both are known, and are not the same."""
+    """Return whether both are known and differ."""
     return is_known(a) and is_known(b) and a != b
 
 

@@ -17,7 +17,7 @@ Needs = Literal["ranges", "data", "nothing"]
 
 
 class RecipeRecord(Struct, frozen=True, kw_only=True):
-    """How a graph, or a PyTorch module, gets its eight bits."""
+    """The way in which a graph, or a PyTorch module, is quantized to eight bits."""
 
     precisions: tuple[Precision, ...] = ("int8",)
     needs: Needs = "ranges"
@@ -90,7 +90,7 @@ def list_recipes(precision: Precision) -> tuple[Recipe, ...]:
 
 
 def find_needs(precision: Precision | None, recipe: Recipe | None) -> Needs:
-    """What a graph in this precision is made from beside the graph; a cast needs nothing."""
+    """Return what a graph in this precision needs beside the graph itself; a cast needs nothing."""
     recipes = list_recipes(precision) if precision is not None else ()
     return RECIPES[recipe if recipe in RECIPES else recipes[0]].needs if recipes else "nothing"
 
@@ -111,7 +111,7 @@ def find_graph_precision(engine: str, precision: Precision | None) -> Precision 
 
 
 def choose_module_recipe(engine: str, precision: Precision | None, device: str) -> Recipe | None:
-    """What eight bits mean to an engine that starts from PyTorch modules; None if it has none."""
+    """Return the recipe of eight bits of an engine that starts from PyTorch modules; None if it has none."""
     if precision not in ("int8", "fp8"):
         return None
     recipe: Recipe = "static" if precision == "fp8" else "pt2e" if device == "cpu" else "dynamic"
@@ -119,7 +119,7 @@ def choose_module_recipe(engine: str, precision: Precision | None, device: str) 
 
 
 def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
-    """Why an engine, which starts from artifacts of this kind, cannot run models of its recipe; None if it can."""
+    """Return why an engine that starts from artifacts of this kind cannot run its recipe; None if it can."""
     if spec.recipe not in RECIPES or _takes(spec, kind, RECIPES[spec.recipe], spec.precision):
         return None
     record, engine = RECIPES[spec.recipe], spec.backend

@@ -105,7 +105,7 @@ WarningCode = Literal[
 
 
 class Normalize(Struct, frozen=True, kw_only=True):
-    """What a graph does first with a picture in bytes: less `mean`, divided by `std`, both in levels of 0 to 255.
+    """The first step of a graph on a picture in bytes: less `mean`, divided by `std`, both in levels of 0 to 255.
 
     Of `shape` both are broadcast. As a user gives it, without `mean` it is the model's own, and there is no shape yet.
     `input` is the picture; "": the only one.
@@ -230,9 +230,9 @@ class PlannedLayer(Struct, frozen=True, kw_only=True):
 
 
 class AheadOfTime(Struct, frozen=True, kw_only=True):
-    """What a builder decided about a plan before any GPU saw it: no time was measured, and a GPU may decide otherwise.
+    """A builder's decisions about a plan before any GPU saw it: nothing was timed, and a GPU may decide differently.
 
-    A precision is that of what goes in: that FP32 is multiplied in TF32 shows on a GPU only.
+    A precision is that of the inputs: only a GPU shows that FP32 is multiplied in TF32.
     """
 
     products: dict[str, int]  # precision -> layers that multiply: convolutions and matrix products
@@ -273,7 +273,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """Which engine, set how. `options` are the `key=value` pairs of ENGINE, as text."""
+    """An engine with its settings. `options` are the `key=value` pairs of ENGINE, as text."""
 
     backend: str
     options: dict[str, str] = {}
@@ -287,7 +287,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
 
 
 class MeasureSpec(Struct, frozen=True, kw_only=True):
-    """How one configuration is measured. `warmup` and `iters` of None mean: until settled."""
+    """The settings of the measurement of a configuration. `warmup` and `iters` of None mean: until settled."""
 
     warmup: int | None = None
     warmup_ms: int | None = None  # in place of calls, for an engine that times itself
@@ -304,7 +304,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
 
 
 class BlockReading(Struct, frozen=True, kw_only=True):
-    """What was seen during one block; None where it cannot be seen here."""
+    """Readings during one block; None where something cannot be read here."""
 
     foreign_cpu_cores: float | None = None  # cores kept busy by others, of those that the process is pinned to
     sm_clock_mhz: int | None = None
@@ -336,7 +336,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
-    """What one process measured. `latency_ns[i]` is one call of the scope, by `clock`."""
+    """The measurement of one process. `latency_ns[i]` is one call of the scope, by `clock`."""
 
     clock: Clock
     latency_ns: list[int]
@@ -449,7 +449,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What is known of a metric without its code."""
+    """The facts of a metric that do not need its code."""
 
     name: str
     higher_is_better: bool = True
@@ -468,7 +468,7 @@ class Score(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """Where it ran. Holds no host name, user name, home path or environment variable."""
+    """The machine of a measurement. Holds no host name, user name, home path or environment variable."""
 
     os: str
     arch: str
@@ -542,7 +542,7 @@ class LayerProfile(Struct, frozen=True, kw_only=True):
 
 
 class Probe(Struct, frozen=True, kw_only=True):
-    """One fresh process at one rate, and whether the limit held there."""
+    """One fresh process at one rate, and whether it met the limit."""
 
     qps: float
     passed: bool
@@ -582,7 +582,7 @@ class Build(Struct, frozen=True, kw_only=True):
 
 
 class LeastWork(Struct, frozen=True, kw_only=True):
-    """What one call must do whatever the engine: `models/onnx/work.py` counts it.
+    """The work that one call must do with any engine, counted by `models/onnx/work.py`.
 
     Multiply-accumulates by zero weights are not counted, so that these are no whole numbers.
     """

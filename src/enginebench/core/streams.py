@@ -56,7 +56,7 @@ class Streams(Protocol):
     def depth(self) -> int: ...
     @property
     def polled(self) -> bool:
-        """Whether nobody stamps what has ended until `collect` is called: then it has to be called all the time."""
+        """Whether `collect` must be called all the time: submissions get the time of their end only there."""
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None: ...
     def collect(self, wait: bool) -> list[Ended]:
@@ -67,7 +67,7 @@ class Streams(Protocol):
 
 @runtime_checkable
 class Overlapping(Protocol):
-    """An engine that works on one batch while its caller does something else, if `overlaps` says so."""
+    """An engine that works on one batch while its caller does something else, if `overlaps` is true."""
 
     @property
     def overlaps(self) -> bool: ...
@@ -83,7 +83,7 @@ class Overlapping(Protocol):
 
 
 class StreamsSpec(NamedTuple):
-    """How an engine is opened for many requests: streams, each with the threads of its `EngineSpec`, and batches."""
+    """How to open an engine for many requests: streams, each with the threads of its `EngineSpec`, and batches."""
 
     streams: int = 1
     max_batch: int = 1

@@ -19,7 +19,7 @@ BLOCKS = b"block_size"
 
 
 def sums_saturate() -> bool:
-    """Whether this processor adds 8-bit products in 16 bits; true of an x86-64 whose instructions are not told."""
+    """Return whether this processor adds 8-bit products in 16 bits; true for an x86-64 of unknown instructions."""
     return platform.machine().lower() in ("x86_64", "amd64") and WIDE_SUMS.isdisjoint(read_flags())
 
 
@@ -30,11 +30,11 @@ def keep_sums_exact(settings: Any) -> None:
 
 
 def open_cpu_session(model: str | bytes, settings: Any) -> Any:
-    """A session on ONNX Runtime's CPU provider, with the exact sums that were asked for where it has kernels for them.
+    """Open a session on ONNX Runtime's CPU provider, with exact sums if they are requested and it has kernels for them.
 
     The setting makes weights unsigned, also those of a `QLinearMatMul` whose activations are signed, and for these ONNX
     Runtime 1.31 has no kernel: "implemented only for tensor(int8)"; other graphs end in "Attempt to
-    replace the existing tensor". They are loaded without it, and their drift tells whether sums saturate. So are graphs
+    replace the existing tensor". They are loaded without it, and their drift shows whether sums saturate. So are graphs
     with weights in blocks, which the setting gives a zero point of a wrong shape: they load, and no run succeeds.
     """
     import onnxruntime

@@ -50,7 +50,7 @@ def stamp_utc() -> str:
 
 
 def clean_lines(text: str) -> str:
-    """`text` with its line ends and tabs, but nothing else that moves a cursor, rings, colours or reverses."""
+    """Remove from `text` everything that moves a cursor, rings, colours or reverses, except line ends and tabs."""
     if text.isprintable():
         return text
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in HIDDEN)
@@ -103,9 +103,9 @@ def list_some(names: Sequence[str], most: int = 8) -> str:
 
 
 class Outlet(io.TextIOWrapper):
-    """A standard stream that never raises: what cannot be written is lost, and `failure` says why.
+    """A standard stream that never raises: what cannot be written is lost, and `failure` has the error.
 
-    What was measured is worth more than what is printed about it: a verb finishes, and stores its results.
+    Measurements are worth more than what is printed about them: a verb finishes, and stores its results.
     """
 
     failure: OSError | None = None
@@ -131,7 +131,7 @@ class Outlet(io.TextIOWrapper):
 
 
 def open_standard() -> None:
-    """Make the standard streams of this process usable, whatever it was started with."""
+    """Make the standard streams of this process usable, however it was started."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -152,7 +152,7 @@ def open_standard() -> None:
 
 
 def find_failure() -> OSError | None:
-    """Why standard output could not be written; None if it could."""
+    """Return why standard output could not be written; None if it could."""
     sys.stdout.flush()
     return getattr(sys.stdout, "failure", None)
 

@@ -492,7 +492,7 @@ def format_warning(warning: ResultWarning, *alike: ResultWarning) -> str:
 
 
 def format_kinds(kinds: Sequence[Sequence[ResultWarning]]) -> str:
-    """One sentence on warnings of several kinds: what was seen, then what to do."""
+    """Format one sentence on warnings of several kinds: first what was seen, then what to do."""
     messages, advices = zip(*map(_word_alike, kinds), strict=True)
     message, advice = (", and ".join(dict.fromkeys(filter(None, texts))) for texts in (messages, advices))
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)

@@ -88,7 +88,7 @@ class FakeBackend:
         return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The artifact as it is, unless a fault was asked for; with `build_sd` a file that holds this build's speed.
+        """Return the artifact as it is, unless a fault was requested; with `build_sd` a file with this build's speed.
 
         That is a factor on its times, drawn from the seed and the name of the folder.
         """

@@ -107,9 +107,9 @@ def make_settings(
 
 
 def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
-    """The compiled graph, with every setting read back.
+    """Return the compiled graph, with every setting read back.
 
-    Its floats compute in FP32 where OpenVINO has no kernel for them in BF16: `has_lost_bf16` tells.
+    Its floats compute in FP32 if OpenVINO has no kernel for them in BF16; `has_lost_bf16` is then true.
     """
     core = openvino.Core()
     try:

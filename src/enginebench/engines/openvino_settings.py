@@ -20,10 +20,10 @@ def find_hint(precision: str, capabilities: Collection[str]) -> str:
 
 
 def list_settings(threads: int, hint: str) -> dict[str, Any]:
-    """The plugin's settings for one request at a time, on so many threads and in one precision.
+    """Return the plugin's settings for one request at a time, with so many threads and in one precision.
 
-    Threads go where the process is allowed to run: the harness pins, not the plugin. Hyper-threads and small cores
-    count as threads, so that the number asked for can be had.
+    Threads run on the CPUs that the process may use: the harness pins, not the plugin. Hyper-threads and small cores
+    count as threads, so that the requested number is possible.
     """
     return {
         "INFERENCE_PRECISION_HINT": hint,

@@ -87,7 +87,7 @@ def share_arena() -> None:
 
 
 def open_session(path: str, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else."""
+    """Open a session on the CPU provider alone."""
     onnxruntime.disable_telemetry_events()
     session = open_cpu_session(path, settings)
     session.disable_fallback()

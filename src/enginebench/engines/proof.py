@@ -128,7 +128,7 @@ def sum_by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def name_precision(dtype: str) -> str:
-    """The precision that a runtime's name of an element type stands for, "other" or "unknown"."""
+    """Return the precision of a runtime's name of an element type, "other" or "unknown"."""
     return NAMES.get(dtype.lower(), UNKNOWN)
 
 
@@ -146,7 +146,7 @@ def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: t
 
 
 def _summarize(operators: Sequence[Operator], times_ns: Sequence[float]) -> LayerTime:
-    """One layer; of no precision where its record has no type that computes.
+    """Summarize one layer; without a precision if its record has no type that computes.
 
     A layer that also brings values from one layout to another is one that computes, however long that takes.
     """
@@ -173,7 +173,7 @@ def can_watch() -> bool:
 
 
 def watch_kernels(run: RunCall) -> list[list[Operator]]:
-    """The kernels of a few runs, as CUPTI recorded them; needs PyTorch, whoever launches the kernels."""
+    """Record the kernels of a few runs with CUPTI; needs PyTorch, whatever launches the kernels."""
     return [list_kernel_times(events) for events in record_profile(run, use_device="cuda")]
 
 

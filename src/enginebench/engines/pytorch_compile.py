@@ -87,12 +87,12 @@ def compile_module(module: Any, options: Mapping[str, str]) -> Any:
 
 
 class Simplify(CustomGraphPass):  # type: ignore[misc]
-    """Rewrites of a traced graph that leave what it computes as it is, and that PyTorch's compiler does not make.
+    """Rewrite a traced graph without changing what it computes, where PyTorch's compiler does not.
 
-    - A mask of attention that forbids nothing is left out. transformers makes one while it is traced (5.17), and with
+    - A mask of attention that forbids nothing is removed. transformers makes one while it is traced (5.17), and with
       its strides PyTorch has no fused kernel for it.
-    - Where a convolution cuts an image into patches, each is multiplied as a row of a matrix, for which cuDNN takes
-      longer; sums are rounded in another order. In 16 bits on GPUs only. docs/gpu.md has what both gain.
+    - If a convolution cuts an image into patches, each patch is multiplied as a row of a matrix, for which cuDNN takes
+      longer; sums are rounded in another order. In 16 bits on GPUs only. docs/gpu.md has the gain of both.
     """
 
     def __call__(self, graph: Graph) -> None:

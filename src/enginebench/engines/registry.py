@@ -78,7 +78,7 @@ ENTRIES: dict[str, Entry] = {
 
 
 def read_engine(text: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known."""
+    """Parse an ENGINE such as `pytorch-compile:mode=reduce-overhead` into (name, options); the name must be known."""
     name, options = parse_engine(text)
     return find_entry(name).name, options
 
@@ -99,7 +99,7 @@ def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
 
 
 def choose_graph_engine(kind: DeviceKind) -> str:
-    """The engine that takes whatever has a graph, where none is named."""
+    """Return the engine for models that have a graph, if none is named."""
     defaults = (entry for entry in ENTRIES.values() if entry.describe_on(kind).default is not None)
     return next(entry.name for entry in defaults if entry.takes == "onnx")
 
@@ -216,9 +216,9 @@ def find_package(name: str) -> str | None:
 
 
 def find_installed(name: str) -> Availability:
-    """Whether an engine is here, judged without importing its runtime: enough to plan with.
+    """Find whether an engine is here without importing its runtime: enough for planning.
 
-    What is installed and broken shows when the engine is built, in a process of its own.
+    An installation that is broken shows when the engine is built, in a process of its own.
     """
     entry = find_entry(name)
     absent = partial(Availability, engine=name, available=False, fix=entry.fix)
@@ -257,7 +257,7 @@ def list_names() -> tuple[str, ...]:
 
 
 def list_refused() -> list[Availability]:
-    """The engines of packages that are not used whatever they are, each with the reason."""
+    """List the engines of packages that are never used, each with the reason."""
     return [
         Availability(engine=plugin.name, available=False, reason=plugin.fault, package=plugin.package)
         for plugin in list_plugins(ENTRIES)

@@ -1,4 +1,4 @@
-"""What every backend checks about a request before it loads anything: artifact, precision, options."""
+"""Check what every backend requires of a request before it loads anything: artifact, precision, options."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from enginebench.core.text import parse_finite
 def answer_probe(
     engine: str, devices: tuple[str, ...], version: str | None, reason: str | None, fix: str | None = None
 ) -> Availability:
-    """Available where there are devices; where there are none, `reason` says why and `fix` what to do."""
+    """Available if there are devices; if there are none, with `reason` and `fix`."""
     if devices:
         reason = fix = None
     return Availability(

@@ -49,7 +49,7 @@ def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[s
 
 
 def name_gpu(spec: EngineSpecLike) -> str:
-    """What the GPU of a spec is called: a plan belongs to the kind of GPU that it was built for."""
+    """Return the name of a spec's GPU: a plan belongs to the kind of GPU for which it was built."""
     return cuda.read_name(read_index(spec))
 
 
@@ -244,7 +244,7 @@ class PlanEngine(cuda.DeviceEngine):
             self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
 
     def _prepare(self) -> None:
-        """One run on new buffers that sets everything up, then, if asked for, the graph."""
+        """Run once on new buffers, which sets everything up; then make the graph, if it is requested."""
         if self._timed is not None:
             return
         stream = self._open_stream()

@@ -67,7 +67,7 @@ class Library:
         return str(self.trt.__version__)
 
     def require(self, value: Any, what: str, kind: type[EngineBenchError] = ArtifactError) -> Any:
-        """`value`, unless it is the None or False by which the library says that something failed."""
+        """Return `value`, unless it is the None or False by which the library reports a failure."""
         if value is None or value is False:
             raise kind(f"{self.title} {what}: {self.log.take()}")
         return value

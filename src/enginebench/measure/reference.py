@@ -1,4 +1,4 @@
-"""A fixed piece of work, timed in every trial, by which runs made at different times are known to be comparable."""
+"""Time a fixed piece of work in every trial, to show whether runs made at different times are comparable."""
 
 import time
 from collections.abc import Callable

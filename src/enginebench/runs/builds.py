@@ -135,7 +135,7 @@ def measure_build_difference(first: Path, outputs: Path) -> float | None:
 def cut_common(
     reference: Mapping[str, Any], candidate: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Both, cut to the samples that both have: a tool that restarts for each call computes only the first few."""
+    """Cut both to the samples that both have: a tool that restarts for each call computes only the first few."""
     common = {name: min(len(reference[name]), len(candidate[name])) for name in reference.keys() & candidate.keys()}
     reference, candidate = ({n: a[: common.get(n)] for n, a in side.items()} for side in (reference, candidate))
     return reference, candidate

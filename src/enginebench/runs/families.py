@@ -1,4 +1,4 @@
-"""The kinds of layers that a model has, judged by its files: some recipes and settings suit one kind only."""
+"""Find the kinds of layers that a model has, by its files: some recipes and settings suit one kind only."""
 
 import zipfile
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""All stored results under a folder; the figures of unchanged files come from a cache."""
+"""Read all stored results under a folder; the figures of unchanged files come from a cache."""
 
 import hashlib
 import os

@@ -101,7 +101,7 @@ def _read_stat(pid: int) -> list[str]:
 
 
 def _read_start(pid: int) -> int | None:
-    """When a process began, in ticks. Source: proc_pid_stat(5), field 22, `starttime`."""
+    """Return when a process began, in ticks. Source: proc_pid_stat(5), field 22, `starttime`."""
     fields = _read_stat(pid)
     return int(fields[19]) if len(fields) > 19 else None
 

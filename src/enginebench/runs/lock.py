@@ -1,4 +1,4 @@
-"""One run at a time on a device, and in a folder: advisory file locks, visible to all that share them."""
+"""Lock a device, and a folder, for one run at a time: advisory file locks, visible to all that share them."""
 
 import errno
 import fcntl

@@ -123,14 +123,14 @@ def plan_rows(
 
 
 def find_obstacle(spec: EngineSpec, sources: Sequence[Artifact]) -> str | None:
-    """Why the engine can never run this model in this precision, whatever is installed; None if it may."""
+    """Return why the engine can never run this model in this precision, installed or not; None if it may."""
     kind = takes(spec.backend)
     other = kind == "torch" and bool(sources) and sources[0].kind != "torch"
     return f"{format_engine(spec)} {NEEDS_MODULE}" if other else _refuse(spec, kind)
 
 
 def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
-    """Why an engine never runs a precision, or models of a recipe; None if it does."""
+    """Return why an engine never runs a precision, or models of a recipe; None if it does."""
     precision, has = spec.precision, list_precisions(spec.backend, spec.device)
     why = find_entry(spec.backend).lacks.get(precision) if precision else None
     if why is None and ((refused := refuse_recipe(spec, kind)) or not has or precision in (None, *has)):
@@ -342,7 +342,7 @@ def _plan_row(
 
 
 def _reason_not_measured(spec: EngineSpec, measure: MeasureSpec) -> str | None:
-    """Why the settings of the measurement do not fit the engine: only our own loop can empty a GPU's cache."""
+    """Return why the settings of the measurement do not fit the engine: only our own loop can empty a GPU's cache."""
     program = find_entry(spec.backend).find_program is not None
     if measure.warmup_ms is not None and not program:
         return f"--warmup {measure.warmup_ms}ms is for trtexec; {spec.backend} counts calls. Give a number, as in 20"
@@ -363,9 +363,9 @@ def add_shapes(
 
 
 def _serves(artifact: Artifact, spec: EngineSpec) -> bool:
-    """Whether an engine starts from this artifact: PyTorch from any weights, a graph engine from its own precision.
+    """Return whether an engine starts from this artifact: PyTorch from any weights, a graph engine from its precision.
 
-    A finished plan serves every precision; the engine's record says which one ran. Under weak typing the builder's
+    A finished plan serves every precision; the engine's record has the one that ran. Under weak typing the builder's
     flags set the precision, and the graph is the FP32 one.
     """
     if artifact.kind in BUILT:
@@ -416,7 +416,7 @@ def _reason_to_skip(
 
 
 def _with_batch(source: Artifact, batch: int) -> Artifact:
-    """The artifact with `batch` in its shapes: a PyTorch module takes any, whatever it was built with."""
+    """Return the artifact with `batch` in its shapes: a PyTorch module takes any batch."""
     if source.kind != "torch" or not source.inputs or not source.inputs[0].shape or takes_whole(source.inputs):
         return source
     built = source.inputs[0].shape[0]

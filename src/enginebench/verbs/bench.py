@@ -310,9 +310,9 @@ def bench_sides(
     wait: bool = True,
     command: tuple[str, ...] = (),
 ) -> list[Result]:
-    """The result of the engine of `request`; with `against`, preceded by that of the other side, measured in turns.
+    """Measure the engine of `request`; with `against`, both sides interleaved, and return that side's result first.
 
-    Both sides answer the inputs of the other side's model, whose answers are the reference of the comparison.
+    Both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
     """
     other = None
     if against is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Bench:
-    """One measured row, or two with a verdict by `margin`; of two `results` the first is the base."""
+    """One measured configuration, or two with a verdict by `margin`; of two `results` the first is the base."""
 
     folder: Path
     results: tuple[Result, ...]
@@ -36,22 +36,22 @@ class Bench:
 
     @property
     def row(self) -> Row:
-        """The row of the engine that was asked for."""
+        """The figures of the engine that was named."""
         return self.document.row
 
     @property
     def against(self) -> Row | None:
-        """The row of the other side."""
+        """The figures of the other side."""
         return self.document.against
 
     @property
     def comparison(self) -> Comparison | None:
-        """The verdict on the two sides, with its ratio; None of a single row."""
+        """The verdict on the two sides, with its ratio; None if there is only one."""
         return self.document.comparison
 
     @property
     def answer(self) -> str:
-        """The verdict in a sentence; of a single row, nothing."""
+        """The verdict in a sentence; empty if there is only one side."""
         return format_conclusion(self.comparison) if self.comparison else ""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -63,15 +63,15 @@ class Bench:
         return make_frame(list_rows(self.document))
 
     def check(self, *, gate: bool = False) -> Bench:
-        """The bench itself, if every row of it was measured.
+        """Return the bench itself, if every configuration of it was measured.
 
         Args:
-            gate: also demand that the candidate is not slower and answers alike.
+            gate: also require that the candidate is not slower and has the same outputs.
 
         Raises:
             BackendUnavailable: an engine cannot run here.
-            MeasurementError: a row is not ok.
-            GateFailed: the candidate is slower, answers otherwise, or the sides cannot be compared.
+            MeasurementError: a configuration is not ok.
+            GateFailed: the candidate is slower, its outputs differ, or the sides cannot be compared.
         """
         for result in self.results:
             if result.status == "skipped":

@@ -385,7 +385,7 @@ def build_package(model: str, out: Path, options: BuildOptions, reporter: Report
 def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
     """Build the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
 
-    A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
+    A graph in another precision than the requested one is quantized first, unless typing is weak; `reporter` notes it.
     """
     calib, calib_cache = to_path(options["calib"]), to_path(options["calib_cache"])
     if "plan" not in accepts(spec.backend):

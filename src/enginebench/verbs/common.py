@@ -278,7 +278,7 @@ def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
 
 
 def name_plan(path: Path) -> Artifact:
-    """Return the artifact of a finished plan of which only the path is known."""
+    """Return the artifact of a finished plan, of which only the path is given."""
     return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
 
 

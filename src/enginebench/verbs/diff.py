@@ -1,4 +1,4 @@
-"""`diff`: two stored runs row by row, two environments, or the engines of both on the same samples now."""
+"""`diff`: two stored runs by configuration, two environments, or the engines of both on the same samples now."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""`history`: all stored rows under a folder, as one table and as trends."""
+"""`history`: all stored results under a folder, as one table and as trends."""
 
 from pathlib import Path
 from typing import Annotated, TypedDict, Unpack
@@ -54,7 +54,7 @@ def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocumen
 
 
 def find_rows_folder(path: PathLike) -> Path:
-    """The folder with the rows; of the store of a sweep a copy of them, where there are sweeps."""
+    """Return the folder with the results; for the store of a sweep, a copy of them."""
     find_folder = find_hook(HistoryFolder)
     return find_folder(str(path)) if find_folder else Path(path)
 

@@ -1,4 +1,4 @@
-"""What lies in files: `read`, `diff`, `history`, baselines, and what trtexec left."""
+"""Read files and folders: `read`, `diff`, `history`, baselines, and files of trtexec."""
 
 from pathlib import Path
 from typing import TypeAlias
@@ -49,11 +49,12 @@ READABLE = "a run, a stored result, a document of enginebench, or a file of trte
 
 
 def read(path: PathLike) -> Document:
-    """What lies at a path: nothing in it is executed, and no model is opened.
+    """Read what is stored at a path; nothing in it is executed, and no model is opened.
 
     Args:
-        path: the folder of a run (a `Run`) or of a bench (a `Bench`); the file of a row (a `Result`); a folder of
-            `drift`; a bundle (a `Bundle`); a JSON document that a verb printed; a file or a folder of trtexec.
+        path: the folder of a run (a `Run`) or of a bench (a `Bench`); the file of a configuration (a `Result`); a
+            folder of `drift`; a bundle (a `Bundle`); a JSON document that a verb printed; a file or a folder of
+            trtexec.
 
     Raises:
         ParseError: it is none of these, or damaged; names file and field.
@@ -95,5 +96,5 @@ def _read_file(place: Path) -> Document:
 
 
 def _ask_features(place: Path) -> Struct | None:
-    """What the first feature reads that knows such a file or folder."""
+    """Return the document of the first feature that reads such a file or folder; None if none does."""
     return next((document for read in find_hooks(FileReader) if (document := read(place)) is not None), None)

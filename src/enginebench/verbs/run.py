@@ -145,7 +145,7 @@ def run(model: opts.Model, **options: Unpack[RunOptions]) -> "Run":
 
 
 class RunPrinted(opts.Wide, opts.Trusting, total=False):
-    """Its own printing, and code that a run to --resume names."""
+    """Options of printing, and code that a run to --resume names."""
 
 
 @door.command(run, "MODEL", "[ARG]...", shown=RunPrinted, first=FIRST)

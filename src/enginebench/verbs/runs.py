@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Run:
-    """A run: its rows, its answer, and the folder in which everything lies.
+    """A run: its record, its results, and the folder in which everything is stored.
 
     Attributes:
-        folder: with `run.json`, a file for each row, and the artifacts.
-        record: what was asked, and on which machine.
-        results: a row each, with its raw samples.
+        folder: with `run.json`, a file for each configuration, and the artifacts.
+        record: the request, and the machine.
+        results: one for each configuration, with its raw samples.
     """
 
     folder: Path
@@ -62,12 +62,12 @@ class Run:
 
     @property
     def fastest(self) -> Ref | None:
-        """The row with the lowest median whose outputs are not known to be changed; None if nothing was measured."""
+        """The configuration with the lowest median and unchanged outputs; None if there is none."""
         return self.document.fastest
 
     @property
     def recommended(self) -> Ref | None:
-        """What the headline says to take, within the limits of accuracy and p99; None if no row keeps to them."""
+        """The headline's recommendation, within the limits of accuracy and p99; None if there is none."""
         return self.document.recommended
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -92,19 +92,19 @@ class Run:
         return write_reports(self.folder, self.document, requested, record=self.record, results=self.results)
 
     def deliver(self, out: PathLike, **options: Any) -> Any:
-        """Write a row as a bundle that runs without EngineBench; see `deliver`."""
+        """Write a configuration as a bundle that runs without EngineBench; see `deliver`."""
         return require_hook(BundleWriter)(self.folder, out, **options)
 
     def check(self, *, strict_precision: bool = False) -> Run:
-        """The run itself, if the baseline and at least one other row are ok.
+        """Return the run itself, if the baseline and at least one other configuration are ok.
 
         Args:
-            strict_precision: also demand that every row ran in the precision that was asked for.
+            strict_precision: also require that every configuration ran in its requested precision.
 
         Raises:
-            BackendUnavailable: no row could run here.
-            MeasurementError: the baseline, or every other row, is not ok.
-            GateFailed: a row ran in another precision.
+            BackendUnavailable: no configuration could run here.
+            MeasurementError: the baseline, or every other configuration, is not ok.
+            GateFailed: a configuration ran in another precision.
         """
         check_outcome(self.results, self.record.request)
         if strict_precision:

@@ -98,7 +98,7 @@ def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions])
 
 
 def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:
-    """The times of one row; the time limit of `request` applies to each of the two measurements."""
+    """Measure the stages of one configuration; the time limit of `request` applies to each of the two measurements."""
     from enginebench.models.photos import make_photos, read_photos, write_photos
     from enginebench.models.task import choose_preprocess, list_preprocess_warnings
     from enginebench.models.zoo import resolve_model

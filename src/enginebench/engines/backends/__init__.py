@@ -1,1 +1,1 @@
-"""What each engine checks, builds and proves, a folder a runtime; what loads and runs it lies one floor up."""
+"""Check, build and verify engines, one folder for each runtime; the modules that load and run them are in `engines`."""

@@ -1,1 +1,1 @@
-"""One job in one process: jobs and answers as data, how a process is started and watched, and the work of each job."""
+"""One job in one process: jobs and responses as data, how a process is started and watched, the work of each job."""

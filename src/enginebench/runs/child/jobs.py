@@ -51,7 +51,7 @@ class Job(Struct, Generic[Response], frozen=True, kw_only=True):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """What an engine's own record shows; `effective_precision` is None where it keeps none, or where it failed."""
+    """The contents of an engine's own record; `effective_precision` is None if it keeps none, or if it failed."""
 
     effective_precision: dict[str, float] | None = None
     failure: str | None = None  # why there is no record, of an engine that keeps one
@@ -171,7 +171,7 @@ class ReferenceResponse(Struct, frozen=True, kw_only=True):
 
 
 class ReferenceJob(Job[ReferenceResponse], frozen=True, kw_only=True, tag="reference"):
-    """Compute the outputs of a graph as it stands, for the inputs of a configuration's check, and save them."""
+    """Compute the outputs of an unchanged graph for the inputs of a configuration's check, and save them."""
 
     check: PrepareJob  # what is asked; its engine has the threads and the batch, and names no options
     kind: ReferenceKind
@@ -342,7 +342,7 @@ class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Note(Struct, frozen=True, kw_only=True, tag="note"):
-    """A line about progress; any number of them precede the answer."""
+    """A line about progress; any number of them precede the response."""
 
     text: str
 
@@ -351,7 +351,7 @@ Message: TypeAlias = FinalResponse[Response] | Kept[Response] | ErrorResponse | 
 
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
-    """A job of a feature or of another verb than `run` is known once its module is imported."""
+    """Read a job; those of a feature, or of a verb other than `run`, are registered when their module is imported."""
     tag = msgspec.json.decode(line)["type"]
     if tag not in _list_kinds() and find("jobs", tag) is None:
         import_module(f"{__package__}.other_jobs")

@@ -1,4 +1,4 @@
-"""What single verbs ask of a child process, beside the jobs of `run`: imported where one of them is asked for."""
+"""The jobs of single verbs other than `run`, imported when they are used."""
 
 from msgspec import Struct, field
 

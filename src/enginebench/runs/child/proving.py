@@ -1,4 +1,4 @@
-"""What an engine's own record shows: in which precisions it spent its time, and in which layers."""
+"""Read an engine's own record: the precisions in which it spent its time, and its layers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from enginebench.runs.child.jobs import NoteCall, Proof
 
 
 def attempt_proof(prove: Callable[[], Proof]) -> Proof:
-    """What `prove` finds, or why it failed: a profiler that fails must cost neither an engine nor its times."""
+    """Return the result of `prove`, or why it failed: a failing profiler must cost neither an engine nor its times."""
     try:
         return prove()
     except Exception as error:

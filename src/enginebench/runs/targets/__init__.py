@@ -1,1 +1,1 @@
-"""Turns what the user named into artifacts: models, files, stored rows, sides of a comparison, and scratch folders."""
+"""Turn what a user names into artifacts: models, files, stored configurations, sides of a comparison."""

@@ -1,4 +1,4 @@
-"""What a command names, looked at before anything is waited for: files by their headers, modules in their source.
+"""Check what a command names, before anything is waited for: files by their headers, modules by their source.
 
 Another run may be timed meanwhile, so one thread of the lowest priority does it: of the user's nothing is imported or
 called, no engine and no PyTorch is loaded. What takes work is found out under the device's lock, as before.
@@ -183,7 +183,7 @@ def _check_data(request: RunRequest, data: str, specs: Sequence[TensorSpec] | No
 
 
 def _holds_arrays(folder: Path) -> bool:
-    """Whether a folder holds arrays alone, as `open_data` tells it."""
+    """Return whether a folder holds only arrays, by the rule of `open_data`."""
     suffixes = {file.suffix.lower() for file in folder.iterdir() if not file.name.startswith(".")}
     return suffixes in ({".npy"}, {".npz"})
 

@@ -34,7 +34,7 @@ BUILD_LIMIT_S = 7200.0
 
 
 def read_bundle_folder(root: Path) -> Bundle:
-    """What the bundle says of itself; refused if it is damaged, newer, holds links or names files outside of it."""
+    """Read the record of a bundle; refuse one that is damaged, newer, holds links or names files outside of it."""
     if fault := judging.find_link(root):
         raise ArtifactError(fault)
     bundle = read_record(root / BUNDLE, Bundle, BUNDLE_SCHEMA)
@@ -72,14 +72,14 @@ def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
 
 
 def read_trusted(root: Path) -> Bundle:
-    """What a bundle says of itself; its engine has no option that would run code or open a file elsewhere."""
+    """Read the record of a bundle whose engine has no option that would run code or open a file elsewhere."""
     bundle = read_bundle_folder(root)
     trust_engine(bundle.engine.backend, bundle.engine.options, root)
     return bundle
 
 
 def open_as_stored(root: Path) -> Stored:
-    """A bundle as a stored row: it is measured again as the row was, on the bundle's own files."""
+    """Open a bundle as a stored configuration: measured again with the same settings, on the bundle's own files."""
     bundle, artifact = open_bundle(root)
     result = Result(
         id=bundle.row,
@@ -106,7 +106,7 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
 
 
 def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:
-    """The request for the very row that a bundle holds."""
+    """Return the request for exactly the configuration of a bundle."""
     spec = bundle.engine
     return replace(
         request,
@@ -166,7 +166,7 @@ class LoadedEngine(SharedEngine):
 
 
 class LoadedBundle(LoadedEngine):
-    """The engine of a bundle, and what the bundle says of itself."""
+    """The engine of a bundle, and the bundle's record."""
 
     def __init__(self, engine: Engine, place: ExitStack, bundle: Bundle) -> None:
         super().__init__(engine, place)
@@ -174,7 +174,10 @@ class LoadedBundle(LoadedEngine):
 
 
 def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
-    """The engine of a bundle, set as its row was. Of a user's own PyTorch module this runs the source in the bundle."""
+    """Load the engine of a bundle with the settings of its measurement.
+
+    A user's own PyTorch module is built by the source in the bundle.
+    """
     bundle, artifact = open_bundle(root, force=force)
     if bundle.module is not None and bundle.module.flat and bundle.module.file:
         sys.path.append(str(root.absolute()))

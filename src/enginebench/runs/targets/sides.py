@@ -1,4 +1,4 @@
-"""The sides of a comparison as the user names them, an engine on a target or a stored row, and how they are opened."""
+"""Parse and open the sides of a comparison: an engine on a target, a stored configuration, or a bundle."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +49,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
-    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), a stored row's file, or a bundle."""
+    """Parse a side: `ENGINE@TARGET`, `ENGINE` (on the same target), the file of a stored configuration, or a bundle."""
     if text.endswith(".json") and Path(text).exists():
         return _make_side(open_stored(Path(text)))
     if is_bundle(Path(text)):
@@ -81,7 +81,7 @@ def _make_side(stored: Stored) -> Side:
 
 
 def open_stored(path: Path) -> Stored:
-    """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from."""
+    """Open a stored configuration with the artifact that its engine loaded or, if it cannot be reopened, its source."""
     result = read_result(path)
     start = find_opened(result)
     if start is None:
@@ -134,13 +134,13 @@ class OpenSide(Struct, frozen=True, kw_only=True):
 def open_side(
     text: str, request: SideRequest, scratch: Path, reporter: Reporter, made: MadeSources | None = None
 ) -> OpenSide:
-    """The side that `text` names: `ENGINE@TARGET`, the file of a stored row, or a bundle.
+    """Open the side that `text` names: `ENGINE@TARGET`, the file of a stored configuration, or a bundle.
 
-    A graph is run in the precision that it is in; a PyTorch model in FP32. A stored row is run on the very artifact
-    that it was measured on, a bundle on its own.
+    A graph runs in its own precision; a PyTorch model in FP32. A stored configuration runs on the very artifact that
+    was measured, a bundle on its own.
 
     Args:
-        made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
+        made: sources of the sides before it; this side uses the same ones if it can, and adds its own.
     """
     if _is_row(text):
         stored = open_as_stored(Path(text)) if is_bundle(Path(text)) else open_stored(Path(text))
@@ -190,7 +190,7 @@ def check_side(text: str, device: str = "cpu") -> Side:
 
 
 def find_side_device(text: str, device: str) -> str:
-    """The device that a side runs on: that of a stored row or of a bundle, else that of its engine."""
+    """Return the device of a side: that of a stored configuration or of a bundle, else that of its engine."""
     if is_bundle(Path(text)):
         return open_as_stored(Path(text)).spec.device
     if _is_row(text):
@@ -210,7 +210,7 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
 
 
 def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
-    """The batch that fits all sides: the one that a graph fixes, else the nearest to that asked for."""
+    """Choose a batch that fits all sides: the one that a graph fixes, else the nearest to the requested one."""
     if any(_counts_whole(side.artifact) for side in sides):
         return 1
     batches = [find_fixed_batch(side.artifact) for side in sides]

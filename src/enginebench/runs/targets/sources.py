@@ -88,7 +88,7 @@ def _make(
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """What rows can start from, and PRECISION (`EVERY_GRAPH`: any) -> why there is no graph in it."""
+    """The artifacts to start from; and PRECISION (`EVERY_GRAPH`: any) -> why there is no graph in it."""
 
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
@@ -141,7 +141,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: 
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
-    """A plan with the inputs that its engine finds, where they say the batch and nobody asked for one."""
+    """Return a plan with the inputs that its engine reports, if they fix the batch and none was requested."""
     names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
     if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
         return artifact
@@ -163,7 +163,7 @@ def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
 
 
 def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildResponse:
-    """What an engine finds in a finished plan: its inputs and outputs; the precision that runs, if that is asked."""
+    """Read a finished plan with its engine: inputs, outputs, and on request the precision that runs."""
     return run_child(
         BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove), timeout_s=timeout_s
     )
@@ -180,7 +180,7 @@ def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dic
 
 
 def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
-    """The one row of a request, and its source, made in `place`."""
+    """Plan the only configuration of a request, and make its source in `place`."""
     sources = gather_sources(request, place, reporter)
     (row,) = plan_rows(request, sources.artifacts, problems=sources.problems)
     if row.skip is not None or row.source is None:
@@ -227,7 +227,7 @@ def make_graph(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> Art
 
 
 def _begin_telling(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> tuple[str, Callable[[str], None]]:
-    """(what the graph is called, who tells how far it is), once it was said that it is begun."""
+    """Report that a graph is begun; return (its label, a function that reports its progress)."""
     label = format_precision(job.precision, job.recipe, name_mix(job.exclude))
     reporter.step(f"{request.model}: {label}")
     return label, lambda text: reporter.step(f"{request.model} {label}: {text}")
@@ -249,7 +249,7 @@ def describe_graph(
     out: Path | None = None,
     exclude: tuple[str, ...] = (),
 ) -> QuantizeJob:
-    """How the FP32 graph, or module, of a request is brought into another precision, but for the nodes `exclude`.
+    """Describe how the FP32 graph, or module, of a request is changed to another precision, except nodes `exclude`.
 
     It lies in `out`, else in `place`, with the ranges, which all graphs of a folder share.
     """
@@ -280,7 +280,7 @@ def choose_data(request: RunRequest) -> str | None:
 
 
 def choose_scoring(request: RunRequest, sources: Sequence[Artifact] = ()) -> Scoring | None:
-    """The samples that every row answers, and their metrics, of which some are the user's code, asked in a child."""
+    """Choose the samples on which every configuration is scored, and the metrics; a user's is read in a child."""
     labelled = choose_labelled(request, sources)
     if labelled is None:
         return None
@@ -289,12 +289,12 @@ def choose_scoring(request: RunRequest, sources: Sequence[Artifact] = ()) -> Sco
 
 
 def asks_metric(request: RunRequest) -> bool:
-    """Whether the user asked for a metric, or gave what only a metric uses."""
+    """Return whether the user requested a metric, or passed an option that only metrics use."""
     return bool(request.metrics or request.targets or request.max_metric_drop is not None)
 
 
 def choose_labelled(request: RunRequest, sources: Sequence[Artifact] = ()) -> Labelled | None:
-    """The samples that every row answers; only sources say how many classes a user's model has. Nothing is run."""
+    """Choose the samples on which every configuration is scored, without running anything."""
     metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
     path = check_source(data) if data else None
     has_targets = request.inputs is not None and request.targets is not None
@@ -326,7 +326,7 @@ def choose_labelled(request: RunRequest, sources: Sequence[Artifact] = ()) -> La
 
 
 def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artifact]) -> str | None:
-    """Why a folder of pictures has no right answers; None if it has."""
+    """Return why a folder of pictures has no labels; None if it has."""
     if request.targets is None:
         card = BUILTIN.get(request.model)
         shape = next((artifact.outputs[0].shape[1:] for artifact in sources if artifact.outputs), ())
@@ -338,13 +338,13 @@ def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artif
 
 
 def fit_scoring(judged: Scoring | None, request: RunRequest, sources: Sequence[Artifact]) -> Scoring | None:
-    """What was chosen before the sources were made, in the light of them."""
+    """Choose the scoring again by the sources, if it depends on them; else return it unchanged."""
     data = judged.labelled.data if judged and judged.metrics and judged.labelled.targets is None else None
     return choose_scoring(request, sources) if data is not None and Path(data).is_dir() else judged
 
 
 def note_unlabelled(judged: Scoring | None) -> tuple[str, ...]:
-    """Why there is no accuracy, where pictures have no labels."""
+    """Return a note on why there is no accuracy, if the pictures have no labels."""
     data = judged.labelled if judged else None
     begin = f"no accuracy, outputs are compared on {count_of(data.n, 'images')} of {data.data}: " if data else ""
     return (begin + data.unlabelled,) if data and data.unlabelled else ()

@@ -124,12 +124,12 @@ def probe_provider(engine: str, provider: str, device: str) -> Availability:
 
 
 def make_checked_session_options(spec: EngineSpec) -> Any:
-    """As the engine's own file makes them, from options that were checked."""
+    """Make the options of a session from engine options that were checked."""
     return ort.make_session_options(spec, read_options(spec, OPTIONS))
 
 
 def open_plain_session(artifact: Artifact, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else."""
+    """Open a session on the CPU provider alone."""
     register_operators(settings, artifact.operator_libraries)
     with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
         return ort.open_session(artifact.path, settings)
@@ -147,7 +147,7 @@ def check_interface(artifact: Artifact, session: Any) -> None:
 
 
 class WatchedOrtEngine(OrtEngine):
-    """The engine, and what ONNX Runtime's profiler says of it."""
+    """The engine, and the record of ONNX Runtime's profiler."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the profiler of a session of its own.

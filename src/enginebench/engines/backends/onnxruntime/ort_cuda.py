@@ -24,7 +24,7 @@ FIX = "pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
 
 
 class OrtCudaBackend:
-    """ONNX artifacts on ONNX Runtime's CUDA provider, and on nothing else."""
+    """ONNX artifacts on ONNX Runtime's CUDA provider alone."""
 
     name = NAME
 
@@ -68,7 +68,7 @@ def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
 
 
 class WatchedOrtCudaEngine(OrtCudaEngine):
-    """The engine, and what CUPTI says of it."""
+    """The engine, and CUPTI's record of it."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded; needs PyTorch.

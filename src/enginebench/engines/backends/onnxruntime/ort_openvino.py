@@ -48,7 +48,7 @@ class OrtOpenvinoBackend:
     name = NAME
 
     def probe(self) -> Availability:
-        """Available where the provider's library loads and finds the CPU; says ONNX Runtime's version and its own."""
+        """Available if the provider's library loads and finds the CPU; with ONNX Runtime's version and its own."""
         try:
             metadata, reason = find_cpu().ep_metadata, None
         except EngineBenchError as error:
@@ -95,7 +95,7 @@ def check_plugin_request(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def read_plugin_capabilities() -> tuple[str, ...]:
-    """What OpenVINO's CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    """Return the precisions in which OpenVINO's CPU plugin reports to compute here: FP32, INT8, BF16, ..."""
     return tuple(find_cpu().ep_metadata.get("OPTIMIZATION_CAPABILITIES", "").split())
 
 

@@ -1,8 +1,8 @@
 """Execution providers of ONNX Runtime that come as packages of their own: one loader for all of them.
 
-Such a package names a library and a provider. The library is registered once a process; what it then finds are devices,
-and a session is given devices and options. What the provider does not take falls to ONNX Runtime's own CPU provider
-without a word, unless the session forbids it.
+Such a package names a library and a provider. The library is registered once in a process; it then lists devices, and
+a session gets devices and options. Nodes that the provider does not take run silently on ONNX Runtime's own CPU
+provider, unless the session forbids it.
 """
 
 import ctypes
@@ -62,7 +62,7 @@ def find_devices(provider: Provider) -> list[Any]:
 
 
 def shorten_loader_error(error: Exception) -> str:
-    """What a loader's error says in the end, without the path of the library and ONNX Runtime's own words before."""
+    """Return the end of a loader's error, without the path of the library and ONNX Runtime's own words before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rpartition(" with error: ")[2] if lines else type(error).__name__
 
@@ -75,7 +75,7 @@ def open_provider_session(
     chosen: Mapping[str, str],
     settings: Any = None,
 ) -> Any:
-    """A session on one device of a provider, which is told its own options; `chosen` are the engine's."""
+    """Open a session on one device of a provider; `chosen` are the engine's own options."""
     onnxruntime.disable_telemetry_events()
     settings = settings or make_plain_options(1, chosen["opt"])  # ONNX Runtime itself computes nothing
     register_operators(settings, artifact.operator_libraries)

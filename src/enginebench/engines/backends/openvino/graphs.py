@@ -105,10 +105,10 @@ def read_model(artifact: Artifact) -> Any:
 
 
 def is_misread(path: Path) -> bool:
-    """Whether a file has a `QLinearConv` with a scale for each output channel.
+    """Return whether a file has a `QLinearConv` with a scale for each output channel.
 
-    OpenVINO 2026.4 takes these scales along the input channels: it refuses the graph, or answers wrongly in silence
-    where there are as many of both. Measured beside ONNX Runtime 1.31, on one such node.
+    OpenVINO 2026.4 takes these scales along the input channels: it refuses the graph, or computes wrong outputs without a
+    warning if there are as many of both. Measured beside ONNX Runtime 1.31, on one such node.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -140,7 +140,8 @@ def list_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 def save_model(model: Any, target: Path) -> None:
     """Write the graph with its weights as they are (the default would halve them).
 
-    The files get their names once they are whole: rows of several batches share them, and a build may be killed.
+    The files are renamed once they are complete: configurations of several batches share them, and a build may be
+    killed.
     """
     with explaining_refusal(f"OpenVINO cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`openvino`: OpenVINO on the CPU, in the precision that was asked for, compiled for the shapes that are bound."""
+"""`openvino`: OpenVINO on the CPU, in the requested precision, compiled for the shapes that are bound."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class OpenvinoBackend:
     name = NAME
 
     def probe(self) -> Availability:
-        """Available where the CPU plugin loads; says the runtime's version."""
+        """Available if the CPU plugin loads; with the runtime's version."""
         devices = openvino.Core().available_devices
         reason = f"OpenVINO's CPU plugin did not load; devices: {', '.join(devices) or 'none'}"
         return answer_probe(NAME, ("cpu",) if "CPU" in devices else (), openvino.__version__, reason)

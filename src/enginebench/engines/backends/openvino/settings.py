@@ -1,4 +1,4 @@
-"""What OpenVINO's CPU plugin is told, and what its counters say: with its own package, or inside of ONNX Runtime."""
+"""Settings and counters of OpenVINO's CPU plugin, in its own package or inside of ONNX Runtime."""
 
 from collections.abc import Sequence
 
@@ -26,16 +26,16 @@ def find_node_dtype(node_type: str, exec_type: str) -> str:
 
 
 def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> tuple[list[Operator], int]:
-    """(the nodes with their mean times over the calmest half of the runs, in a row and without the first; its length).
+    """Return (the nodes with their mean times over the calmest half of the runs but the first; the number of these runs).
 
-    The first run prepares weights and memory, and an interruption may be longer than all the rest. A node whose mean
-    falls below a microsecond is no longer said to have run; it did, in a time that the counter cannot tell.
+    The first run prepares weights and memory, and an interruption may be longer than all the rest. The counter drops a
+    node whose mean falls below a microsecond, although it ran.
 
     Args:
-        runs: the counters after each run. Each says the mean over all runs so far, in whole microseconds.
+        runs: the counters after each run, each the mean over all runs so far, in whole microseconds.
 
     Source: `Graph::GetPerfData` of OpenVINO's CPU plugin, 2026.4, which gives the average of a node's counter, and
-        calls a node executed where that is above zero.
+        calls a node executed if that is above zero.
     """
     length = max(1, (len(runs) - 1) // 2)
     if len(runs) < 2:
@@ -50,9 +50,9 @@ def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> tuple[list[Operato
 
 
 def choose_longest(runs: Sequence[Sequence[Operator]]) -> list[Operator]:
-    """The nodes with the longest mean that was ever told: which of them ran, where the times of all are too short.
+    """Return the nodes with their longest reported means, to show which ran where the times of all are too short.
 
-    The first run, which prepares, is in it: these are shares, and no times of one run.
+    The first run, which prepares, is included: these are fractions, not times of one run.
     """
     longest: dict[tuple[str, str], Operator] = {}
     for node in (node for run in runs for node in run):

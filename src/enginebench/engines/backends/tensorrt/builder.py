@@ -1,6 +1,6 @@
-"""Builds plans from ONNX through TensorRT's Python API, 8.6 to 11, and TensorRT for RTX; errors carry its own words.
+"""Build plans from ONNX through TensorRT's Python API, 8.6 to 11, and TensorRT for RTX; errors carry its own words.
 
-Names that a version lacks are asked for with `hasattr`; which those are, `tools/tensorrt_names.py` tells from a wheel.
+Names that some versions lack are looked up with `hasattr`; `tools/tensorrt_names.py` lists them from a wheel.
 """
 
 import re
@@ -112,7 +112,7 @@ def check_flags(library: Library, settings: BuildSettings) -> None:
 
 
 def make_network_flags(library: Library, settings: BuildSettings) -> int:
-    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit."""
+    """Return the network's flags: strongly typed unless weak typing was chosen; for 8.6, an explicit batch."""
     flags, precision = library.trt.NetworkDefinitionCreationFlag, settings.precision
     if settings.weak_typing and read_version(library)[0] > LAST_WEAK_MAJOR:
         missing = (name for name in WEAK_FLAGS.get(precision, ()) if not hasattr(library.trt.BuilderFlag, name))
@@ -128,7 +128,7 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
 
 
 def format_error(error: Any) -> str:
-    """One error of the parser in words; 8.6 numbers the node and does not name it, -1 stands for the whole file."""
+    """Format one error of the parser; 8.6 numbers the node and does not name it, -1 means the whole file."""
     text = "".join(line for line in error.desc().splitlines(keepends=True) if NOISE not in line).strip()
     if error.node() < 0:
         return NO_NODE.sub("", text)
@@ -190,7 +190,7 @@ def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
 
 
 def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
-    """A monitor that tells the builder's phases and steps; of the phases within others at most one step a second."""
+    """Make a monitor that notes the builder's phases and steps; of inner phases at most one step a second."""
 
     class Progress(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a plan says of itself: its tensors, its profile, and, while it runs, its layers."""
+"""Read a plan's own description: its tensors, its profile, and, while it runs, its layers."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ class WatchedPlanEngine(PlanEngine):
         super().__init__(library, plan, inputs, outputs, spec, options, **others)
 
     def profile_layers(self) -> LayerProfile:
-        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run."""
+        """Profile the engine's layers; the profiler slows them down, so that they sum to more than a run."""
         if self._reader is None:
             raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
         with TemporaryDirectory(prefix="enginebench-") as folder:

@@ -47,7 +47,7 @@ class StoredPlan(Struct, frozen=True, kw_only=True):
 
 
 class PlanBackend:
-    """What the backends that make plans have in common: a cache, the reader of what the tool writes, and progress."""
+    """The common part of the backends that make plans: a cache, the reader of the tool's files, and progress."""
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
@@ -157,7 +157,7 @@ def read_capability(index: int) -> str | None:
 
 
 def _ask_nvml(index: int, question: str) -> Any:
-    """NVML's answer about one GPU; None without package, library, driver or such a GPU: a plan is kept all the same."""
+    """Ask NVML about one GPU; None without package, library, driver or such a GPU: a plan is kept all the same."""
     try:
         import pynvml
 

@@ -190,9 +190,9 @@ create_backend = TensorRtRtxBackend
 
 
 def read_compute_capabilities(text: str, precision: Precision) -> tuple[str, ...]:
-    """The compute capabilities of `8.6,8.9` or `8.6+8.9`; of an empty text, every one from 8.0 that has the type.
+    """Parse the compute capabilities `8.6,8.9` or `8.6+8.9`; an empty text means every one from 8.0 with the type.
 
-    They are always named to the builder: left to itself it drops those that lack a type, without a word.
+    They are always named to the builder: without them it silently drops those that lack a type.
     """
     lacking = LACKING.get(precision, ())
     if not text.strip():
@@ -214,7 +214,7 @@ def read_compute_capabilities(text: str, precision: Precision) -> tuple[str, ...
 
 
 def find_layers(plan: Path) -> Path:
-    """Where the builder's description of a plan's layers lies, in the form that `parse layers` reads."""
+    """Return the path of the builder's description of a plan's layers, in the form that `parse layers` reads."""
     return plan.with_suffix(".layers.json")
 
 
@@ -251,7 +251,7 @@ def check_validity(path: Path, index: int) -> tuple[ResultWarning, ...]:
 
 
 def configure(plan: Any, options: dict[str, str]) -> Any:
-    """How the plan runs: when kernels are made for a shape, and whether the library captures its own CUDA graphs."""
+    """Set how the plan runs: when kernels are made for a shape, and whether the library captures CUDA graphs."""
     config = LIBRARY.require(plan.create_runtime_config(), "cannot create a runtime configuration")
     strategies = trt.DynamicShapesKernelSpecializationStrategy
     config.dynamic_shapes_kernel_specialization_strategy = getattr(strategies, options["specialization"].upper())

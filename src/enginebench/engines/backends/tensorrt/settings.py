@@ -1,4 +1,4 @@
-"""How a TensorRT engine is built, read from the `key=value` options of ENGINE: shared by trtexec and the Python API."""
+"""Read the settings of a TensorRT build from the `key=value` options of ENGINE, for trtexec and the Python API."""
 
 import shlex
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class ShapeProfile(Struct, frozen=True, kw_only=True):
 
 
 class BuildSettings(Struct, frozen=True, kw_only=True):
-    """Everything that decides what the builder makes of a graph."""
+    """Every setting that affects what the builder makes of a graph."""
 
     precision: Precision = "fp32"
     weak_typing: bool = False
@@ -148,9 +148,9 @@ def fit_to_version(settings: BuildSettings, version: Sequence[int]) -> BuildSett
 
 
 def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> tuple[ShapeProfile, ...]:
-    """The profiles that were asked for; for dynamic inputs without any, one for exactly `spec.batch`.
+    """Return the requested profiles; for dynamic inputs without any, one for exactly `spec.batch`.
 
-    A profile for one shape leaves the builder nothing to compromise on: what is measured is that batch's best plan.
+    With a profile for one shape the builder need not compromise: that batch gets its best plan.
     """
     texts = [options[key] for key in ("min_shapes", "opt_shapes", "max_shapes")]
     profiles = [make_profile(*map(read_shapes, texts))] if any(texts) else []

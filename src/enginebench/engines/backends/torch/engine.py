@@ -62,7 +62,7 @@ def list_cast_warnings(module: Any) -> tuple[ResultWarning, ...]:
 
 
 class Generated:
-    """What an engine knows of the code that a compiler made of its module: nothing where none is compiled."""
+    """The code that a compiler made of an engine's module; nothing if none was compiled."""
 
     def __init__(self, *others: Any, generated: GeneratedCode | None = None, **named: Any) -> None:
         self._generated = generated
@@ -80,7 +80,7 @@ class Generated:
 
 
 class WatchedTorchEngine(Generated, TorchEngine):
-    """The engine, and what PyTorch's profiler says of it."""
+    """The engine, and the record of PyTorch's profiler."""
 
     def __init__(
         self, call: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], **named: Any

@@ -1,4 +1,4 @@
-"""What PyTorch runs on this CPU, and the module of a `torch` artifact made ready: folded, placed, laid out and cast."""
+"""Check what PyTorch runs on this CPU, and prepare the module of a `torch` artifact: folded, placed, laid out, cast."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -82,7 +82,7 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
 
 
 def _call_with_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], list[Any]]:
-    """(inputs, outputs) of the first inputs that the module answers to; the last ones' error if there are none."""
+    """Return (inputs, outputs) of the first inputs that the module accepts; raise the last error if there are none."""
     refusal: Exception = ValueError("there is nothing to call it with")
     for inputs in checks:
         try:

@@ -169,17 +169,17 @@ def check_aoti_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
 
 
 class WatchedPackage(WatchedTorchEngine):
-    """The engine, and what PyTorch's profiler says of the operators that its package calls."""
+    """The engine, and the record of PyTorch's profiler of the operators that its package calls."""
 
     def count_least_ns(self) -> float:
-        """0: nobody knows it of compiled code."""
+        """Return 0: the least time of compiled code is unknown."""
         return 0.0
 
     def profile_layers(self) -> LayerProfile:
         return summarize_layers(self._watch(), PROFILER, (PLAIN_NOTE.format(why=UNTOLD),))
 
     def _watch(self) -> list[list[Any]]:
-        """As its kin, with each run marked as one of a compiled graph: what no operator does, generated code did."""
+        """Watch as other engines do, but mark each run as a compiled graph: time in no operator is generated code."""
         run = self._run
 
         def marked() -> None:

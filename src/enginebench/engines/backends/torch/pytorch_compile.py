@@ -78,7 +78,7 @@ def trust_instructions(folder: Path | None) -> None:
 
 
 def is_one_word(path: Path) -> bool:
-    """Whether a path that nobody quotes stays one word of a command line."""
+    """Return whether an unquoted path stays one word of a command line."""
     try:
         return shlex.split(str(path)) == [str(path)]
     except ValueError:  # a quotation mark without its other
@@ -161,9 +161,9 @@ class PytorchCompileBackend:
         return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest() if hashes else None
 
     def import_ahead(self) -> None:
-        """The compiler itself, which PyTorch imports at the first call: about half of a load from a warm cache.
+        """Import the compiler, which PyTorch imports at the first call: about half of a load from a warm cache.
 
-        Versions before 2.10 start workers with it unless told that there are none; a load says how many it wants.
+        Versions before 2.10 start workers with it unless `compile_threads` is 1; a load sets the number that it needs.
         """
         inductor.compile_threads = 1
         import torch._inductor.compile_fx  # noqa: F401
@@ -264,7 +264,7 @@ create_backend = PytorchCompileBackend
 
 
 def explain_failure(error: Exception) -> str:
-    """What could not be compiled, and the user's line: the first words of the cause, without hints and stacks."""
+    """Return what could not be compiled, with the user's line: the first words of the cause, no hints and stacks."""
     complaint = next((line.strip() for line in str(error).splitlines() if "error:" in line), None)
     if complaint and "CppCompileError" in first_line(error):
         return f"{first_line(error)}: {complaint}"
@@ -313,7 +313,7 @@ def check_gpu_tools() -> None:
 
 
 def find_missing_gpu_tools() -> dict[str, str]:
-    """What `torch.compile` needs for a GPU and this machine lacks, each with the command that adds it."""
+    """List what `torch.compile` needs for a GPU and this machine lacks, each with the command that adds it."""
     missing = {}
     if find_spec("triton") is None:
         missing["Triton"] = "pip install triton"
@@ -339,7 +339,7 @@ def find_problem() -> tuple[str, str] | None:
 
 
 def find_missing_tools() -> dict[str, str]:
-    """What `torch.compile` needs on a CPU and this machine lacks, each with the command that adds it."""
+    """List what `torch.compile` needs on a CPU and this machine lacks, each with the command that adds it."""
     missing = {}
     # torch._inductor reads CXX and falls back to g++, as its `cpp.cxx` setting says.
     compilers = [name for name in inductor.cpp.cxx if name]
@@ -357,7 +357,7 @@ _MEANT = re.compile(rf"{REASON}|disable.*<function (?:RNN|LSTM|GRU)\.forward|RNN
 
 @contextmanager
 def refuse_breaks() -> Iterator[None]:
-    """What is compiled inside of the block is compiled as one graph, but for recurrent layers.
+    """Refuse, inside the block, to compile anything in more than one graph, except recurrent layers.
 
     Raises:
         RuntimeError: at the end: there was another break, or nothing has been compiled at all.

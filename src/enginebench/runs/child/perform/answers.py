@@ -178,8 +178,8 @@ def _open_data(job: PrepareJob | LabelledJob, labelled: Labelled, text: str) -> 
 class Asked(NamedTuple):
     """A function that computes outputs, the entries of one call, and the seconds for all calls (None: no limit).
 
-    With a limit the order of the calls is drawn from `seed`, so that those within the limit represent all, whatever the
-    order of the data; at least one is made.
+    With a limit the order of the calls is drawn from `seed`, so that those within the limit represent all data; at
+    least one call is made.
     """
 
     call: Callable[[Feeds], Mapping[str, Array]]

@@ -1,4 +1,4 @@
-"""Outputs of an engine after its timed calls, held against its own outputs for the same inputs when it was checked."""
+"""Compare outputs of an engine after its timed calls with its own outputs, for the same inputs, in its check."""
 
 from __future__ import annotations
 

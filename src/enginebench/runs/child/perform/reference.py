@@ -1,4 +1,4 @@
-"""The outputs of a graph as it stands: no optimizer has changed what its nodes say."""
+"""Compute the outputs of an unchanged graph: no optimizer has touched its nodes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def open_evaluator(artifact: Artifact, threads: int) -> ComputeCall:
 
 
 class GraphEngine(Closing):
-    """A graph as it stands, called as an engine is."""
+    """An unchanged graph, with the interface of an engine."""
 
     def __init__(self, artifact: Artifact, compute: ComputeCall) -> None:
         self.inputs, self.outputs = artifact.inputs, artifact.outputs
@@ -106,9 +106,9 @@ class GraphEngine(Closing):
 
 
 def take_declared(spec: TensorSpec, value: object) -> Array:
-    """An output in the dtype that the graph declares; raises ArtifactError where the evaluator gives something else.
+    """Return an output in the dtype that the graph declares; raise ArtifactError if its rank or kind differs.
 
-    Its implementations are not the operators' definition where they give another rank or kind, and judge nothing then.
+    Then the evaluator's implementation differs from the operators' definition, and its outputs are no reference.
     """
     array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else None
     if array is not None and spec.dtype == TEXT:

@@ -102,9 +102,9 @@ def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) 
 def size_inputs(
     artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None, input_calls: Sequence[Feeds] | None
 ) -> Artifact:
-    """The graph with the lengths of its open axes: of the user's inputs, of the shapes asked for, or found by trying.
+    """Return the graph with lengths for its dynamic axes: from the user's inputs, the requested shapes, or trials.
 
-    Its axes stay open: engines that compile for shapes take these, others see them when they are fed.
+    The axes stay dynamic: engines that compile for shapes use these lengths, others see them with their inputs.
     """
     if input_calls is not None and shapes:
         raise UsageError("--inputs bring their own shapes, and --input-shape names others; leave one of them out")
@@ -127,7 +127,7 @@ def cut_all(calls: Sequence[Feeds], inputs: Sequence[TensorSpec]) -> list[Feeds]
 
 
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
-    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own."""
+    """Return the first entries of the user's data, for checks and timing; None if the user gave none."""
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.task import find_own_data
 
@@ -264,7 +264,7 @@ def take_file(
 
 
 def _take_plan(path: Path, out_dir: Path) -> Artifact:
-    """A finished plan, brought into the run's folder; the engine that loads it says what goes in and comes out."""
+    """Copy a finished plan into the run's folder; the engine that loads it reports its inputs and outputs."""
     if not path.is_file() or path.stat().st_size == 0:
         raise ArtifactError(f"{path} is not a plan: it is missing or empty. Build it again")
     home = out_dir.absolute() / "source" / path.name
