@@ -116,10 +116,10 @@ class TorchEngine(Closing):
         return {spec.name: np.array(tensor.numpy(), order="C") for spec, tensor in pairs}
 
     def count_least_ns(self) -> float:
-        """Return the CPU time of a call on one thread, which waits for no other, over all threads; 0 if it is unknown.
+        """Return the CPU time of a call on one thread, which waits for no other, over all threads; 0: unknown.
 
-        It is unknown for code compiled for all threads. On one thread PyTorch has other kernels for 1x1 convolutions, up
-        to twice as slow; it has those of many threads for one that is dilated, which is the same.
+        It is unknown for code compiled for all threads. On one thread PyTorch has other kernels for 1x1 convolutions,
+        up to twice as slow; it has those of many threads for one that is dilated, which is the same.
         """
         threads, times, points = self.threads, list[int](), _find_points(self._call) if self.threads > 1 else []
         dilations = [point.dilation for point in points or ()]

@@ -1,4 +1,4 @@
-"""What can be lifted out: each folder has its verbs, the jobs of its children, its statistics and its sections.
+"""Features, which can be removed: each folder has its verbs, the jobs of its children, its statistics and its sections.
 
 The kernel finds the folders and what they bring (`core/features.py`); a feature imports the kernel, and no other
 feature. To lift one out, delete its folder, and run `make tables`.

@@ -1,4 +1,4 @@
-"""A row as a folder that runs without EngineBench: what stands in it, and how it is written (`as-shipped/`)."""
+"""A configuration as a folder that runs without EngineBench: its contents, and how it is written (`as-shipped/`)."""
 
 from enginebench.core.features import Feature, Verb
 from enginebench.core.hooks import BundlePlace, BundlePlan, BundlePrinter, BundleWriter

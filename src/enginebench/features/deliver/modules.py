@@ -1,4 +1,4 @@
-"""How a PyTorch module is made outside of this package: its constructor, its file, what that imports."""
+"""Find how a PyTorch module is made outside of this package: its constructor, its file, what that imports."""
 
 import ast
 import sys
@@ -54,7 +54,7 @@ def check_module(artifact: Artifact) -> ModelRef:
 
 
 def find_module(artifact: Artifact) -> FoundModule:
-    """How a bundle makes the module of an artifact; ArtifactError as of `check_module`."""
+    """Describe how a bundle makes the module of an artifact; ArtifactError as in `check_module`."""
     ref = check_module(artifact)
     if ref.kind == "timm":
         from enginebench.models.torch.architectures import import_timm

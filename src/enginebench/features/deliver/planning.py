@@ -18,7 +18,7 @@ BFLOAT16 = "torch.BFloat16Storage"
 
 
 def refuse_delivery(root: Path, request: RunRequest, result: Result) -> EngineBenchError | None:
-    """Why a configuration of the run in `root` cannot be delivered; None if it can. Nothing is imported or hashed."""
+    """Return why a configuration of the run in `root` cannot be delivered, without imports or hashes; None if it can."""
     if reason := explain_refusal(result):
         return UsageError(reason)
     folder, place = RunFolder(root), find_opened(result)
@@ -48,7 +48,7 @@ def refuse_delivery(root: Path, request: RunRequest, result: Result) -> EngineBe
 
 
 def _explain_partial(folder: RunFolder) -> str:
-    """That the run was not finished, and the command that goes on with it."""
+    """Return that the run was not finished, with the command that continues it."""
     record = folder.read_record()
     if record.verb == "bench":
         return "it has not all of its trials; measure it again"
@@ -56,7 +56,7 @@ def _explain_partial(folder: RunFolder) -> str:
 
 
 def _explain_weights(path: Path, model: str) -> str:
-    """Why the weights of a module cannot be the plain arrays of a bundle; "" if they can."""
+    """Return why the weights of a module cannot be the plain arrays of a bundle; "" if they can."""
     pickled = find_file_content(path).pickled
     if pickled is None:
         return ""
@@ -81,7 +81,7 @@ def _list_gone(folder: RunFolder, request: RunRequest, result: Result, artifact:
 
 
 def plan_delivery(root: Path, request: RunRequest, result: Result) -> Delivery:
-    """What `deliver` says of a configuration: why it refuses it, or the options with which it takes it."""
+    """Return why `deliver` refuses a configuration, or the options with which it takes it."""
     refusal = refuse_delivery(root, request, result)
     if refusal is not None:
         return Delivery(refusal=str(refusal))

@@ -1,4 +1,4 @@
-"""What a bundle may hold beside itself for whoever serves it: a Triton repository, KServe's metadata, a Dockerfile."""
+"""Write the files of servers beside a bundle: a Triton repository, KServe's metadata, a Dockerfile."""
 
 import json
 import shutil
@@ -44,8 +44,8 @@ FIXED = ("pytorch-compile", "pytorch-aoti", "pytorch-cudagraph")
 def write_triton(stage: Path, bundle: Bundle) -> None:
     """Write `triton/NAME/config.pbtxt` and the model beside it. `stage` holds a whole, sealed bundle.
 
-    A PyTorch module goes with the Python backend, and the bundle with it: the LibTorch backend wants TorchScript, which
-    is not what the row measured.
+    A PyTorch module uses the Python backend, and needs the bundle: the LibTorch backend wants TorchScript, which was
+    not measured.
     """
     name = slug(f"{bundle.model}-{bundle.engine.backend}")
     home = stage / FOLDER / name / VERSION
@@ -67,9 +67,10 @@ def write_triton(stage: Path, bundle: Bundle) -> None:
 
 
 def format_config(name: str, bundle: Bundle) -> str:
-    """The text of `config.pbtxt`.
+    """Format the text of `config.pbtxt`.
 
-    One instance is what the row measured: more share its cores or its GPU, and only a load test says how many pay.
+    It has one instance, as in the measurement: more would share its cores or its GPU, and only a load test shows how
+    many pay.
     """
     batched = takes_batches(bundle)
     largest = bundle.engine.batch if batched else 0
@@ -119,7 +120,7 @@ def _format_tensor(side: str, spec: TensorSpec, batched: bool, sizes: Mapping[in
 
 
 def _format_parameters(bundle: Bundle) -> Iterator[str]:
-    """The row's settings, as far as the backend has names for them."""
+    """Format the configuration's settings for which the backend has names."""
     threads, settings = str(bundle.engine.threads), dict[str, str]()
     if bundle.artifact.kind == "onnx":
         settings = {"intra_op_thread_count": threads, "inter_op_thread_count": "1", "execution_mode": "0"}
@@ -134,7 +135,7 @@ def _format_parameters(bundle: Bundle) -> Iterator[str]:
 
 
 def _format_warmup(bundle: Bundle, batched: bool) -> str:
-    """One request before the first real one, in the shapes that the row was measured in."""
+    """Format one request before the first real one, in the measured shapes."""
     inputs = []
     for spec in bundle.artifact.inputs:
         dims = ", ".join(map(str, concrete_shape(spec, bundle.engine.batch)[batched:] or [1]))
@@ -167,7 +168,7 @@ def add_forms(stage: Path, bundle: Bundle, forms: Sequence[str]) -> None:
 
 
 def describe_model(bundle: Bundle) -> dict[str, object]:
-    """The answer to `GET v2/models/NAME` of the Open Inference Protocol. An axis of any length is -1."""
+    """Return the response to `GET v2/models/NAME` of the Open Inference Protocol. An axis of any length is -1."""
     return {
         "name": slug(f"{bundle.model}-{bundle.engine.backend}"),
         "versions": ["1"],

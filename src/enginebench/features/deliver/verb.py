@@ -1,4 +1,4 @@
-"""`deliver`: a row of a stored run as a folder that runs without EngineBench."""
+"""`deliver`: write a configuration of a stored run as a folder that runs without EngineBench."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CHECKED = ("snr", "centred_cosine")
 
 
 class DeliverDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `deliver`. `checked`: the bundle answered like its row, here."""
+    """The JSON document of `deliver`. `checked`: the bundle reproduced the measured outputs here."""
 
     schema: str = "enginebench.deliver/1"
     bundle: str
@@ -129,7 +129,7 @@ def deliver_run(run: PathLike, out: PathLike, /, **options: Any) -> DeliverDocum
 
 
 def deliver_also(root: Path, out: PathLike) -> None:
-    """Delivers the row that a run recommends, for a verb of the command line that has just made the run."""
+    """Deliver the configuration that a run recommends, for a verb of the command line that has just made the run."""
     print_delivery(deliver(root, out, progress=True), err=True)
 
 
@@ -145,8 +145,8 @@ def deliver_row(
 ) -> DeliverDocument:
     """Write a configuration of the run in `root` as a bundle at `out`, and let the bundle check its outputs.
 
-    Without an id it is the row that the run recommends, or that a search says to take. `out` is made, and left as it
-    was if anything goes wrong.
+    Without an id it is the configuration that the run, or a search, recommends. `out` is made, and left as it was if
+    anything goes wrong.
     """
     check_forms(forms)
     record, results = read_results(root)
@@ -187,7 +187,7 @@ def deliver_row(
 
 
 def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
-    """The row with this id, or the recommended one."""
+    """Return the configuration with this id, or the recommended one."""
     short = shorten_ids(document.rows)
     wanted = document.recommended.id if row is None and document.recommended is not None else row
     if wanted is None and document.recommended_by == "search":
@@ -269,7 +269,7 @@ def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, from_user
 def join_given(
     entries: Sequence[Feeds], outputs: Mapping[str, Array], specs: Sequence[TensorSpec], batch: int
 ) -> tuple[list[Feeds], dict[str, Array]]:
-    """(calls, their outputs) of a row whose outputs are one for each given entry; of the calls that have one shape."""
+    """Return (calls of one shape, their outputs) of a configuration that has one output for each given entry."""
     entries = entries[: min(map(len, outputs.values()))]
     step = find_batch(specs, batch)
     groups = group_samples(entries, step, specs)
@@ -318,7 +318,7 @@ def describe_bundle(
 
 
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
-    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said."""
+    """Return None if the bundle's own program reproduces the outputs; else why it was not run, or what it printed."""
     here = find_installed(bundle.engine.backend)
     if not here.available:
         return f"not checked: {here.reason}. Where the engine is: python predict.py --check"

@@ -1,4 +1,4 @@
-"""What goes into a bundle, engine by engine, or why nothing; and its files, in a folder that becomes it once whole."""
+"""Choose the contents of a bundle, engine by engine, and write its files to a folder that is renamed once complete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """What an engine's bundle holds beside the model: its engine's file, and packages."""
+    """The contents of an engine's bundle beside the model: its engine's file, and packages."""
 
     engine: str  # name of its file in `engines`
     module: bool = False  # it runs a PyTorch module
@@ -79,7 +79,7 @@ GPU = {
 
 
 def explain_refusal(result: Result) -> str | None:
-    """Why a configuration cannot be delivered, by its record alone; None if nothing in it speaks against that."""
+    """Return why a configuration cannot be delivered, by its record alone; None if nothing in it prevents that."""
     engine = result.engine
     if result.measure.scope == "pipelined":
         return "a bundle times one batch after another, scope pipelined overlaps them"
@@ -107,7 +107,7 @@ def explain_refusal(result: Result) -> str | None:
 
 
 def find_instructions(precision: Precision | None, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
-    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs."""
+    """Return the measuring CPU's instructions for the configuration's precision; none for FP32 and for GPUs."""
     if machine is None or engine.device != "cpu":
         return ()
     wanted = list(INSTRUCTIONS.get(precision, ())) if precision else []

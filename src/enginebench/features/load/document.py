@@ -53,7 +53,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
 
 
 class LoadDocument(Struct, frozen=True, kw_only=True):
-    """Every point of every row. `capacity` is the highest of all rows.
+    """Every point of every configuration. `capacity` is the highest of all configurations.
 
     `pilots` are points of requests that came all at once, by which a rate or a number of requests was chosen.
     """

@@ -66,7 +66,7 @@ def create_ring(descriptor: int, samples: Sequence[Feeds], requests: int, at_onc
 
 
 def count_slot_bytes(array: Array) -> int:
-    """What a tensor takes of a slot. Strings are no bytes: they stay in the engine's process."""
+    """Return the bytes of a tensor in a slot. Strings take none: they stay in the engine's process."""
     return 0 if array.dtype.hasobject else -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -82,7 +82,7 @@ def view_tensors(slots: Array, sample: Feeds) -> Feeds:
 
 
 def find_requests(ring: Ring, samples: Sequence[Feeds], calls: Sequence[int]) -> Callable[[int], Feeds]:
-    """What gives the tensors of a request from its slot; `calls` says of each which sample it is a copy of."""
+    """Return a function that gives the tensors of a request from its slot; `calls` has the sample of each request."""
     view = cache(lambda sample: view_tensors(ring.places, samples[sample]))
 
     def find(number: int) -> Feeds:

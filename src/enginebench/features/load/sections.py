@@ -1,4 +1,4 @@
-"""What `load` measured, as sections and pictures: the capacities and verdicts, every point, and the warnings."""
+"""Render the results of `load` as sections and charts: the capacities and verdicts, every point, and the warnings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, itemgetter
@@ -114,7 +114,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
 
 
 def _format_seconds(document: LoadDocument) -> Iterator[str]:
-    """What the search for a capacity took of its budget, and what was done before it."""
+    """Format the time that the search for a capacity took of its budget, and that of the preparation."""
     settings = document.settings
     if settings and settings.find_capacity and document.preparation_s is not None:
         spent_s = sum(point.seconds for point in (*document.pilots, *document.points))
@@ -123,7 +123,7 @@ def _format_seconds(document: LoadDocument) -> Iterator[str]:
 
 
 def _format_stages(document: LoadDocument) -> Iterator[str]:
-    """Which part of each configuration limits, at the highest rate that its limit allows, and what to change."""
+    """Format the bottleneck of each configuration, at the highest rate that its limit allows, and what to change."""
     for row in document.rows:
         highest = row.capacity.passes_qps if row.capacity else None
         rates = [(_take_rate(p) or 0.0, p) for p in document.points if p.row == row.id and p.stages]
@@ -286,7 +286,7 @@ def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[An
 
 
 def list_latencies(points: Named) -> Iterator[Row]:
-    """A row for each line and point; a mean of zero has no place on a log axis."""
+    """List a record for each line and point; a mean of zero has no position on a log axis."""
     for name, point in points:
         values = {"p99": point.p99_ms, "p50": point.p50_ms, "queue": point.queue_ms, "service": point.service_ms}
         for kind, value in values.items():
@@ -295,7 +295,7 @@ def list_latencies(points: Named) -> Iterator[Row]:
 
 
 def draw_throughput(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:
-    """Answered requests a second over p99, and the Pareto line over all configurations."""
+    """Draw completed requests a second over p99, and the Pareto line over all configurations."""
     alt = import_altair()
     shown = [
         {"row": name, "p99": p.p99_ms, "rate": p.achieved_per_s, "validity": p.validity}
@@ -312,7 +312,7 @@ def draw_throughput(document: LoadDocument, points: Named, colour: Any) -> tuple
 
 
 def draw_utilisation(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:
-    """How busy the streams were; crosses where Little's law or the generator makes a point suspect."""
+    """Draw how busy the streams were; crosses mark points that Little's law or the generator makes suspect."""
     alt = import_altair()
     shown = [
         {"row": name, "qps": p.qps, "busy": p.utilisation, "validity": p.validity}

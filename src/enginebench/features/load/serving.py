@@ -78,7 +78,7 @@ class Source(Protocol):
 
 
 class Span:
-    """How long something was at work, of pieces that may overlap and come roughly in the order of their ends."""
+    """The time at work, from pieces that may overlap and come roughly in the order of their ends."""
 
     def __init__(self) -> None:
         self.total_ns = self._end_ns = 0
@@ -104,10 +104,10 @@ def serve(
     clock: Clock,
     deadline_ns: int | None = None,
 ) -> TimedBatch:
-    """Serves until the source is exhausted and everything has ended; returns who was at work for how long.
+    """Serve until the source is exhausted and everything has ended; return how long each part was at work.
 
-    Requests go to `sink` in the order in which they end. From `deadline_ns` on nothing new is begun, and whoever waits
-    is dropped.
+    Requests go to `sink` in the order in which they end. From `deadline_ns` on nothing new is begun, and waiting
+    requests are dropped.
     """
     flying: dict[int, list[Waiting]] = {}
     busy_ns = ticket = own_ns = host_ns = 0

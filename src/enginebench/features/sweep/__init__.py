@@ -1,7 +1,6 @@
-"""Many models on many machines: what a sweep asks for, the store that it fills, and who measures what where.
+"""Many models on many machines: what a sweep requests, the store that it fills, and which machine measures what.
 
-A group (one model on one kind of machine) is measured in turns on one machine, as a run is. Nothing here knows how a
-row is measured: that is `main_job`'s story.
+A group (one model on one kind of machine) is measured interleaved on one machine, as a run is, by `main_job`.
 """
 
 from enginebench.core.features import Feature, Verb

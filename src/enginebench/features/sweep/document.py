@@ -1,4 +1,4 @@
-"""The document of a sweep: one cell for each row, each with the figures that the matrix shows."""
+"""The document of a sweep: one cell for each configuration, each with the figures that the matrix shows."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from enginebench.stats.quantiles import median
 
 
 class SweepRow(Struct, frozen=True, kw_only=True):
-    """The figures of one row, named as those of a run's row. Times in ms."""
+    """The figures of one configuration, named as those of a run. Times in ms."""
 
     id: str
     status: Status
@@ -59,7 +59,7 @@ class FailedCell(MatrixCell, frozen=True, kw_only=True):
 
 
 class Environment(Struct, frozen=True, kw_only=True):
-    """A machine with what is installed on it: rows of two of these are never compared."""
+    """A machine with its installed packages: results of two of these are never compared."""
 
     id: str
     machine_kind: str
@@ -72,7 +72,7 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 class Interference(Struct, frozen=True, kw_only=True):
-    """What company on the same machine cost a row: time shared over time alone, above 1 where company slows it."""
+    """The cost of sharing a machine: a configuration's time beside others over its time alone; above 1 is slower."""
 
     model: str
     machine_kind: str
@@ -83,7 +83,7 @@ class Interference(Struct, frozen=True, kw_only=True):
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
-    """What a search over settings came to, of one model and batch on one kind of machine.
+    """The result of a search over settings, of one model and batch on one kind of machine.
 
     `ratio` is the speed of the setting that won the race over that of the best default, in the final. The winner is
     that default itself where the other is not significantly faster: then `beaten` is false.
@@ -140,7 +140,7 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
 
 
 def price(document: SweepDocument, prices: Mapping[str, float], currency: str = "") -> SweepDocument:
-    """The document with the cost of a million inferences wherever the price of an hour is known."""
+    """Add the cost of a million inferences wherever the price of an hour is known."""
     cells = []
     for cell in document.cells:
         if (row := cell.row) is not None and cell.machine_kind in prices:

@@ -1,7 +1,7 @@
-"""The machines of a Ray cluster. Ray places jobs and says who is gone; results never travel through it.
+"""The machines of a Ray cluster. Ray places jobs and reports lost nodes; results never travel through it.
 
 Each node that may measure has the resource `machine` once. A measuring task takes it whole, so that nothing of ours
-runs beside it; tasks that make graphs take a share of it each.
+runs beside it; tasks that make graphs take a fraction of it each.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _cut(error: Exception) -> str:
 
 
 def fetch_response(ray: Any, reference: Any, timeout_s: float | None = None) -> bytes | str:
-    """What a task returned; or why there is nothing of ours, in words."""
+    """Return the result of a task; or why there is none of ours."""
     try:
         data = ray.get(reference, timeout=timeout_s)
     except ray.exceptions.RayError as error:
@@ -174,7 +174,7 @@ def part(count: int) -> float:
 
 
 def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) -> Sequence[tuple[str, bytes | str]]:
-    """(the node by its id and what it offers, its answer or why there is none) of every node that is alive."""
+    """Yield (the node by its id and its resources, its response or why there is none) of every node that is alive."""
     ray = connect(address)
     try:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

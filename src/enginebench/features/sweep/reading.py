@@ -164,7 +164,7 @@ def read_sweep_record(store: Store) -> SweepRecord:
 
 
 def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocument:
-    """Every cell of the sweep in a store; `reasons` has why a group has no rows, from the run that has just ended."""
+    """Read every cell of the sweep in a store; `reasons`: why the run that just ended left groups without results."""
     record = read_sweep_record(store)
     groups = list_groups(record.spec)
     cells: list[SweepCell] = []
@@ -242,7 +242,7 @@ def _list_rows(store: Store, group: str) -> Iterator[Result]:
 
 
 def fetch_rows_folder(url: str) -> Path:
-    """A folder with the rows of a store, for `history`: its own, or an up-to-date copy of an object store's."""
+    """Return a folder with the results of a store, for `history`: its own, or a current copy of an object store's."""
     if "://" not in url:
         return Path(url)
     store = open_store(url)

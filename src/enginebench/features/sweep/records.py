@@ -1,4 +1,4 @@
-"""The records of a sweep: what the store holds beside rows, and what goes to a machine and comes back."""
+"""The records of a sweep: what its store holds beside results, and what is sent to a machine and returned."""
 
 from typing import TypeAlias
 
@@ -25,7 +25,7 @@ def name_result_file(group: str, batch: int) -> str:
 
 
 class SweepRecord(Struct, frozen=True, kw_only=True):
-    """`sweep.json`: what was asked, and the salt that hides which machine a token stands for."""
+    """`sweep.json`: the request, and the salt that hides which machine a token means."""
 
     schema: str = SWEEP_RECORD_SCHEMA
     spec: SweepSpec
@@ -51,21 +51,21 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
 
 
 class StoredSources(Struct, frozen=True, kw_only=True):
-    """What was made of one model, once for the whole fleet; its files lie beside, `sources/KEY/`."""
+    """The artifacts made of one model, once for the whole fleet; their files are beside it, in `sources/KEY/`."""
 
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
 
 
 class Finished(Struct, frozen=True, kw_only=True):
-    """`done.json`: how a group ended, with the figures of its rows as they were then."""
+    """`done.json`: how a group ended, with the figures of its configurations at that time."""
 
     cells: tuple[SweepCell, ...]
     machines: tuple[Environment, ...] = ()
 
 
 class GroupJob(Struct, frozen=True, kw_only=True, tag="group"):
-    """What a machine is told: measure this group, and keep everything in that store."""
+    """The job of a machine: measure this group, and store everything in that store."""
 
     store: str
     group: Group
@@ -85,7 +85,7 @@ Job: TypeAlias = GroupJob | SourcesJob
 
 
 class JobEnd(Struct, frozen=True, kw_only=True):
-    """What comes back of a job: nothing but how it went; all else is in the store."""
+    """The result of a job: only how it ended; everything else is in the store."""
 
     ok: bool
     reason: str = ""

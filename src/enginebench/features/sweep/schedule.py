@@ -28,7 +28,7 @@ Outcome: TypeAlias = JobEnd | str
 
 class Fleet(Protocol):
     def refuse(self, group: Group) -> str:
-        """Why no machine here can measure this group; empty if one can."""
+        """Return why no machine here can measure this group; empty if one can."""
 
     def start(self, job: Job) -> None:
         """Give a job to a machine, now or once one is free."""

@@ -1,4 +1,4 @@
-"""A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
+"""Render a sweep as sections: the fastest configuration of each engine, the machines, searches, and missing results."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def list_sweep(document: SweepDocument) -> list[Section]:
 
 
 def summarize_sweep(document: SweepDocument) -> str:
-    """Which engine is the fastest most often, how much was measured, on what, and when."""
+    """Summarize which engine is the fastest most often, how much was measured, on what, and when."""
     kinds = len({cell.machine_kind for cell in document.cells})
     text = (
         f"{count_of(len(document.cells), 'configurations')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
@@ -154,7 +154,7 @@ def list_rest(document: SweepDocument) -> list[Section]:
 
 
 def rank_cell(cell: SweepCell) -> tuple[bool, bool, bool, float]:
-    """What the fastest cell that can be relied on has least of: no figure, other outputs, doubt, time per inference.
+    """Return the sort key of a cell, least first: no figure, changed outputs, warnings, time per inference.
 
     An implausible time is no figure.
     """
@@ -165,7 +165,7 @@ def rank_cell(cell: SweepCell) -> tuple[bool, bool, bool, float]:
 
 
 def format_tuned(tuned: Tuned) -> str:
-    """What a search over settings came to, as one sentence."""
+    """Format the result of a search over settings as one sentence."""
     where = f"tuned on {tuned.machine_kind}: {tuned.model.rpartition('/')[2]}, batch {tuned.batch}"
     if tuned.reason:
         return f"{where}: no response: {tuned.reason}"
@@ -183,7 +183,7 @@ def format_tuned(tuned: Tuned) -> str:
 
 
 def format_warnings(rows: Sequence[SweepRow]) -> Iterator[str]:
-    """What a `?` stands for, then every warning with the number of its rows, the commonest first."""
+    """Format what `?` means, then every warning with the number of its configurations, the commonest first."""
     if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
         yield "? a single trial, or too few samples for this percentile"
     found = gather_notes((str(number), row.warnings) for number, row in enumerate(rows))

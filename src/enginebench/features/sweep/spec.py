@@ -317,7 +317,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _meets(cell: Cell, selection: Selection) -> bool:
-    """Whether a cell agrees in every field; an engine's name stands for all its options, a file's for its path."""
+    """Return whether a cell agrees in every field; an engine's name matches all its options, a file's all its paths."""
     for name, value in _given(selection).items():
         own, wanted = getattr(cell, name), _list(value)
         short = {"engine": cell.engine.partition(":")[0], "model": Path(cell.model).name}.get(name, own)

@@ -50,10 +50,10 @@ def open_store(url: str) -> Store:
 
 
 class FolderStore:
-    """A folder, which all machines of the sweep see under the same path. Links inside it are not followed.
+    """A folder that all machines of the sweep see under the same path. Links inside it are not followed.
 
-    `read` gives None, and `fetch` False, where there is no such file; `names` has beside each name what tells whether
-    the file is still the same. A reader sees the old file or the new one, never half of one.
+    `read` returns None, and `fetch` False, if there is no such file; `names` has beside each name a mark that changes
+    with the file. A reader sees the old file or the new one, never half of one.
     """
 
     def __init__(self, root: Path) -> None:

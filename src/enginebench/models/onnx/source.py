@@ -99,7 +99,7 @@ def read_onnx_head(path: Path) -> Artifact:
 
 
 def check_onnx(path: Path) -> Artifact:
-    """As `read_onnx_head`, once the files of its weights are known to be there and long enough."""
+    """Check a graph like `read_onnx_head`, once the files of its weights are known to exist and to be long enough."""
     model = load_graph(path)
     find_external_data(model, path)
     return _describe_graph(model, path)

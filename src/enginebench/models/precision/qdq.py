@@ -34,7 +34,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class Scheme(Struct, frozen=True, kw_only=True):
-    """What a recipe asks of the quantizer."""
+    """The settings of a recipe for the quantizer."""
 
     op_types: tuple[str, ...]
     unsigned_activations: bool

@@ -60,7 +60,7 @@ LOW_COVERAGE = 0.5
 
 
 class _Change(Struct, frozen=True, kw_only=True, eq=False):
-    """What a transform made, and what there is to say about it."""
+    """The result of a transform, and the remarks about it."""
 
     model: ModelProto
     kept_fp32: tuple[str, ...] = ()  # nobody asked for it

@@ -83,7 +83,7 @@ def import_timm() -> Any:
 
 
 def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ())."""
+    """Call the user's `package.module:factory` and return (module, flat and in eval mode; example inputs or ())."""
     expected = "a function without arguments"
     factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
     failing = explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, tell=explain)
@@ -107,7 +107,7 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
 
 
 def explain_program(made: object) -> str:
-    """What to give in place of a program of torch.export, which is no module; "" of anything else."""
+    """Explain what to give in place of a program of torch.export, which is no module; "" for anything else."""
     return ". Give its .module()" if isinstance(made, torch.export.ExportedProgram) else ""
 
 
@@ -219,7 +219,7 @@ def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple
 
 
 def _find_widest(example: torch.Tensor, rows: int | None) -> tuple[float, float] | None:
-    """(0, the last row) of a table that an example with other values looks up; else None."""
+    """Return (0, the last row) of a table that an example with other values looks up; else None."""
     if not rows or rows == 1 or example.is_floating_point() or not _is_varied(example):
         return None
     return 0, rows - 1
@@ -251,7 +251,7 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
 
 
 def explain_run(error: BaseException) -> str:
-    """What a module raised, with the cure where that is torchvision of another build than PyTorch."""
+    """Explain what a module raised, with the cure if that is torchvision of another build than PyTorch."""
     return explain(error) + explain_other_build(error)
 
 

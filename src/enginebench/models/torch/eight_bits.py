@@ -113,9 +113,9 @@ def _to_int8(module: Any, samples: Iterable[Sequence[Any]], method: str) -> Any:
 
 
 class _Fp8Linear(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
-    """A linear layer in FP8 with one scale for its weights and one for what goes in, which is `largest` at most.
+    """A linear layer in FP8 with one scale for its weights and one for its inputs, whose largest value is `largest`.
 
-    It has no `weight`: whoever reads that past the layer is refused while the module is exported.
+    It has no `weight`: code that reads the weight of the layer is refused while the module is exported.
     """
 
     def __init__(self, layer: Any, largest: Any) -> None:

@@ -332,7 +332,7 @@ def quiet_exporter() -> Iterator[None]:
 
 
 def format_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
-    """One sentence for a failed export; names the operator where one has no translation, and the line that calls it."""
+    """Explain a failed export in one sentence; name an operator without a translation, and the line that calls it."""
     text = "\n".join(str(link) for link in list_causes(error))
     line = find_line(error)
     where = f" ({line})" if line else ""

@@ -61,7 +61,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
             self.register_buffer(f"first_{i}", self.module.get_buffer(name).clone(), persistent=False)
 
     def answer(self, *inputs: torch.Tensor) -> Any:
-        """What the module itself answers."""
+        """Return the outputs of the module itself, in its own form."""
         for i, name in enumerate(self.state):
             owner, _, last = name.rpartition(".")
             first, now = getattr(self, f"first_{i}"), self.module.get_buffer(name)

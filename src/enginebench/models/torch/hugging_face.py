@@ -37,12 +37,12 @@ def import_transformers() -> Any:
 
 
 def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """As `build_from_config`, of the configuration on the Hub or in the folder."""
+    """Build the model of a configuration on the Hub or in the folder, by `build_from_config`."""
     return build_from_config(_read_config(ref), ref.text)
 
 
 def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says."""
+    """Return (the module of a configuration with fresh weights, flat and in eval mode; example inputs)."""
     config.use_cache = False  # keys and values of a first pass would be outputs that nobody compares
     # Made in train mode, which is no choice of the user's that a warning should tell him of.
     module = with_torchvision(lambda: _find_class(config, text)(config)).eval()

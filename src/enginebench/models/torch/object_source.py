@@ -144,7 +144,7 @@ def can_be_imported(name: str) -> bool:
 
 
 def _find_faults(module: nn.Module) -> Iterator[str]:
-    """What cannot be pickled: attributes of the module and its layers, then what their methods refer to."""
+    """List what cannot be pickled: attributes of the module and its layers, then what their methods refer to."""
     for path, part in module.named_modules():
         own = {name: value for name, value in vars(part).items() if name not in ("_parameters", "_buffers", "_modules")}
         for name, value in {**part._parameters, **part._buffers, **own}.items():

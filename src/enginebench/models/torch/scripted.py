@@ -1,4 +1,4 @@
-"""A TorchScript archive, as `torch.jit.save` writes it, to a module; and what can be told of its inputs."""
+"""Load a TorchScript archive, as `torch.jit.save` writes it, as a module; find what it reveals about its inputs."""
 
 import warnings
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def _list_needed_arguments(module: Any) -> list[str]:
 
 
 def explain_no_examples(module: Any, model: str) -> str:
-    """What to give for the inputs of a scripted module: their names, and shapes that its first weights suggest."""
+    """Explain what to give for the inputs of a scripted module: their names, and shapes suggested by its weights."""
     names = _list_needed_arguments(module) if isinstance(module, torch.jit.ScriptModule) else ["input"]
     suggested = _suggest_shape(module)
     options = " ".join(f"--input-shape {name}:{suggested}" for name in names)

@@ -193,10 +193,10 @@ def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[tor
 
 
 def load_module(artifact: Artifact) -> nn.Module:
-    """The module of a `torch` artifact, in eval mode on the CPU.
+    """Load the module of a `torch` artifact, in eval mode on the CPU.
 
-    It takes the artifact's inputs in their order, as positional arguments, and answers with one tensor, or with a tuple
-    of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
+    It takes the artifact's inputs in their order, as positional arguments, and returns one tensor, or a tuple of
+    tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
     """
     module = _load(artifact).requires_grad_(False)  # an answer may be a parameter, which else is no plain array
     if state := read_state_names(artifact.warnings):
@@ -327,7 +327,7 @@ def _holds_batch(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
 
 
 def _run(module: nn.Module, examples: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-    """The answers; None where the module does not run on such examples."""
+    """Return the outputs; None if the module does not run on such examples."""
     try:
         with restore_buffers(module), torch.inference_mode():
             returned = module(*(example.clone() for example in examples))
@@ -438,7 +438,7 @@ def _load_state(module: nn.Module, state: State, source: str) -> nn.Module:
 def _describe(
     module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], input_size: int | None, first: _First
 ) -> Artifact:
-    """All but the weights: what it takes and answers, found by running it."""
+    """Describe everything but the weights: the inputs and outputs, found by running the module."""
     outputs = describe_outputs(module, examples, ref.text)
     inputs = describe_inputs(module, examples, fixed=first == "whole")
     for spec in (*inputs, *outputs):

@@ -53,7 +53,7 @@ def import_torchvision() -> ModuleType:
 
 
 def with_torchvision(call: Callable[[], T]) -> T:
-    """What a call of the user's code returns, though it imports torchvision, and that only imports by our hand.
+    """Call the user's code, and help it to import torchvision; return its result.
 
     The first attempt, which failed at that import, left nothing behind: Python forgets a module that did not import.
     """
@@ -67,7 +67,7 @@ def with_torchvision(call: Callable[[], T]) -> T:
 
 
 def explain_other_build(error: BaseException) -> str:
-    """What to do where an operator of torchvision is missing because its build is not that of PyTorch; else ""."""
+    """Explain what to do if an operator of torchvision is missing because its build is not that of PyTorch; else ""."""
     causes = " ".join(map(str, list_causes(error)))
     if UNDECLARED not in causes and NOT_LOADED not in causes:
         return ""

@@ -48,7 +48,7 @@ State = dict[str, torch.Tensor]
 
 
 class DownloadFailed(Exception):
-    """Why the weights could not be had. Always caught: random weights take their place, with a warning."""
+    """The reason why weights are missing. Always caught: random weights take their place, with a warning."""
 
 
 def fetch_pretrained(ref: ModelRef) -> State:
@@ -142,7 +142,7 @@ def stall_limit() -> Iterator[None]:
 
 @contextmanager
 def download_errors() -> Iterator[None]:
-    """What goes wrong in the block is a `DownloadFailed`."""
+    """Turn every error in the block into a `DownloadFailed`."""
     try:
         yield
     except DownloadFailed:
@@ -152,7 +152,7 @@ def download_errors() -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
-    """One line, without the addresses and paths that a longer text may hold."""
+    """Explain an error in one line, without the addresses and paths that a longer text may hold."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, OSError) and cause.strerror:
         return f"download failed: {cause.strerror}"

@@ -107,8 +107,8 @@ def read_model(artifact: Artifact) -> Any:
 def is_misread(path: Path) -> bool:
     """Return whether a file has a `QLinearConv` with a scale for each output channel.
 
-    OpenVINO 2026.4 takes these scales along the input channels: it refuses the graph, or computes wrong outputs without a
-    warning if there are as many of both. Measured beside ONNX Runtime 1.31, on one such node.
+    OpenVINO 2026.4 takes these scales along the input channels: it refuses the graph, or its outputs are wrong without
+    a warning if there are as many of both. Measured beside ONNX Runtime 1.31, on one such node.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -26,7 +26,7 @@ def find_node_dtype(node_type: str, exec_type: str) -> str:
 
 
 def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> tuple[list[Operator], int]:
-    """Return (the nodes with their mean times over the calmest half of the runs but the first; the number of these runs).
+    """Return (the nodes with their mean times over the calmest half of the runs but the first; that number of runs).
 
     The first run prepares weights and memory, and an interruption may be longer than all the rest. The counter drops a
     node whose mean falls below a microsecond, although it ran.

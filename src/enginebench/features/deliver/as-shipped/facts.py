@@ -1,6 +1,6 @@
-"""What bundle.json says, and whether this folder and this machine still are what it says. Python's own library only.
+"""Read bundle.json, and check this folder and this machine against it. Python's own library only.
 
-While it is imported it sets the variables that the row's process had: NumPy and the runtimes read them only once.
+Importing it sets the variables of the measured process: NumPy and the runtimes read them only once.
 """
 
 import json
@@ -61,7 +61,7 @@ def settle(found: Iterable[str], force: bool) -> None:
 
 
 def pin() -> None:
-    """Binds this process to the CPUs on which the row was measured."""
+    """Pin this process to the CPUs of the measurement."""
     wanted = BUNDLE["pinned_cpus"] or []
     if not wanted or not hasattr(os, "sched_setaffinity"):
         raise Refused("it was not measured on fixed CPUs, or this system cannot pin. Leave out --pin")

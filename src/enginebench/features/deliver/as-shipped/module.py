@@ -11,7 +11,7 @@ from measured.models.torch import flat, torchvision_import
 
 
 def load_module() -> Any:
-    """The module as its engine takes it: its tensors in a row, on the CPU."""
+    """Load the module with the interface of its engine: its tensors as positional arguments, on the CPU."""
     module, told = load_own(), facts.BUNDLE["artifact"]
     names = [spec["name"] for spec in told["inputs"]]
     return flat.take_picture_bytes(module, names, **told["normalize"]) if told["normalize"] else module
@@ -31,7 +31,7 @@ def load_own() -> Any:
 
 
 def make(spec: dict[str, Any]) -> Any:
-    """What its constructor returns; its weights are not those that matter."""
+    """Call the module's constructor; the weights of what it returns are replaced later."""
     if spec["kind"] == "source":
         made = importlib.import_module(spec["file"].removesuffix(".py"))
         for part in spec["name"].split("."):

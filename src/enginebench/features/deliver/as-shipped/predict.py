@@ -31,7 +31,7 @@ class Predictor(SharedEngine):  # type: ignore[misc]  # of the bundle, whose fil
 
 
 def load(force: bool = False) -> Predictor:
-    """The model, ready. `force` goes on where files, versions or machine are not those of the row, and says so."""
+    """Load the model. `force` continues, with a message, if files, versions or machine are not as measured."""
     facts.check(force)
     if facts.BUNDLE["artifact"]["kind"] == "plan":
         facts.check_gpu(engine.name_gpu(facts.ENGINE), force)

@@ -11,7 +11,7 @@ from PIL import Image
 
 
 class Settings(Pictures, SimpleNamespace):  # type: ignore[misc]
-    """What preprocess.json says."""
+    """The contents of preprocess.json."""
 
 
 SETTINGS = Settings(**json.loads((Path(__file__).resolve().parent / "preprocess.json").read_text("utf-8")))

@@ -1,4 +1,4 @@
-"""The command line of predict.py: `--check` compares with the row's outputs, `--bench` times the calls here."""
+"""The command line of predict.py: `--check` compares with the measured outputs, `--bench` times the calls here."""
 
 import argparse
 import sys
@@ -50,7 +50,7 @@ def main(load: Callable[[bool], Any]) -> int:
 
 
 def read_check() -> tuple[list[Arrays], Arrays]:
-    """(inputs of each call, outputs with an entry for each call) that the row left."""
+    """Read (inputs of each call, measured outputs with an entry for each call)."""
     with np.load(facts.HERE / "check.npz", allow_pickle=False) as stored:
         sides: dict[str, Arrays] = {"inputs": {}, "outputs": {}}
         for key in stored.files:
@@ -62,7 +62,7 @@ def read_check() -> tuple[list[Arrays], Arrays]:
 
 
 def join(arrays: Iterable[np.ndarray[Any, Any]], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The outputs of all calls, each with zeros up to `shape`: those of the row end so where another was longer."""
+    """Join the outputs of all calls, each padded with zeros to `shape`, as the measured ones are."""
     filled = []
     for array in map(np.atleast_1d, arrays):
         short = [want - have for want, have in zip(shape, array.shape, strict=False)]
@@ -72,7 +72,7 @@ def join(arrays: Iterable[np.ndarray[Any, Any]], shape: tuple[int, ...]) -> np.n
 
 
 def check(predictor: Any) -> bool:
-    """Whether every output keeps the row's limits against the outputs that the row left; says so line by line."""
+    """Return whether every output is within the limits of the measured outputs; print one line for each."""
     feeds, wanted = read_check()
     answers = [predictor(feed) for feed in feeds]
     passed = True
@@ -92,7 +92,7 @@ def check(predictor: Any) -> bool:
 
 
 def format_run_verdict(bundle: Mapping[str, Any]) -> str:
-    """What the run found out about the outputs that are compared with; "" in a bundle that does not say."""
+    """Format the run's verdict on the measured outputs; "" if the bundle has none."""
     outputs, why = bundle["figures"].get("outputs"), bundle["figures"].get("outputs_reason")
     if outputs is None:
         return ""
@@ -127,7 +127,7 @@ def compare(
 
 
 def time_calls(predictor: Any, calls: int) -> list[int]:
-    """Nanoseconds of so many calls of what the row timed: `run` alone, or in scope io copies in and out as well."""
+    """Time so many calls, in nanoseconds, in the measured scope: `run` alone, or in scope io with its copies."""
     feeds, engine = read_check()[0][0], predictor.engine  # as it was timed: without the lock of calls
 
     def call_whole() -> object:

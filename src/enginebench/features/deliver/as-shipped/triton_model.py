@@ -1,4 +1,4 @@
-"""The bundle beside this file as a model of Triton's Python backend: the row's own program answers the requests."""
+"""The bundle beside this file as a model of Triton's Python backend: the bundle's own program computes the outputs."""
 
 import sys
 from pathlib import Path
@@ -14,13 +14,13 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """The class that Triton calls."""
 
     def initialize(self, args: dict[str, Any]) -> None:
         self._predict = predict.load()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """An answer for each request, one after the other: the row was measured so."""
+        """Return a response for each request, one after the other, as in the measurement."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
