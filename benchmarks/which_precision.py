@@ -186,7 +186,7 @@ def make_sources(options: argparse.Namespace, folder: Path) -> list[Artifact]:
     if options.data.endswith(".npz"):
         with np.load(options.data) as stored:
             given = {name: stored[name][:1] for name in stored.files}
-    made = make_torch_artifact(options.model, folder, weights=options.weights, given=given)
+    made = make_torch_artifact(options.model, folder, weights=options.weights, user_inputs=given)
     return [made, export_onnx(made, folder / "model.onnx")]
 
 

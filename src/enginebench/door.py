@@ -78,7 +78,7 @@ def starting(verb: str | None) -> AbstractContextManager[None]:
     """Report a failed import of a verb as a damaged installation: EngineBench installs what verbs import."""
     cure = "A package that it needs is missing or damaged; install it again: pip install --force-reinstall enginebench"
     failed = f"{verb} cannot start"
-    return explaining(DependencyError, failed, ImportError, tell=lambda e: f"{type(e).__name__}: {e}", cure=cure)
+    return explaining(DependencyError, failed, ImportError, describe=lambda e: f"{type(e).__name__}: {e}", cure=cure)
 
 
 def list_other_verbs() -> dict[str, Plugin]:

@@ -55,7 +55,7 @@ def explaining(
     kind: type[EngineBenchError],
     failed: str,
     *caught: type[BaseException],
-    tell: Callable[[Any], object] = str,
+    describe: Callable[[Any], object] = str,
     cure: str = "",
 ) -> Iterator[None]:
     """Raise what a library, a user's code or the system raises as `kind`: `failed`, its words, `cure`. Ours stays.
@@ -69,7 +69,7 @@ def explaining(
     except EngineBenchError:
         raise
     except caught as error:
-        raise kind(f"{failed}: {tell(error)}{cure and '. '}{cure}") from error
+        raise kind(f"{failed}: {describe(error)}{cure and '. '}{cure}") from error
 
 
 def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:

@@ -113,7 +113,7 @@ def explain_access(
     what: str, cure: str = "", kind: type[EngineBenchError] = ArtifactError
 ) -> AbstractContextManager[None]:
     """Format the system's error for a file, without its path."""
-    return explaining(kind, what, OSError, tell=lambda error: error.strerror or error, cure=cure)
+    return explaining(kind, what, OSError, describe=lambda error: error.strerror or error, cure=cure)
 
 
 # Where a shell puts the pipes that it opened for a command, and its own input.

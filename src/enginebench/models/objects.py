@@ -176,7 +176,7 @@ def _find_source(name: str) -> Path | None:
         if parent is not None and search_paths is None:
             raise ModuleNotFoundError(f"No module named {whole!r}; {parent.name!r} is not a package", name=whole)
         finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next((found for finder in finders if (found := finder.find_spec(whole, search_paths)) is not None), None)
+        spec = next((spec for finder in finders if (spec := finder.find_spec(whole, search_paths)) is not None), None)
         if spec is None:
             if parent is not None and _makes_modules(parent.origin):
                 return None

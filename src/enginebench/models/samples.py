@@ -60,7 +60,7 @@ def read_input_calls(text: str) -> list[dict[str, Array]]:
     if files := list_input_files(text):
         return [read_file(file) for file in files]
     function = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
-    failing = explaining(ModelError, f"--inputs {text}", Exception, SystemExit, tell=explain)
+    failing = explaining(ModelError, f"--inputs {text}", Exception, SystemExit, describe=explain)
     with failing:  # user code: anything can come out of it, also the end of a script
         returned: Any = function()
         calls = []

@@ -134,17 +134,17 @@ def complete_normalize(requested: Normalize, model: str, weights: str = "default
     return replace(requested, mean=mean, std=std, shape=(1,) if preprocess.layout == "flat" else ())
 
 
-def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = None) -> Artifact:
+def take_bytes(artifact: Artifact, normalize: Normalize, input_size: int | None = None) -> Artifact:
     """Return the artifact with a picture of bytes; the code that opens or writes it puts the normalization first.
 
     Raises:
         UsageError: it is not clear which input is the picture, or which of its axes the channels.
     """
     listed = ", ".join(f"{spec.name} {spec.dtype}[{format_shape(spec.shape)}]" for spec in artifact.inputs)
-    pictures = [spec for spec in artifact.inputs if known.input in ("", spec.name)]
-    channels, shape = len(known.mean), pictures[0].shape if pictures else ()
+    pictures = [spec for spec in artifact.inputs if normalize.input in ("", spec.name)]
+    channels, shape = len(normalize.mean), pictures[0].shape if pictures else ()
     axes = [axis for axis in (1, 3) if len(shape) == 4 and shape[axis] == channels]
-    if [spec.dtype for spec in pictures] != ["float32"] or (len(axes) != 1 and not known.shape):
+    if [spec.dtype for spec in pictures] != ["float32"] or (len(axes) != 1 and not normalize.shape):
         raise UsageError(
             f"--input-dtype uint8: {artifact.model} takes {listed}; expected one image of float32, its {channels} "
             "channels (one for each number of --normalize) on axis 1 or on axis 3, not on both. Of several inputs name "
@@ -153,7 +153,7 @@ def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = No
     inputs = tuple(replace(s, dtype="uint8", values=(0, 255)) if s in pictures else s for s in artifact.inputs)
     placed = (channels, 1, 1) if axes == [1] else (channels,)
     prepared = hash_preprocess(artifact.model, input_size, inputs)
-    chosen = replace(known, shape=known.shape or placed, input=pictures[0].name)
+    chosen = replace(normalize, shape=normalize.shape or placed, input=pictures[0].name)
     return replace(artifact, inputs=inputs, normalize=chosen, preprocess_sha256=prepared)
 
 

@@ -273,7 +273,8 @@ def find_packaged(path: str) -> Path | None:
     package, _, inner = path.partition("/")
     spec = find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
-    return next((found for place in places or () if (found := Path(place, inner)).is_file()), None)
+    candidates = [Path(place, inner) for place in places or ()]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def require_packages(model: str) -> None:

@@ -226,7 +226,7 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     with explaining(
-        ArtifactError, f"MLflow refused {uri}", MlflowException, OSError, tell=lambda e: clean_text(str(e))
+        ArtifactError, f"MLflow refused {uri}", MlflowException, OSError, describe=lambda e: clean_text(str(e))
     ):
         client = MlflowClient(tracking_uri=uri)
         existing = client.get_experiment_by_name(experiment)

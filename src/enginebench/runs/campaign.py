@@ -501,7 +501,7 @@ class Campaign:
     def _describe_prepare(self, row: PlannedRow) -> PrepareJob:
         assert row.source is not None
         return PrepareJob(
-            model=row.asked_as,
+            model=row.inputs_model,
             artifact=row.source,
             engine=row.engine,
             out_dir=self._make_build_folder(row),
@@ -826,7 +826,7 @@ class Campaign:
         warnings = [warning for warning in base.warnings if warning.code == "outputs_vary"]
         if isinstance(why := self._graphs.get(find_key(row)), str) and reference.result.engine.backend != "pytorch":
             warnings.append(make_warning("outputs_not_compared.unoptimized", reference=base.id, why=why))
-        real = self._inputs is not None or find_own_data(row.asked_as) is not None
+        real = self._inputs is not None or find_own_data(row.inputs_model) is not None
         if not drift.unlike and not real and result.requested_precision not in (None, "fp32"):
             # The errors of a shorter precision depend on the inputs, and random ones are unlike those of its use.
             warnings.append(make_warning("random_inputs", seed=result.measure.seed, cure=advise_inputs()))
@@ -957,7 +957,7 @@ class Campaign:
         self._reporter.step(" · ".join([label(row), *self._format_progress(row, trial)]))
         build = trial % len(result.builds) if result.builds else None
         job = MeasureJob(
-            model=row.asked_as,
+            model=row.inputs_model,
             artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
             engine=row.engine,
             measure=row.measure,
@@ -1008,7 +1008,7 @@ class Campaign:
         A simulated engine, which only waits, does no work.
         """
         row = self._rows[result.id]
-        chains = [row.chain, *(r.chain for r in self._rows.values() if r.asked_as == row.asked_as)]
+        chains = [row.chain, *(r.chain for r in self._rows.values() if r.inputs_model == row.inputs_model)]
         graph = next((a for chain in chains for a in chain if a.kind == "onnx"), None)
         if graph is None or is_simulated(result.engine.backend):
             return None

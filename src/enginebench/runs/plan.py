@@ -92,7 +92,7 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     graph: str | None = None  # that a finished plan was built from, if it is still there
 
     @property
-    def asked_as(self) -> str:
+    def inputs_model(self) -> str:
         """The model whose inputs it gets: configurations of the same one get the same inputs."""
         return self.inputs_of or self.model
 

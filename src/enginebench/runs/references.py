@@ -40,7 +40,7 @@ class Reference(Struct, frozen=True, kw_only=True, eq=False):
 
 def find_key(row: PlannedRow) -> Key:
     """The key of a configuration's inputs: those with the same key get the same inputs."""
-    return row.asked_as, *find_size(row.engine)
+    return row.inputs_model, *find_size(row.engine)
 
 
 def find_eager(rows: Iterable[PlannedRow]) -> PlannedRow | None:

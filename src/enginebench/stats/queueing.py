@@ -287,8 +287,8 @@ def meets_limit(point: LoadPoint, limit: Limit) -> bool | None:
     return False if late > (1 - limit.share) * point.offered else None
 
 
-def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
-    """Whether no more requests were late than the percentile allows: a guess, which few requests cannot prove.
+def seems_to_meet(point: LoadPoint, limit: Limit, planned: int) -> bool:
+    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove.
 
     A probe that ended before all planned requests had come does not count.
     """

@@ -29,7 +29,7 @@ from enginebench.verbs.common import open_progress, read_metrics, share, take_si
 ACCURACY_TIMEOUT_S = 6 * 3600.0
 # More than any data set holds: without --n all of it is used.
 ALL_SAMPLES = 1 << 62
-ANSWERS = "answers.npz"
+LABELLED_OUTPUTS = "answers.npz"
 
 
 class AccuracyOptions(Modules, Judging, Shared, total=False):
@@ -140,11 +140,11 @@ def measure_side_accuracy(
         if reference is not None:
             other = sides.open_side(reference, request, scratch / "reference", reporter, made)
         model = model or _find_model(own, other, labelled)
-        response = _answer(own, labelled, model, request, scratch / "side", reporter)
+        response = _compute_labelled(own, labelled, model, request, scratch / "side", reporter)
         if other is not None:
-            reference_response = _answer(other, labelled, model, request, scratch / "reference", reporter)
-        before = scratch / "reference" / ANSWERS if other is not None else None
-        scores = score_file(opened, scratch / "side" / ANSWERS, before)
+            reference_response = _compute_labelled(other, labelled, model, request, scratch / "reference", reporter)
+        before = scratch / "reference" / LABELLED_OUTPUTS if other is not None else None
+        scores = score_file(opened, scratch / "side" / LABELLED_OUTPUTS, before)
         reference_scores = score_file(opened, before, None) if before is not None else ()
     lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
     failures = [format_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
@@ -197,8 +197,8 @@ def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:
 def check_labelled(data: str | None, targets: str | None) -> None:
     """Check that there are labels, before a model is built."""
     if data is not None and data != "digits" and not Path(data).exists():
-        found = "is made up" if data == "fake" else "is not a folder"
-        raise UsageError(f"--data {data!r} {found}; expected digits, a folder of images, or prepared arrays (.npz)")
+        state = "is made up" if data == "fake" else "is not a folder"
+        raise UsageError(f"--data {data!r} {state}; expected digits, a folder of images, or prepared arrays (.npz)")
     if targets is not None:
         return
     if data is None or Path(data).is_file():
@@ -218,14 +218,14 @@ def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Lab
     return own.model
 
 
-def _answer(
+def _compute_labelled(
     side: sides.OpenSide, labelled: Labelled, model: str, request: sides.SideRequest, scratch: Path, reporter: Reporter
 ) -> LabelledResponse:
     job = LabelledJob(
         artifact=side.artifact,
         engine=replace(side.engine, batch=sides.choose_step((side,), request)),
         out_dir=str(scratch),
-        labelled_path=str(scratch / ANSWERS),
+        labelled_path=str(scratch / LABELLED_OUTPUTS),
         model=model,
         labelled=labelled,
         seed=request.source.seed,

@@ -270,9 +270,9 @@ def list_engine_options(options: BuildOptions) -> dict[str, str]:
     return {key: str(value) for key, value in settings.items() if value not in (None, "")}
 
 
-def is_made(model: str, asked: BuildOptions) -> bool:
+def is_made(model: str, options: BuildOptions) -> bool:
     """Whether the graph is made first: exported, or changed to take bytes."""
-    wish = read_normalize(asked["input_dtype"], asked["normalize"])
+    wish = read_normalize(options["input_dtype"], options["normalize"])
     return wish is not None or resolve_model(model).kind != "onnx"
 
 
@@ -352,9 +352,9 @@ def build_package(model: str, out: Path, options: BuildOptions, reporter: Report
     (name, own), (precision, recipe) = read_engine(options["engine"]), parse_precision(options["precision"] or "fp32")
     if "aoti" not in accepts(name):
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
-    if given := [*list_engine_options(options), *filter(options.get, ("calib", "calib_cache"))]:
+    if unused := [*list_engine_options(options), *filter(options.get, ("calib", "calib_cache"))]:
         raise UsageError(
-            f"engine {name} takes no {', '.join(given)}; it has --precision, --batch, --device and --input-dtype"
+            f"engine {name} takes no {', '.join(unused)}; it has --precision, --batch, --device and --input-dtype"
         )
     if is_package(Path(model)):
         raise UsageError(f"{model} is a package already; {name} builds from the model that it was made of")
@@ -406,10 +406,10 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
         # Probe the engine, where it runs, for what its version is known not to build.
         ahead = ProbeJob(engine=spec.backend, to_build=(artifact, strip_environment(spec)))
         run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
-        given, onnx = onnx, quantized_path(onnx, spec)
-        reporter.say(f"{given} is {artifact.precision}; quantizing it to {onnx} first")
+        original, onnx = onnx, quantized_path(onnx, spec)
+        reporter.say(f"{original} is {artifact.precision}; quantizing it to {onnx} first")
         to = format_precision(require_precision(spec.precision), spec.recipe)
-        quantize(given, to, onnx, calib=calib, calib_cache=calib_cache, threads=spec.threads, progress=False)
+        quantize(original, to, onnx, calib=calib, calib_cache=calib_cache, threads=spec.threads, progress=False)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
         needless = "it needs no --calib or --calib-cache; leave them out"
         raise UsageError(f"{onnx} is {artifact.precision} already; {needless}")
@@ -476,7 +476,7 @@ def open_folder(folder: Path) -> Iterator[Path]:
 def list_range_warnings(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[ResultWarning, ...]:
     """Return the warnings on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
-    from enginebench.runs.child.perform.answers import check_prepared_alike
+    from enginebench.runs.child.perform.outputs import check_prepared_alike
 
     if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from the calibration cache {calib_cache.name}"),)
@@ -508,7 +508,7 @@ def place_build(
 ) -> BuildDocument:
     """Copy the built file to `out` and describe it, with the precision that ran if that contradicts `requested`."""
     assert response.proof is not None
-    ran, list_proof_warnings = _judge(requested, response.proof, device, response.artifact.ahead_of_time)
+    ran, list_proof_warnings = _find_plan_precision(requested, response.proof, device, response.artifact.ahead_of_time)
     plan = Path(response.artifact.path)
     copy_file(plan, out)
     return BuildDocument(
@@ -522,7 +522,7 @@ def place_build(
     )
 
 
-def _judge(
+def _find_plan_precision(
     requested: Precision, proof: Proof, device: str, ahead: AheadOfTime | None
 ) -> tuple[Precision | None, tuple[ResultWarning, ...]]:
     """The precision that the plan is named after, and warnings: it is usable even if its precision cannot be proved."""

@@ -101,7 +101,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
         start = time.perf_counter()
         job = SourceJob(source=source, out_dir=scratch, batch=batch, dynamic_batch=source.input_shapes is None)
         sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
-        artifact = next((found for found in sources if found.kind == "onnx"), None)
+        artifact = next((source for source in sources if source.kind == "onnx"), None)
         if artifact is None:
             raise ArtifactError(f"{source.model} has no ONNX graph; export it first")
         # The child knows only the name of a user's file; messages say what the user wrote.

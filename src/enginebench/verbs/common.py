@@ -215,9 +215,9 @@ _KEPT_AS |= {"limit": "limits", "input_dtype": "normalize", "max_top1_drop": "ma
 _KEPT_AS |= {"input_shape": "input_shapes", "ort_extension": "operator_libraries"}
 
 
-def refuse_changes(record: type, options: Any, asked: Sequence[Struct], stored: Sequence[Struct]) -> None:
+def refuse_changes(record: type, options: Any, requested: Sequence[Struct], stored: Sequence[Struct]) -> None:
     """Check that no option differs from those of the stored run: the change would have no effect on --resume."""
-    now, then = ({n: v for one in records for n, v in to_fields(one).items()} for records in (asked, stored))
+    now, then = ({n: v for one in records for n, v in to_fields(one).items()} for records in (requested, stored))
     named = {n: _KEPT_AS.get(n, n) for n, option in list_all_options(record).items() if options[n] != option.default}
     if changed := [f"--{n.replace('_', '-')}" for n, kept in named.items() if kept in now and now[kept] != then[kept]]:
         what = "--resume continues with the options that it was begun with, and these are others"

@@ -72,5 +72,6 @@ def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions])
         write_parquet(document.rows, Path(shown["parquet"]))
         click.echo(shown["parquet"], err=True)
     if shown["mlflow"] is not None:
-        new, known = export_mlflow(document.rows, shown["mlflow"], shown["experiment"])
-        click.echo(f"MLflow {shown['mlflow']}: {count_of(new, 'runs')} written, {known} were there already", err=True)
+        written_runs, existing = export_mlflow(document.rows, shown["mlflow"], shown["experiment"])
+        counts = f"{count_of(written_runs, 'runs')} written, {existing} were there already"
+        click.echo(f"MLflow {shown['mlflow']}: {counts}", err=True)

@@ -99,10 +99,10 @@ def command(target: str, given: str | None, shown: InferPrinted, **options: Unpa
     door.show(infer_file(target, given, Path(shown["out"]), options), shown, draw)
 
 
-def infer_file(target: Model, given: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
-    if (given is None) == (options["inputs"] is None):
+def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
+    if (inputs_file is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
-    options["inputs"] = inputs = os.fspath(given if given is not None else options["inputs"] or "")
+    options["inputs"] = inputs = os.fspath(inputs_file if inputs_file is not None else options["inputs"] or "")
     shared = share(options)
     name, settings = read_engine(shared.name_engine(options["engine"]))
     with begin(target, options) as (taken, reporter), open_scratch() as scratch:

@@ -135,7 +135,7 @@ def run(model: opts.Model, **options: Unpack[RunOptions]) -> "Run":
     from enginebench.verbs.runs import Run, note_folder
 
     root = common.choose_root(options["out"], common.name_model(model))
-    with ask(model, options, root) as (request, reporter), note_folder(root):
+    with open_run_request(model, options, root) as (request, reporter), note_folder(root):
         resume, wait = options["resume"], options["wait"]
         record, results = run_model(request, root, reporter=reporter, resume=resume, wait=wait)
         done = Run(root, record, tuple(results)).check(strict_precision=options["strict_precision"])
@@ -158,7 +158,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
 
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = common.choose_root(options["out"], model)
-    with print_partial(root) as on_results, ask(model, options, root) as (request, reporter):
+    with print_partial(root) as on_results, open_run_request(model, options, root) as (request, reporter):
         command_line, resume, wait = COMMAND.get(), options["resume"], options["wait"]
         record, results = run_model(
             request, root, reporter=reporter, resume=resume, wait=wait, command=command_line, on_results=on_results
@@ -185,7 +185,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
 
 
 @contextmanager
-def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
+def open_run_request(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
     """Yield the request that the options make, and the reporter of progress; children can open a module meanwhile."""
     if options["deliver"] is not None:
         if options["scope"] == "pipelined":

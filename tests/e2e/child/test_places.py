@@ -25,7 +25,7 @@ TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
 def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(places, "_named", {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    places._ask.cache_clear()
+    places._query_python.cache_clear()
 
 
 @pytest.fixture(scope="module")

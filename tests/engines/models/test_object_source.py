@@ -396,7 +396,7 @@ def test_tensors_reach_the_module_and_shapes_repeat_the_values_of_the_examples()
     flat, examples = flatten(Whatever(), ({"ids": np.zeros(2), "kind": "text"}, [None, torch.ones(3)]), {"scale": 2})
     assert (flat.names, [tuple(e.shape) for e in examples]) == (("input_0.ids", "input_1.1"), [(2,), (3,)])
     ids, other = torch.full((4,), 7.0), torch.zeros(5)
-    positional, keywords = flat.answer(ids, other)
+    positional, keywords = flat.call_module(ids, other)
     assert positional == ({"ids": ids, "kind": "text"}, [None, other]) and keywords == {"scale": 2}
     assert flat(ids, other) == (ids, other), "what is no tensor is no part of the answer"
     flat, examples = flatten(factories.Nested(), ({"ids": torch.tensor([[3, 4]]), "mask": torch.ones(1, 2)},))

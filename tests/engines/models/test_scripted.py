@@ -62,7 +62,7 @@ def test_the_users_arrays_give_shapes_and_types(tmp_path: Path) -> None:
     path = tmp_path / "tokens.pt"
     torch.jit.save(torch.jit.script(nn.Embedding(10, 4)), str(path))
     given = {"input": np.array([[1, 2, 3]], np.int64)}
-    artifact = make_torch_artifact(str(path), tmp_path / "torch", given=given)
+    artifact = make_torch_artifact(str(path), tmp_path / "torch", user_inputs=given)
     assert (artifact.inputs[0].dtype, artifact.outputs[0].shape[-1]) == ("int64", 4)
 
 

@@ -600,9 +600,9 @@ def test_the_examples_of_a_factory_give_the_batch_where_nobody_asked_for_one(wri
 
 def test_an_export_has_the_only_batch_and_the_users_entries_run_at_it(tmp_path: Path) -> None:
     given = {"input": np.random.default_rng(0).standard_normal((7, 8), np.float32)}
-    assert make_torch_artifact("user_batches:three", tmp_path, given=given).inputs[0].shape == (3, 8)
+    assert make_torch_artifact("user_batches:three", tmp_path, user_inputs=given).inputs[0].shape == (3, 8)
     with pytest.raises(errors.FeedError, match=r"input has torch\.float64, not torch\.float32"):
-        make_torch_artifact("user_batches:three", tmp_path, given={"input": given["input"].astype(np.float64)})
+        make_torch_artifact("user_batches:three", tmp_path, user_inputs={"input": given["input"].astype(np.float64)})
     wishes = {"onnx_out": str(tmp_path / "a.onnx"), "any_batch": True, "dynamic_batch": False}
     graph = make("three", tmp_path, **wishes).artifacts[-1]
     assert graph.inputs[0].shape == (3, 8)

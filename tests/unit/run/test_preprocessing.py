@@ -18,7 +18,7 @@ from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
 from enginebench.runs.child.jobs import Labelled, LabelledJob, QuantizeJob
-from enginebench.runs.child.perform.answers import open_labelled
+from enginebench.runs.child.perform.outputs import open_labelled
 from enginebench.runs.child.perform.sources import quantize_graph
 from enginebench.runs.targets.sides import OpenSide, check_sides
 from enginebench.verbs.build import list_range_warnings

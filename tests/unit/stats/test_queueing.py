@@ -13,7 +13,7 @@ from enginebench.stats.queueing import (
     describe_point,
     join_queries,
     meets_limit,
-    seems_to_hold,
+    seems_to_meet,
 )
 
 MS = 1_000_000
@@ -54,8 +54,8 @@ def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
     whole = describe_point(make_stamps([1.0] * 1000), qps=100, limit=limit)
     lost = make_warning("cut_short", came=661, planned=1000, reason="SIGSEGV")
     point = describe_point(stamps, qps=100, limit=limit, warnings=(lost,))
-    assert meets_limit(whole, limit) is True and seems_to_hold(whole, limit, 1000)
-    assert meets_limit(point, limit) is None and not seems_to_hold(point, limit, 661)
+    assert meets_limit(whole, limit) is True and seems_to_meet(whole, limit, 1000)
+    assert meets_limit(point, limit) is None and not seems_to_meet(point, limit, 661)
     assert [warning.code for warning in point.warnings] == ["cut_short"]  # the rate is not what it died of
 
 

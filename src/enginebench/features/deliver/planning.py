@@ -18,7 +18,7 @@ BFLOAT16 = "torch.BFloat16Storage"
 
 
 def refuse_delivery(root: Path, request: RunRequest, result: Result) -> EngineBenchError | None:
-    """Return why a configuration of the run in `root` cannot be delivered, without imports or hashes; None if it can."""
+    """Return why a configuration of the run in `root` cannot be delivered, by its files alone; None if it can."""
     if reason := explain_refusal(result):
         return UsageError(reason)
     folder, place = RunFolder(root), find_opened(result)

@@ -208,8 +208,8 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
             )
         near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=len(short)) or short.values())
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
-    found = next(result for result in results if result.id == fits[0])
-    return found, next(line for line in document.rows if line.id == found.id)
+    result = next(result for result in results if result.id == fits[0])
+    return result, next(line for line in document.rows if line.id == result.id)
 
 
 def refuse_changed(row: Row) -> None:

@@ -50,8 +50,8 @@ from enginebench.runs.child.watching import list_telemetry_warnings, open_gpu
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
 
-    Answer = tuple[int, dict[str, Array]]  # when it was computed, and the outputs
-    Lane = Callable[[Sequence[Feeds]], Answer]
+    TimedOutputs = tuple[int, dict[str, Array]]  # when it was computed, and the outputs
+    Lane = Callable[[Sequence[Feeds]], TimedOutputs]
 
 CLOCK = time.perf_counter_ns
 # Of every batch on every stream, before the first request comes: the first call of a shape may allocate or search.
@@ -207,7 +207,7 @@ def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> L
     """Make one stream: it computes a batch on the smallest engine that fits, padded unless `any_batch`."""
     sizes = sorted(engines)
 
-    def compute(samples: Sequence[Feeds]) -> Answer:
+    def compute(samples: Sequence[Feeds]) -> TimedOutputs:
         entries = sum_entries(samples)
         size = next((size for size in sizes if size >= entries), sizes[-1])
         engine = engines[size]

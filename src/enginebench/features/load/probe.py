@@ -150,47 +150,47 @@ def copy_stamps(board: MemoryBoard) -> Stamps:
 def _measure(
     plan: Plan,
     board: MemoryBoard,
-    known: Sequence[ResultWarning],
+    warnings: Sequence[ResultWarning],
     watch: BlockWatch,
     serve: Callable[[], ServeResponse],
 ) -> LoadPoint:
     failure: BaseException | None = None
-    answer: ServeResponse | None = None
+    response: ServeResponse | None = None
     try:
-        answer = serve()
+        response = serve()
     except (EngineBenchError, KeyboardInterrupt) as error:
         failure = error
     reading, came = watch.end(), int(board.head[RELEASED])
     if failure is not None and not (came and board.done.any()):
         raise failure
-    if answer is not None and answer.gpu is not None:
-        reading = join_readings(reading, answer.gpu)
+    if response is not None and response.gpu is not None:
+        reading = join_readings(reading, response.gpu)
     stamps = copy_stamps(board)  # of an interrupted probe the server may still be at work
     window_ns = max(0, int(stamps.done.max()) - int(board.head[START]))
     block = make_block(0, 1, window_ns, reading)
-    warnings = [*known, *(answer.warnings if answer else ()), *list_block_warnings([block])]
+    warnings = [*warnings, *(response.warnings if response else ()), *list_block_warnings([block])]
     if failure is not None:
         planned = came if plan.job.query else board.count
         reason = failure.reason if isinstance(failure, ChildFailed) else str(failure)
         reason = INTERRUPTED if isinstance(failure, KeyboardInterrupt) else reason
         warnings.append(make_warning("cut_short", came=came, planned=planned, reason=reason))
-    reasons = answer.reasons if answer else {}
+    reasons = response.reasons if response else {}
     point = describe_point(
         stamps,
         qps=plan.qps,
         limit=plan.limit,
-        busy_ns=answer.busy_ns if answer else None,
-        streams=answer.depth if answer else plan.job.streams,
+        busy_ns=response.busy_ns if response else None,
+        streams=response.depth if response else plan.job.streams,
         open_loop=not plan.job.query,
         query=max(1, plan.job.query),
         row=plan.row,
-        energy_mj=answer.energy_mj if answer else None,
+        energy_mj=response.energy_mj if response else None,
         reason=max(reasons, key=lambda text: reasons[text], default=""),
         warnings=tuple(warnings),
         block=block,
     )
-    if answer is not None and window_ns:
-        parts = answer.stages
+    if response is not None and window_ns:
+        parts = response.stages
         if not plan.job.query:
             feeders = int(np.count_nonzero(board.head[WRITTEN:FEEDING]))
             own = {"feeders": int(board.head[FEEDING:].sum()) // feeders} if feeders else {}

@@ -49,7 +49,7 @@ from enginebench.stats.queueing import (
     LoadPoint,
     is_interfered,
     meets_limit,
-    seems_to_hold,
+    seems_to_meet,
     strict_min_samples,
     was_cut_short,
     was_interrupted,
@@ -353,7 +353,7 @@ class Prober:
     def _go_on(self, search: CapacitySearch, bench: LoadCandidate, end_s: float, has_evidence: bool = False) -> bool:
         """Probe one more rate, if there is one; `has_evidence`: an earlier search has probed the configuration."""
         with self._end_in_time(has_evidence=has_evidence or bool(search.probes)):
-            if self._ask(search, bench, end_s):
+            if self._probe_next(search, bench, end_s):
                 return True
         return False
 
@@ -422,7 +422,7 @@ class Prober:
         """The number of requests that keep all streams at full batches for a while."""
         return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
 
-    def _ask(self, search: CapacitySearch, bench: LoadCandidate, end_s: float) -> bool:
+    def _probe_next(self, search: CapacitySearch, bench: LoadCandidate, end_s: float) -> bool:
         """Probe the next rate of the search and add the result to it; False if it has no further rate.
 
         It is probed again with more requests if the first are too few to decide. Raises BudgetSpent if there is no time
@@ -432,7 +432,7 @@ class Prober:
         assert limit is not None
         if rate is None:
             return False
-        held, doubtful = None, False
+        meets, doubtful = None, False
         least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
         wanted = [math.ceil(ROUGH_LATE / (1 - limit.share))]
         if self._settings.strict:
@@ -441,11 +441,11 @@ class Prober:
             offsets = self._schedule(bench, rate, count)
             self._check_time(_last_s(offsets), bench, rate, end_s)
             point = self._probe_rate(bench, offsets, rate)
-            held = meets_limit(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
+            meets = meets_limit(point, limit) if self._settings.strict else seems_to_meet(point, limit, count)
             doubtful = is_interfered(point)
-            if held is not None:
+            if meets is not None:
                 break
-        search.add(rate, bool(held), doubtful)
+        search.add(rate, bool(meets), doubtful)
         return True
 
     def _check_time(self, seconds: float, bench: LoadCandidate, rate: float, end_s: float) -> None:

@@ -253,13 +253,13 @@ def draw_load(document: LoadDocument) -> list[Chart]:
     alt = import_altair()
     # One colour a configuration, the same in every picture.
     scale = alt.Scale(domain=list(names.values()), range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
-    found = []
+    charts = []
     for name, title, draw, height, shows in pictures:
         chart, subtitle = draw(document, points, alt.Color("row:N", scale=scale, title=None))
         chart = chart.configure_legend(labelColor=GREY, orient="bottom", columns=2, labelLimit=330)
         spec = finish(chart, f"{document.model}: {title[0].lower()}{title[1:]}", subtitle, height)
-        found.append(Chart(name=f"load_{name}", title=title, description=shows, spec=spec))
-    return found
+        charts.append(Chart(name=f"load_{name}", title=title, description=shows, spec=spec))
+    return charts
 
 
 def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:

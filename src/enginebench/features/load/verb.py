@@ -240,7 +240,7 @@ class Loading:
             for described in [replace(candidate, artifact=artifact.sha256) for candidate in named]:
                 self._prober.rows[described.id] = described
                 place, seed = self._folder.artifacts, row.measure.seed
-                benches.append(make_bench(described, artifact, model=row.asked_as, out_dir=place, seed=seed))
+                benches.append(make_bench(described, artifact, model=row.inputs_model, out_dir=place, seed=seed))
         if not benches:
             if len(failures) == 1:
                 raise failures[0]
@@ -262,7 +262,7 @@ class Loading:
             raise BackendUnavailable(str(row.skip))
         self._reporter.step(f"{label(row)}: build and check")
         job = PrepareJob(
-            model=row.asked_as,
+            model=row.inputs_model,
             artifact=row.source,
             engine=widen_profile(row.engine, row.source, max(self._settings.max_batches)),
             out_dir=str(self._folder.artifacts.absolute()),
@@ -347,11 +347,11 @@ def load_target(
         try:
             return loading.run()
         except (KeyboardInterrupt, EngineBenchError) as error:
-            found = loading.describe(finished=False)
-            if found.points or isinstance(error, KeyboardInterrupt):
-                on_partial(found)
-            if found.points and isinstance(error, KeyboardInterrupt):
-                error.add_note(f"{count_of(len(found.points), 'points')} are kept in {root}")
+            document = loading.describe(finished=False)
+            if document.points or isinstance(error, KeyboardInterrupt):
+                on_partial(document)
+            if document.points and isinstance(error, KeyboardInterrupt):
+                error.add_note(f"{count_of(len(document.points), 'points')} are kept in {root}")
             raise
 
 

@@ -27,7 +27,7 @@ INSTALL = 'pip install "enginebench[ray]"'
 MACHINE = "machine"
 TRACE = 0.001
 # An answer says how a job went; results lie in the store.
-ANSWER_LIMIT_BYTES = 1 << 20
+RESPONSE_LIMIT_BYTES = 1 << 20
 # How often machines are counted while nothing ends, and how long jobs wait for one of a kind that has gone: spot
 # instances come back within minutes, or not.
 POLL_S = 2.0
@@ -72,7 +72,7 @@ def fetch_response(ray: Any, reference: Any, timeout_s: float | None = None) -> 
         data = ray.get(reference, timeout=timeout_s)
     except ray.exceptions.RayError as error:
         return clean_text(f"{type(error).__name__}: {_cut(error)}")[:400]
-    fits = isinstance(data, bytes) and len(data) <= ANSWER_LIMIT_BYTES
+    fits = isinstance(data, bytes) and len(data) <= RESPONSE_LIMIT_BYTES
     return data if fits else "worker returned an invalid response"
 
 

@@ -131,9 +131,9 @@ def list_rest(document: SweepDocument) -> list[Section]:
     columns = list_texts(("machine", "environment", "processor"), figures, ("environment", *figures))
     apart = ["Results of two machines, or of two environments, are listed, not compared."]
     company = [
-        f"company on {found.machine_kind}: {found.model} takes "
-        f"{format_ratio(found.ratio) if found.ratio else found.verdict} of its time alone"
-        for found in document.interference
+        f"company on {interference.machine_kind}: {interference.model} takes "
+        f"{format_ratio(interference.ratio) if interference.ratio else interference.verdict} of its time alone"
+        for interference in document.interference
     ]
     tuned = [format_tuned(one) + (f"; see {one.page}" if one.page else "") for one in document.tuned]
     reasons = Counter(cell.reason for cell in document.failed).most_common(50)
@@ -186,8 +186,8 @@ def format_warnings(rows: Sequence[SweepRow]) -> Iterator[str]:
     """Format what `?` means, then every warning with the number of its configurations, the commonest first."""
     if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
         yield "? a single trial, or too few samples for this percentile"
-    found = gather_notes((str(number), row.warnings) for number, row in enumerate(rows))
-    for having, text, _ in sorted(found, key=lambda one: len(one[0]), reverse=True):
+    gathered = gather_notes((str(number), row.warnings) for number, row in enumerate(rows))
+    for having, text, _ in sorted(gathered, key=lambda one: len(one[0]), reverse=True):
         yield f"{'all' if len(having) == len(rows) else f'{len(having)} of {len(rows)}'}: {text}"
 
 

@@ -60,7 +60,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 
     def __post_init__(self) -> None:
         for old, new in EARLIER.items():
-            if {old, new} <= _given(self).keys():
+            if {old, new} <= _list_set_fields(self).keys():
                 raise ValueError(f"Expected one of {new} and {old}, got both")
         for name, value in list_given_options(self).items():
             try:
@@ -225,7 +225,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
 
 def list_given_options(entry: Options) -> dict[str, Any]:
     """The options that an entry sets, by name."""
-    values = {EARLIER.get(name, name): value for name, value in _given(entry).items()}
+    values = {EARLIER.get(name, name): value for name, value in _list_set_fields(entry).items()}
     return {name: value for name, value in values.items() if name in OPTIONS}
 
 
@@ -284,16 +284,17 @@ def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
     for selection in spec.exclude:
         met = [cell for cell in cells if _meets(cell, selection)]
         if not met:
-            raise UsageError(f"exclude {_tell(selection)} meets no cell of the matrix; is a name misspelt?")
+            raise UsageError(f"exclude {_format_selection(selection)} meets no cell of the matrix; is a name misspelt?")
         for cell in met:
             del cells[cell]
     for selection in spec.include:
-        added = {**axes, **{name: _list(value) for name, value in _given(selection).items()}}
+        added = {**axes, **{name: _list(value) for name, value in _list_set_fields(selection).items()}}
         added["engine"] = [spell_engine(text) for text in added["engine"]]
         added["model"] = [_find_model(text, models) for text in added["model"]]
         for kind in added["machine"]:
             if kind not in machines:
-                raise UsageError(f"include {_tell(selection)}: no machine of the kind {kind!r} is in the sweep")
+                text = _format_selection(selection)
+                raise UsageError(f"include {text}: no machine of the kind {kind!r} is in the sweep")
         cells |= dict.fromkeys(_cross(added))
     if not cells:
         raise UsageError("every cell of the sweep is excluded")
@@ -308,7 +309,7 @@ def _cross(axes: Mapping[str, list[Any]]) -> list[Cell]:
     return [Cell(**dict(zip(names, values, strict=True))) for values in product(*(axes[name] for name in names))]
 
 
-def _given(entry: Struct) -> dict[str, Any]:
+def _list_set_fields(entry: Struct) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
 
 
@@ -318,7 +319,7 @@ def _list(value: Any) -> list[Any]:
 
 def _meets(cell: Cell, selection: Selection) -> bool:
     """Return whether a cell agrees in every field; an engine's name matches all its options, a file's all its paths."""
-    for name, value in _given(selection).items():
+    for name, value in _list_set_fields(selection).items():
         own, wanted = getattr(cell, name), _list(value)
         short = {"engine": cell.engine.partition(":")[0], "model": Path(cell.model).name}.get(name, own)
         if {own, short}.isdisjoint(map(spell_engine, wanted) if name == "engine" else wanted):
@@ -333,8 +334,8 @@ def _find_model(text: str, models: list[str]) -> str:
     raise UsageError(f"include: no model {text!r} is in the sweep; add it under [[model]]")
 
 
-def _tell(selection: Selection) -> str:
-    return ", ".join(f"{name}={value}" for name, value in _given(selection).items()) or "{}"
+def _format_selection(selection: Selection) -> str:
+    return ", ".join(f"{name}={value}" for name, value in _list_set_fields(selection).items()) or "{}"
 
 
 def list_groups(spec: SweepSpec) -> tuple[Group, ...]:

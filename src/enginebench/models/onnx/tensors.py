@@ -50,7 +50,7 @@ def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
     Raises:
         ArtifactError: shape inference fails.
     """
-    with explaining(ArtifactError, "shapes of the graph cannot be inferred", tell=lambda e: str(e)[:300]):
+    with explaining(ArtifactError, "shapes of the graph cannot be inferred", describe=lambda e: str(e)[:300]):
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)  # one beyond 2 GB cannot be copied
     tensors: dict[str, tuple[TensorWork, Shape]] = {}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):

@@ -82,10 +82,10 @@ def _follow(tensors: Iterable[str], makers: Mapping[str, str], readers: Mapping[
     return ""
 
 
-def find_originals(given: ModelProto, prepared: ModelProto) -> dict[str, tuple[str, ...]]:
+def find_originals(graph: ModelProto, prepared: ModelProto) -> dict[str, tuple[str, ...]]:
     """Return {node of the prepared graph: its names in a list of exclusions}: its own if the original has it, too."""
     origins: defaultdict[str, list[str]] = defaultdict(list)
-    for original_name, home in find_homes(given, prepared).items():
+    for original_name, home in find_homes(graph, prepared).items():
         origins[home].append(original_name)
     return {
         node.name: (node.name,) if node.name in origins[node.name] else tuple(origins[node.name])

@@ -258,7 +258,7 @@ def hash_weights(model: ModelProto) -> str:
 
 def write_graph(model: ModelProto, out: Path) -> None:
     """Check the graph against the specification, types included, and write it as one file."""
-    with explaining(ArtifactError, "the rewritten graph is not valid ONNX", tell=lambda e: str(e)[:500]):
+    with explaining(ArtifactError, "the rewritten graph is not valid ONNX", describe=lambda e: str(e)[:500]):
         _correct_outputs(model)
         onnx.checker.check_model(model, full_check=True)
     write_atomic(out, model.SerializeToString())

@@ -86,7 +86,7 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """Call the user's `package.module:factory` and return (module, flat and in eval mode; example inputs or ())."""
     expected = "a function without arguments"
     factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
-    failing = explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, tell=explain)
+    failing = explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, describe=explain)
     with failing:  # user code: anything can come out of it, also the end of a script
         returned = with_torchvision(factory)
     module, examples_given, further = split_made(returned)
@@ -261,9 +261,9 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
         examples = tuple(example.clone() for example in examples)
     versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor
     shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
-    failing = explaining(ModelError, f"{model} does not run on inputs of shape {shapes}", tell=explain_run)
+    failing = explaining(ModelError, f"{model} does not run on inputs of shape {shapes}", describe=explain_run)
     with failing, torch.inference_mode():
-        returned = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
+        returned = module.call_module(*examples) if isinstance(module, Flat) else module(*examples)
     inputs = name_inputs(module, len(examples))
     pairs = zip(inputs, versions, examples, strict=True)
     if changed := [name for name, version, example in pairs if example._version != version]:

@@ -62,7 +62,7 @@ def quantize_module(
     is_dynamic = not own and not takes_whole(artifact.inputs)
     inputs = set_batch_axes(artifact.inputs, own or 2)  # the exporter takes an axis of length 1 for a fixed one
     examples, names = to_tensors(random_feeds(inputs, 1, seed=0), inputs), [spec.name for spec in inputs]
-    failing = explaining(ModelError, f"{artifact.model} cannot be quantized by {recipe}", tell=first_line)
+    failing = explaining(ModelError, f"{artifact.model} cannot be quantized by {recipe}", describe=first_line)
     with failing, torch.no_grad(), quiet_exporter():
         module: Any = load_module(artifact)
         samples = (

@@ -23,7 +23,7 @@ def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]
     """(the module, flat; the example inputs that it was exported with, else zeros of their shapes)."""
     refusal = f"{text} cannot be opened as an exported program by PyTorch {torch.__version__}"
     cure = "Expected a file that torch.export.save wrote, by this version or an older one"
-    with explaining(ModelError, refusal, tell=first_line, cure=cure):
+    with explaining(ModelError, refusal, describe=first_line, cure=cure):
         with zipfile.ZipFile(path) as archive:  # what Python cannot read, PyTorch might, and a package is native code
             if any(FOLDER in name for name in archive.namelist()):
                 raise ValueError("it is a package of native code")

@@ -60,7 +60,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         for i, name in enumerate(state):
             self.register_buffer(f"first_{i}", self.module.get_buffer(name).clone(), persistent=False)
 
-    def answer(self, *inputs: torch.Tensor) -> Any:
+    def call_module(self, *inputs: torch.Tensor) -> Any:
         """Return the outputs of the module itself, in its own form."""
         for i, name in enumerate(self.state):
             owner, _, last = name.rpartition(".")
@@ -79,7 +79,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         return self.module(*positional, **keywords)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        leaves = list_leaves(self.answer(*inputs))
+        leaves = list_leaves(self.call_module(*inputs))
         tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 

@@ -82,12 +82,12 @@ def _read_config(ref: ModelRef) -> Any:
 
     refusal = f"{ref.text} cannot be had from the Hugging Face Hub"
     cure = "Go online, or name a folder that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
-    with explaining(ModelError, refusal, DownloadFailed, ValueError, tell=first_line, cure=cure):
+    with explaining(ModelError, refusal, DownloadFailed, ValueError, describe=first_line, cure=cure):
         # Where it is not in the cache, the Hub must answer: its own client retries for minutes.
         if not Path(ref.name).is_dir() and not isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
             ask_server(str(hf_hub_url(ref.name, "config.json")))
     cure = "Expected a name on the Hugging Face Hub, or a folder that holds config.json"
-    failing = explaining(ModelError, f"{ref.text}: its config.json cannot be read", tell=first_line, cure=cure)
+    failing = explaining(ModelError, f"{ref.text}: its config.json cannot be read", describe=first_line, cure=cure)
     with failing, stall_limit():
         return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
 
@@ -96,13 +96,13 @@ def _find_class(config: Any, text: str) -> Any:
     """The class that the configuration names; of a bare one, the backbone of its kind."""
     transformers = import_transformers()
     name, *_ = getattr(config, "architectures", None) or [""]
-    found = getattr(transformers, name, None) if name else transformers.AutoModel.from_config
-    if found is None:
+    architecture = getattr(transformers, name, None) if name else transformers.AutoModel.from_config
+    if architecture is None:
         raise ModelError(
             f"{text} is a {name}, which transformers {transformers.__version__} does not have: it needs newer "
             "transformers, or code of its own, which is not run. Give MODEL as package.module:factory"
         )
-    return found
+    return architecture
 
 
 def make_example_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ def open_scripted(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]
     """(the module, flat and in eval mode; no example inputs: an archive holds none)."""
     refusal = f"{text} cannot be opened as TorchScript by PyTorch {torch.__version__}"
     cure = "Expected an archive that torch.jit.save wrote, by this version or an older one"
-    with explaining(ModelError, refusal, tell=first_line, cure=cure), warnings.catch_warnings():
+    with explaining(ModelError, refusal, describe=first_line, cure=cure), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, which is not this user's doing
         module: Any = torch.jit.load(str(path), map_location="cpu")
         return Flat(module, names=tuple(_list_needed_arguments(module))).eval(), ()

@@ -83,7 +83,7 @@ def make_torch_artifact(
     input_size: int | None = None,
     batch: int | None = 1,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
-    given: Mapping[str, Array] | None = None,
+    user_inputs: Mapping[str, Array] | None = None,
 ) -> Artifact:
     """The `torch` artifact of a model; its state dict is written into `out_dir`.
 
@@ -113,13 +113,13 @@ def make_torch_artifact(
     else:
         with seed_torch(seed):
             module, own = build_module(ref, input_size)
-    examples = take_given(module, given, model, own) if given else own
+    examples = take_given(module, user_inputs, model, own) if user_inputs else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
     warnings = list(_reset_state(module, examples))
     if isinstance(module, Flat) and module.came_training:  # its layers behave otherwise there
         warnings.append(make_warning("eval_mode", layers=", ".join(module.came_training)))
     draft = _describe(module, ref, examples, input_size, first)
-    if ref.kind == "hf" and not given and not input_shapes:
+    if ref.kind == "hf" and not user_inputs and not input_shapes:
         shapes = {spec.name: concrete_shape(spec, 1) for spec in draft.inputs}
         listed = ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
         origin, option = "the model's configuration", format_shapes(shapes)

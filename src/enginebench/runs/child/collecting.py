@@ -71,12 +71,12 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         return values
 
     def as_whole(self) -> Metric:
-        def prepare(outputs: Outputs, targets: Targets) -> ScorePicks:
-            def score_picks(places: Picks) -> float:
+        def prepare(outputs: Outputs, targets: Targets) -> Ask:
+            def compute(places: Picks) -> float:
                 values = self.call(pick_samples(outputs, places), targets.pick(places))
                 return values if isinstance(values, float) else float(values.mean())
 
-            return score_picks
+            return compute
 
         return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, prepare=prepare)
 
@@ -122,7 +122,7 @@ class Collector:
     def __init__(self, names: Sequence[str], targets: Targets, n: int, task: Task | None) -> None:
         self._metrics = {name: open_metric(name, targets) for name in names}
         self._targets, self._n, self._task = targets, n, task
-        self._answered: list[int] = []
+        self._places: list[int] = []
         self._counts: dict[str, Floats] = {}
         self._rows: dict[int, Outputs] = {}
         self._failures: dict[str, str] = {}
@@ -130,7 +130,7 @@ class Collector:
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
         targets = self._targets.pick(np.asarray(places, np.int64))
-        self._answered += places
+        self._places += places
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
                 self._take(name, places, outputs, targets)
@@ -166,7 +166,7 @@ class Collector:
     def collect(self) -> dict[str, Array]:
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
-        places = np.array(sorted(self._answered), np.int64)
+        places = np.array(sorted(self._places), np.int64)
         arrays: dict[str, Array] = {COUNTS + name: table[places] for name, table in self._counts.items()}
         arrays |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
         whole = len(places) == self._n

@@ -46,7 +46,7 @@ PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE"}
 # Enough for the last traceback and the messages of a native library before it.
 STDERR_TAIL_BYTES = 8192
 # A million samples with device times are about 20 MB; an answer beyond this is a fault.
-ANSWER_LIMIT_BYTES = 512 << 20
+RESPONSE_LIMIT_BYTES = 512 << 20
 # How long a child may take to end by itself once it has answered: runtimes tear down threads at exit.
 EXIT_GRACE_S = 20.0
 
@@ -219,7 +219,7 @@ class Child:
             self._failure = error
             end_group(self._child)
 
-    def hold(self, deadline: float, timeout_s: float) -> Any:
+    def prove(self, deadline: float, timeout_s: float) -> Any:
         """Let the child make its record, and return its response."""
         if self._failure is not None:
             raise self._failure
@@ -269,8 +269,8 @@ class Child:
             self._selector.unregister(self._result_fd)
             return
         self._pending += chunk
-        if len(self._pending) > ANSWER_LIMIT_BYTES:
-            raise self._fail(f"its response is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
+        if len(self._pending) > RESPONSE_LIMIT_BYTES:
+            raise self._fail(f"its response is larger than {RESPONSE_LIMIT_BYTES >> 20} MiB")
         *lines, self._pending = self._pending.split(b"\n")
         for line in lines:
             self._take(line)
@@ -333,7 +333,7 @@ class Work(Generic[Response]):
         If a child is lost while it makes its record, the response that it sent before is returned, with the reason.
         """
         try:
-            response: Response = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
+            response: Response = self.child.prove(time.monotonic() + self._left_s, self._timeout_s)
             return response
         except EngineBenchError as error:
             kept_response: Response | None = self.child.kept

@@ -203,7 +203,7 @@ class LabelledJob(Job[LabelledResponse], frozen=True, kw_only=True, tag="answer"
     inputs: str | None = None  # of the user, as `--inputs` names them
 
     def perform(self, note: NoteCall, keep: KeepCall[LabelledResponse]) -> LabelledResponse:
-        from enginebench.runs.child.perform.answers import run_labelled
+        from enginebench.runs.child.perform.outputs import run_labelled
 
         return run_labelled(self, note)
 

@@ -125,11 +125,11 @@ def describe_place(name: str) -> Place:
                 f"`{format_command('env make', name, 'PACKAGE==VERSION')}`"
             )
         python = made[name] / "bin" / "python"
-    return _ask(name, str(python))
+    return _query_python(name, str(python))
 
 
 @cache
-def _ask(name: str, python: str) -> Place:
+def _query_python(name: str, python: str) -> Place:
     try:
         done = run_group([python, "-I", "-c", QUESTION], ASK_TIMEOUT_S)
     except OSError as error:
@@ -147,8 +147,8 @@ def _ask(name: str, python: str) -> Place:
         ]
         raise BackendUnavailable(f"environment {name}: {python} is not a working Python: {last_line}") from error
     if place.version[:2] < OLDEST:
-        found, oldest = (".".join(map(str, version)) for version in (place.version, OLDEST))
-        raise BackendUnavailable(f"environment {name} has Python {found}; children need {oldest} or newer")
+        actual, oldest = (".".join(map(str, version)) for version in (place.version, OLDEST))
+        raise BackendUnavailable(f"environment {name} has Python {actual}; children need {oldest} or newer")
     if missing := [package for package in NEEDED if package not in packages]:
         missing_packages = f"environment {name}: {' and '.join(missing)}, which every child needs,"
         raise MissingDependency(

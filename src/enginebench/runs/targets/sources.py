@@ -337,15 +337,15 @@ def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artif
     return f"--task {request.task}: images are cropped for the model, and the targets would not fit them"
 
 
-def fit_scoring(judged: Scoring | None, request: RunRequest, sources: Sequence[Artifact]) -> Scoring | None:
+def fit_scoring(scoring: Scoring | None, request: RunRequest, sources: Sequence[Artifact]) -> Scoring | None:
     """Choose the scoring again by the sources, if it depends on them; else return it unchanged."""
-    data = judged.labelled.data if judged and judged.metrics and judged.labelled.targets is None else None
-    return choose_scoring(request, sources) if data is not None and Path(data).is_dir() else judged
+    data = scoring.labelled.data if scoring and scoring.metrics and scoring.labelled.targets is None else None
+    return choose_scoring(request, sources) if data is not None and Path(data).is_dir() else scoring
 
 
-def note_unlabelled(judged: Scoring | None) -> tuple[str, ...]:
+def note_unlabelled(scoring: Scoring | None) -> tuple[str, ...]:
     """Return a note on why there is no accuracy, if the pictures have no labels."""
-    data = judged.labelled if judged else None
+    data = scoring.labelled if scoring else None
     begin = f"no accuracy, outputs are compared on {count_of(data.n, 'images')} of {data.data}: " if data else ""
     return (begin + data.unlabelled,) if data and data.unlabelled else ()
 

@@ -21,7 +21,7 @@ from enginebench.runs.child.arrays import (
 )
 from enginebench.runs.child.collecting import Collector, score_outputs, unpack_outputs
 from enginebench.runs.child.jobs import Labelled, ScoreJob
-from enginebench.runs.child.perform.answers import Asked, Entries, collect_answers
+from enginebench.runs.child.perform.outputs import Entries, OutputSource, collect_outputs
 from enginebench.runs.scoring import score_file
 from enginebench.stats.metrics.metric import Facts, Targets
 
@@ -206,7 +206,8 @@ def test_a_tool_that_takes_its_time_answers_a_drawn_part(seconds: float | None, 
         label=lambda classes: LABELS,
     )
     labelled = Labelled(data="x", n=30, input_size=None, metrics=("top1",), targets=None, task=None)
-    kept, _ = collect_answers(Asked(call, 1, seconds, seed=3, clock=lambda: float(next(ticks))), entries, labelled)
+    source = OutputSource(call, 1, seconds, seed=3, clock=lambda: float(next(ticks)))
+    kept, _ = collect_outputs(source, entries, labelled)
     assert len(asked) == len(set(asked)) == len(kept["counts/top1"]) == answered
     if 1 < answered < 30:
         assert asked != sorted(asked) and kept["places"].tolist() == sorted(asked)

@@ -67,7 +67,7 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
             f"{name} has no batch norm that directly follows a convolution or a linear layer{why}. Leave out fold_bn=1"
         )
     failed = f"batch norms of {name} were folded, but it cannot be checked that its outputs stay the same"
-    with explaining(ModelError, failed, tell=find_reason, cure="Leave out fold_bn=1"), torch.inference_mode():
+    with explaining(ModelError, failed, describe=find_reason, cure="Leave out fold_bn=1"), torch.inference_mode():
         inputs, outputs = _call_with_first(module, checks)
         pairs = list(zip(outputs, flatten_tensors(folded(*inputs)), strict=True))
     for expected, output in pairs:

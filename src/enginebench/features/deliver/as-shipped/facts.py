@@ -46,14 +46,14 @@ def check(force: bool = False) -> None:
     settle(problems, force)
 
 
-def check_gpu(found: str, force: bool) -> None:
+def check_gpu(gpu_name: str, force: bool) -> None:
     """Check that this is the kind of GPU that the plan was built for."""
-    settle(judging.find_other_gpu(BUNDLE["gpu"], [found]), force)
+    settle(judging.find_other_gpu(BUNDLE["gpu"], [gpu_name]), force)
 
 
-def settle(found: Iterable[str], force: bool) -> None:
+def settle(problems: Iterable[str], force: bool) -> None:
     """Raise `Refused` with these problems, if there are any; with `force` they are printed instead."""
-    problems = list(found)
+    problems = list(problems)
     if problems and not force:
         raise Refused(". ".join([*problems, GO_ON]))
     for problem in problems:

@@ -12,22 +12,22 @@ from measured.models.torch import flat, torchvision_import
 
 def load_module() -> Any:
     """Load the module with the interface of its engine: its tensors as positional arguments, on the CPU."""
-    module, told = load_own(), facts.BUNDLE["artifact"]
-    names = [spec["name"] for spec in told["inputs"]]
-    return flat.take_picture_bytes(module, names, **told["normalize"]) if told["normalize"] else module
+    module, artifact = load_own(), facts.BUNDLE["artifact"]
+    names = [spec["name"] for spec in artifact["inputs"]]
+    return flat.take_picture_bytes(module, names, **artifact["normalize"]) if artifact["normalize"] else module
 
 
 def load_own() -> Any:
     """The module as its source makes it, of the floats that it was trained on."""
     spec = facts.BUNDLE["module"]
-    module, given, further = trees.split_made(make(spec))
+    module, positional, further = trees.split_made(make(spec))
     with np.load(facts.ARTIFACT.path, allow_pickle=False) as stored:
         module.requires_grad_(False).load_state_dict(
             {name: torch.from_numpy(stored[name]) for name in stored.files}, strict=True
         )
     if not spec["flat"]:
         return module
-    return flat.Flat(module) if given is None else flat.flatten(module, given, further)[0]
+    return flat.Flat(module) if positional is None else flat.flatten(module, positional, further)[0]
 
 
 def make(spec: dict[str, Any]) -> Any:

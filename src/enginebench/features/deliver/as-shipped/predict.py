@@ -35,12 +35,12 @@ def load(force: bool = False) -> Predictor:
     facts.check(force)
     if facts.BUNDLE["artifact"]["kind"] == "plan":
         facts.check_gpu(engine.name_gpu(facts.ENGINE), force)
-    given: list[Any] = [facts.ARTIFACT, facts.ENGINE, facts.BUNDLE["options"]]
+    arguments: list[Any] = [facts.ARTIFACT, facts.ENGINE, facts.BUNDLE["options"]]
     if facts.BUNDLE["module"]:
         import module
 
-        given.append(module.load_module())
-    return Predictor(engine.open_engine(*given))
+        arguments.append(module.load_module())
+    return Predictor(engine.open_engine(*arguments))
 
 
 if __name__ == "__main__":

@@ -32,20 +32,20 @@ def main(load: Callable[[bool], Any]) -> int:
     parser.add_argument("--calls", type=int, default=200, metavar="N", help="timed by --bench [200]")
     parser.add_argument("--pin", action="store_true", help="run on the CPUs that were measured")
     parser.add_argument("--force", action="store_true", help="go on where files, versions or machine differ")
-    asked = parser.parse_args()
-    if not (asked.check or asked.bench):
+    arguments = parser.parse_args()
+    if not (arguments.check or arguments.bench):
         parser.print_help()
         return 0
     try:
-        if asked.pin:
+        if arguments.pin:
             facts.pin()
-        predictor = load(asked.force)
+        predictor = load(arguments.force)
     except (facts.Refused, EngineBenchError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 1
-    passed = check(predictor) if asked.check else True
-    if asked.bench:
-        bench(predictor, asked.calls)
+    passed = check(predictor) if arguments.check else True
+    if arguments.bench:
+        bench(predictor, arguments.calls)
     return 0 if passed else 1
 
 
@@ -73,20 +73,21 @@ def join(arrays: Iterable[np.ndarray[Any, Any]], shape: tuple[int, ...]) -> np.n
 
 def check(predictor: Any) -> bool:
     """Return whether every output is within the limits of the measured outputs; print one line for each."""
-    feeds, wanted = read_check()
-    answers = [predictor(feed) for feed in feeds]
+    feeds, expected = read_check()
+    outputs = [predictor(feed) for feed in feeds]
     passed = True
-    for name, reference in wanted.items():
+    for name, reference in expected.items():
         shape = reference.shape[1:]
-        found = join((answer[name] for answer in answers), shape)
-        figures, kept = compare(join(reference, shape), found, facts.BUNDLE["limits"])
+        joined = join((output[name] for output in outputs), shape)
+        figures, kept = compare(join(reference, shape), joined, facts.BUNDLE["limits"])
         texts = ", ".join(f"{key} {value:.6g}" for key, value in figures.items())
         limits = ", ".join(f"{key} {value:g}" for key, value in facts.BUNDLE["limits"].items())
         print(f"{name}: {texts}: {'within' if kept else 'NOT within'} the limits ({limits})")
         passed = passed and kept
     if verdict := format_run_verdict(facts.BUNDLE):
         print(verdict)
-    count = f"{len(wanted)} output{'s' if len(wanted) > 1 else ''} of {len(feeds)} call{'s' if len(feeds) > 1 else ''}"
+    of_calls = f"{len(feeds)} call{'s' if len(feeds) > 1 else ''}"
+    count = f"{len(expected)} output{'s' if len(expected) > 1 else ''} of {of_calls}"
     print(f"OK: outputs agree ({count})" if passed else f"FAILED: outputs differ from the measured ones ({count})")
     return passed
 
@@ -103,15 +104,15 @@ def format_run_verdict(bundle: Mapping[str, Any]) -> str:
 
 
 def compare(
-    reference: np.ndarray[Any, Any], found: np.ndarray[Any, Any], limits: dict[str, float]
+    reference: np.ndarray[Any, Any], outputs: np.ndarray[Any, Any], limits: dict[str, float]
 ) -> tuple[dict[str, float], bool]:
     """(largest difference, SNR in dB, mean centred cosine; whether the limits are kept). Not finite never passes."""
-    if reference.dtype.kind == found.dtype.kind == "U" and reference.shape == found.shape:  # text, of any width
-        return {"equal": float(np.mean(reference == found))}, bool(np.all(reference == found))
-    if reference.shape != found.shape or reference.dtype != found.dtype:
+    if reference.dtype.kind == outputs.dtype.kind == "U" and reference.shape == outputs.shape:  # text, of any width
+        return {"equal": float(np.mean(reference == outputs))}, bool(np.all(reference == outputs))
+    if reference.shape != outputs.shape or reference.dtype != outputs.dtype:
         return {"max_abs_diff": float("inf")}, False
     ref = reference.reshape(len(reference), -1).astype(np.float64)
-    cand = found.reshape(len(found), -1).astype(np.float64)
+    cand = outputs.reshape(len(outputs), -1).astype(np.float64)
     if not (np.isfinite(ref).all() and np.isfinite(cand).all()):
         return {"max_abs_diff": float("nan")}, False
     noise, signal = float(np.sum((ref - cand) ** 2)), float(np.sum(ref**2))

@@ -21,9 +21,9 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Return a response for each request, one after the other, as in the measurement."""
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request: Any) -> Any:
+    def _respond(self, request: Any) -> Any:
         names = [spec["name"] for spec in facts.BUNDLE["artifact"]["inputs"]]
         try:
             feeds = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in names}

@@ -31,18 +31,18 @@ from enginebench.runs.child.jobs import (
     Proof,
 )
 from enginebench.runs.child.opening import build_graph, build_row, lower_first, open_for, pass_notes
-from enginebench.runs.child.perform.answers import (
-    answer_pictures,
-    answer_sets,
-    ask_engine,
-    ask_loaded,
-    ask_self_timed,
-    collect_answers,
+from enginebench.runs.child.perform.outputs import (
+    collect_outputs,
     join_rows,
+    make_loaded_source,
+    make_tool_source,
     measure_variation,
     open_labelled,
+    run_engine,
     run_entries,
     run_feeds,
+    run_pictures,
+    run_sets,
 )
 from enginebench.runs.child.perform.recheck import sample_rechecked, save_expected
 from enginebench.runs.child.perform.sources import take_file
@@ -57,7 +57,7 @@ TOOL_SCORING_S = 60.0
 AGREEMENT = 0.5
 
 
-def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec, note: NoteCall) -> Drift:
+def compare_with_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec, note: NoteCall) -> Drift:
     """How far the plan's outputs are from those of the graph as it stands; or why nobody can know."""
     from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 
@@ -88,7 +88,7 @@ def _ask_plan(
     assert isinstance(backend, Loadable)
     with backend.load(plan, tuned) as engine:
         feeds = draw(engine.inputs)
-        return feeds, [ask_engine(engine, feed) for feed in feeds]
+        return feeds, [run_engine(engine, feed) for feed in feeds]
 
 
 def _ask_graph(graph: Artifact, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
@@ -135,7 +135,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
     drift = None
     if job.graph is not None:
         (graph,) = take_file(Path(job.graph), Path(job.out_dir) / "graph")
-        drift = hold_against_graph(backend, artifact, graph, job.engine, note)
+        drift = compare_with_graph(backend, artifact, graph, job.engine, note)
     feeds = draw_feeds(job, artifact.inputs)
 
     def complete(build_s: float) -> PrepareResponse:
@@ -153,18 +153,18 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
         with backend.load(artifact, job.engine) as engine:
             sure = complete(time.perf_counter() - start)
             note("checking outputs")
-            varies = measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
+            varies = measure_variation(run_engine(engine, feeds[0]), run_engine(engine, feeds[0]))
             if job.recheck_path:
                 again = sample_rechecked(artifact, job.model, job.engine, job.seed, job.inputs)
-                save_expected(Path(job.recheck_path), [ask_engine(engine, feed) for feed in again])
-            save_outputs(Path(job.outputs_path), *answer_check(engine, job, feeds))
+                save_expected(Path(job.recheck_path), [run_engine(engine, feed) for feed in again])
+            save_outputs(Path(job.outputs_path), *compute_check_outputs(engine, job, feeds))
             save_further(engine, job, artifact.inputs)
             compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
             sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and job.labelled.unlabelled is None:
                 note(f"scoring {job.labelled.data or 'the given inputs'}")
-                caller = ask_loaded(engine, job.engine.batch)
-                kept, _ = collect_answers(caller, open_labelled(job), job.labelled)
+                caller = make_loaded_source(engine, job.engine.batch)
+                kept, _ = collect_outputs(caller, open_labelled(job), job.labelled)
                 save_arrays(Path(job.labelled_path), kept)
             if not job.prove:
                 return sure
@@ -178,8 +178,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
         save_outputs(Path(job.outputs_path), backend.compute_outputs(artifact, job.engine, few), len(few))
         if job.labelled is not None and job.labelled.unlabelled is None:
             note(f"scoring {job.labelled.data or 'the given inputs'}")
-            caller = ask_self_timed(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
-            kept, _ = collect_answers(caller, open_labelled(job), job.labelled)
+            caller = make_tool_source(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
+            kept, _ = collect_outputs(caller, open_labelled(job), job.labelled)
             save_arrays(Path(job.labelled_path), kept)
         if job.recheck_path:  # a tool that times itself is asked for outputs here alone
             save_expected(Path(job.recheck_path), [])
@@ -219,11 +219,11 @@ def save_further(engine: Engine, job: PrepareJob, inputs: Sequence[TensorSpec]) 
     if job.examples and (examples := read_examples(Path(job.examples), inputs)):
         sets[EXAMPLES] = examples[: job.samples]
     step = find_batch(engine.inputs, job.engine.batch)
-    outputs, _ = answer_sets(partial(ask_engine, engine), sets, inputs, step)
+    outputs, _ = run_sets(partial(run_engine, engine), sets, inputs, step)
     save_sets(Path(job.further_path), outputs)
 
 
-def answer_check(
+def compute_check_outputs(
     engine: Engine, job: PrepareJob, feeds: Sequence[Feeds], budget_s: float = math.inf
 ) -> tuple[dict[str, Array], int]:
     """(the outputs for the check inputs, or each entry of the user's; of how many calls).
@@ -231,15 +231,15 @@ def answer_check(
     Fewer where the outputs are large, or where all calls would take longer than `budget_s`.
     """
     if job.labelled is not None and job.labelled.unlabelled is not None:
-        return answer_pictures(engine, job, budget_s)
+        return run_pictures(engine, job, budget_s)
     start = time.perf_counter()
-    values = count_values(ask_engine(engine, feeds[0]))
+    values = count_values(run_engine(engine, feeds[0]))
     calls = limit_time(limit_calls(len(feeds), values), time.perf_counter() - start, budget_s)
     if job.inputs is None:
         return run_feeds(engine, feeds[:calls]), calls
     step = find_batch(engine.inputs, job.engine.batch)
     entries = read_samples(job.inputs, min(job.samples, calls * step))
-    return run_entries(partial(ask_engine, engine), entries, engine.inputs, step), -(-len(entries) // step)
+    return run_entries(partial(run_engine, engine), entries, engine.inputs, step), -(-len(entries) // step)
 
 
 def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildResponse]) -> BuildResponse:
@@ -258,7 +258,7 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildResponse]) -> 
     artifact = build_graph(backend, lowered, job.engine, job.out_dir, note)
     build_s = time.perf_counter() - start
     if job.prove and artifact.ahead_of_time is None and source.kind == "onnx":
-        drift = hold_against_graph(backend, artifact, source, job.engine, note)
+        drift = compare_with_graph(backend, artifact, source, job.engine, note)
         artifact = require_alike(artifact, source, drift, job.engine)
     sure = BuildResponse(
         artifact=artifact,

@@ -20,7 +20,7 @@ from enginebench.runs.child.arrays import save_arrays, save_sets
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
 from enginebench.runs.child.other_jobs import InferJob, InferResponse
-from enginebench.runs.child.perform.answers import answer_sets, ask_engine, join_rows, measure_variation, run_entries
+from enginebench.runs.child.perform.outputs import join_rows, measure_variation, run_engine, run_entries, run_sets
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
@@ -36,7 +36,7 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     varies, refused = None, dict[str, str]()
     with backend.load(artifact, job.engine) as engine:
-        ask = partial(ask_engine, engine)
+        ask = partial(run_engine, engine)
         if job.step is None:
             arrays = join_rows(map(ask, calls))
         else:
@@ -46,7 +46,7 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferResponse:
             feeds = join_samples(first, engine.inputs, job.step)
             varies = measure_variation(ask(feeds), ask(feeds))
             sets = {name: read_samples(folder) for name, folder in job.further.items()}
-            further_outputs, refused = answer_sets(ask, sets, engine.inputs, job.step)
+            further_outputs, refused = run_sets(ask, sets, engine.inputs, job.step)
             if sets:
                 save_sets(Path(job.further_path), further_outputs)
     save_arrays(Path(job.outputs_path), arrays)

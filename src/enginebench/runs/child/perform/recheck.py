@@ -11,7 +11,7 @@ from enginebench.core.protocols import Array, Engine, Feeds
 from enginebench.core.records import Artifact, EngineSpec, Precision, ResultWarning
 from enginebench.core.warnings import make_warning
 from enginebench.runs.child.arrays import load_arrays, save_arrays
-from enginebench.runs.child.perform.answers import ask_engine
+from enginebench.runs.child.perform.outputs import run_engine
 
 # Samples that are asked again: the one that is timed, and another.
 SAMPLES = 2
@@ -67,7 +67,7 @@ def recheck_outputs(
     """
     worst = 0.0
     for place in (1, 0, 1):
-        outputs = ask_engine(engine, feeds[place])
+        outputs = run_engine(engine, feeds[place])
         worst = max(worst, measure_strangeness(outputs, expected[place], expected[1 - place], precision))
     return [make_warning("implausible_time.outputs", share=worst)] if worst else []
 
@@ -84,7 +84,7 @@ def find_early_outputs(
     own, other = ({name: one[name] for name in computed if name in one} for one in expected)
     if not own or not measure_strangeness(other, own, other, precision):
         return []
-    ask_engine(engine, feeds[1])
+    run_engine(engine, feeds[1])
     try:
         engine.bind(feeds[0])
         fetched = engine.fetch()

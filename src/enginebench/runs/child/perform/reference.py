@@ -20,8 +20,8 @@ from enginebench.engines.refusals import explaining_refusal
 from enginebench.models.onnx.reference import open_reference_session
 from enginebench.runs.child.arrays import save_outputs
 from enginebench.runs.child.jobs import NoteCall, ReferenceJob, ReferenceResponse
-from enginebench.runs.child.perform.answers import ask_engine, measure_variation
-from enginebench.runs.child.perform.build import answer_check, draw_feeds, save_further
+from enginebench.runs.child.perform.build import compute_check_outputs, draw_feeds, save_further
+from enginebench.runs.child.perform.outputs import measure_variation, run_engine
 
 # What computes a graph on some inputs: its outputs, in the order in which it declares them.
 ComputeCall = Callable[[Feeds], Sequence[Any]]
@@ -34,11 +34,11 @@ def compute_reference(job: ReferenceJob, note: NoteCall) -> ReferenceResponse:
     with open_graph(job.kind, artifact, job.check.engine.threads) as engine:
         feeds = draw_feeds(job.check, artifact.inputs)
         start = time.perf_counter()
-        first = ask_engine(engine, feeds[0])
+        first = run_engine(engine, feeds[0])
         call_s = time.perf_counter() - start
         # Who takes that long is not asked twice for the same.
-        varies = measure_variation(first, ask_engine(engine, feeds[0])) if call_s < job.budget_s else 0.0
-        save_outputs(Path(job.check.outputs_path), *answer_check(engine, job.check, feeds, job.budget_s))
+        varies = measure_variation(first, run_engine(engine, feeds[0])) if call_s < job.budget_s else 0.0
+        save_outputs(Path(job.check.outputs_path), *compute_check_outputs(engine, job.check, feeds, job.budget_s))
         if time.perf_counter() - start < job.budget_s:
             save_further(engine, job.check, artifact.inputs)
     return ReferenceResponse(varies=varies)

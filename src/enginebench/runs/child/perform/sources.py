@@ -172,7 +172,10 @@ def _make_from_torch(
         input_size=source.input_size,
         batch=None if job.any_batch else job.batch,
         input_shapes=source.input_shapes,
-        given={n: a.astype("float32") if normalize and normalize.input in ("", n) else a for n, a in first.items()},
+        user_inputs={
+            name: array.astype("float32") if normalize and normalize.input in ("", name) else array
+            for name, array in first.items()
+        },
     )
     if normalize is not None:
         made = take_bytes(made, normalize, source.input_size)

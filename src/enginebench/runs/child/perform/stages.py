@@ -34,7 +34,7 @@ MIN_BATCHES = 10
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesResponse:
     from enginebench.models.photos import read_photos
     from enginebench.runs.child.opening import build_row, open_for
-    from enginebench.runs.child.perform.answers import check_prepared_alike
+    from enginebench.runs.child.perform.outputs import check_prepared_alike
 
     photos = read_photos(Path(job.images_dir), job.n)
     preprocess = choose_preprocess(job.model, job.input_size, job.artifact.inputs)

@@ -30,19 +30,20 @@ from enginebench.stats.metrics.metric import Targets
 
 
 def run_entries(
-    ask: Callable[[Feeds], Mapping[str, Array]], entries: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
+    call: Callable[[Feeds], Mapping[str, Array]], entries: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
 ) -> dict[str, Array]:
     """Compute the outputs for every entry, in their order, `step` of one shape at a time.
 
     A step with fewer entries is padded, since a graph's batch may be fixed. With a step of one entry, an output without
     a batch axis is taken as the output of that entry.
     """
-    rows: dict[int, Mapping[str, Array]] = {}
+    outputs_by_entry: dict[int, Mapping[str, Array]] = {}
     for places in group_samples(entries, step, specs):
-        outputs = ask(join_samples([entries[i] for i in places], specs, step))
+        outputs = call(join_samples([entries[i] for i in places], specs, step))
+        separated = {name: _take_rows(name, array, step, step) for name, array in outputs.items()}
         for i, place in enumerate(places):
-            rows[place] = {name: _take_rows(name, array, step, step)[i : i + 1] for name, array in outputs.items()}
-    return join_rows(rows[i] for i in range(len(entries)))
+            outputs_by_entry[place] = {name: array[i : i + 1] for name, array in separated.items()}
+    return join_rows(outputs_by_entry[i] for i in range(len(entries)))
 
 
 def join_rows(outputs: Iterable[Mapping[str, Array]], apart: Collection[str] = ()) -> dict[str, Array]:
@@ -65,8 +66,8 @@ def join_rows(outputs: Iterable[Mapping[str, Array]], apart: Collection[str] = (
     return joined
 
 
-def answer_sets(
-    ask: Callable[[Feeds], Mapping[str, Array]],
+def run_sets(
+    call: Callable[[Feeds], Mapping[str, Array]],
     sets: Mapping[str, Sequence[Feeds]],
     specs: Sequence[TensorSpec],
     step: int,
@@ -76,13 +77,13 @@ def answer_sets(
     refused: dict[str, str] = {}
     for name, entries in sets.items():
         try:
-            outputs[name] = run_entries(ask, entries, specs, step)
+            outputs[name] = run_entries(call, entries, specs, step)
         except Exception as error:  # a class of its own for every engine
             refused[name] = first_line(error)
     return outputs, refused
 
 
-def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
+def run_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
     with explaining_refusal("the engine cannot run the graph on these inputs"):
         engine.bind(feeds)
         engine.run()
@@ -104,7 +105,7 @@ def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float
 
 def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:
     """Compute the outputs for all `feeds`, joined along the first axis."""
-    outputs = [ask_engine(engine, feed) for feed in feeds]
+    outputs = [run_engine(engine, feed) for feed in feeds]
     entries = {len(array) for feed in feeds for array in feed.values() if array.ndim}
     opened = find_open_outputs(engine.inputs, engine.outputs)
     apart = []  # whose length is not that of the entries: it differs, or is known to depend on the values
@@ -175,7 +176,7 @@ def _open_data(job: PrepareJob | LabelledJob, labelled: Labelled, text: str) -> 
     )
 
 
-class Asked(NamedTuple):
+class OutputSource(NamedTuple):
     """A function that computes outputs, the entries of one call, and the seconds for all calls (None: no limit).
 
     With a limit the order of the calls is drawn from `seed`, so that those within the limit represent all data; at
@@ -189,23 +190,23 @@ class Asked(NamedTuple):
     clock: Callable[[], float] = time.monotonic
 
 
-def ask_loaded(engine: Engine, batch: int) -> Asked:
-    return Asked(partial(ask_engine, engine), find_batch(engine.inputs, batch))
+def make_loaded_source(engine: Engine, batch: int) -> OutputSource:
+    return OutputSource(partial(run_engine, engine), find_batch(engine.inputs, batch))
 
 
-def ask_self_timed(
+def make_tool_source(
     tool: ComputesOutputs, artifact: Artifact, spec: EngineSpec, seconds: float | None = None, seed: int = 0
-) -> Asked:
+) -> OutputSource:
     """Make the caller of a tool that starts anew for each call."""
     step = find_batch(artifact.inputs, spec.batch)
-    return Asked(lambda feeds: tool.compute_outputs(artifact, spec, [feeds]), step, seconds, seed)
+    return OutputSource(lambda feeds: tool.compute_outputs(artifact, spec, [feeds]), step, seconds, seed)
 
 
-def collect_answers(asked: Asked, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
+def collect_outputs(source: OutputSource, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
     """Collect (arrays that the metrics need, number of samples with non-finite outputs)."""
     collector: Collector | None = None
     nonfinite = 0
-    for places, outputs in _answer_entries(asked, entries):
+    for places, outputs in _run_calls(source, entries):
         if collector is None:
             targets = find_targets(entries, labelled, next(iter(outputs.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
@@ -216,26 +217,26 @@ def collect_answers(asked: Asked, entries: Entries, labelled: Labelled) -> tuple
     return collector.collect(), nonfinite
 
 
-def _answer_entries(asked: Asked, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
+def _run_calls(source: OutputSource, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
     """Yield (indices of the samples of a call, their outputs)."""
-    calls, until = entries.group(asked.step), math.inf
-    if asked.seconds is not None:
+    calls, until = entries.group(source.step), math.inf
+    if source.seconds is not None:
         listed = list(calls)
-        calls = [listed[i] for i in np.random.default_rng(asked.seed).permutation(len(listed))]
-        until = asked.clock() + asked.seconds
+        calls = [listed[i] for i in np.random.default_rng(source.seed).permutation(len(listed))]
+        until = source.clock() + source.seconds
     for places in calls:
-        outputs = asked.call(entries.feed(places, asked.step))
-        yield places, {name: _take_rows(name, array, len(places), asked.step) for name, array in outputs.items()}
-        if asked.clock() >= until:
+        outputs = source.call(entries.feed(places, source.step))
+        yield places, {name: _take_rows(name, array, len(places), source.step) for name, array in outputs.items()}
+        if source.clock() >= until:
             return
 
 
-def answer_pictures(engine: Engine, job: PrepareJob, budget_s: float = math.inf) -> tuple[dict[str, Array], int]:
+def run_pictures(engine: Engine, job: PrepareJob, budget_s: float = math.inf) -> tuple[dict[str, Array], int]:
     """Compute (outputs for pictures without labels, number of calls); fewer if large, or beyond `budget_s`."""
     rows: list[dict[str, Array]] = []
     most = FEWEST_CALLS
     start = time.perf_counter()
-    for _, outputs in _answer_entries(ask_loaded(engine, job.engine.batch), open_labelled(job)):
+    for _, outputs in _run_calls(make_loaded_source(engine, job.engine.batch), open_labelled(job)):
         most = most if rows else limit_calls(CHECKED_VALUES, count_values(outputs))
         rows.append(outputs)
         late = time.perf_counter() - start > budget_s and len(rows) >= FEWEST_CALLS
@@ -280,10 +281,10 @@ def run_labelled(job: LabelledJob, note: NoteCall) -> LabelledResponse:
     note(f"scoring {job.labelled.data or job.inputs}")
     entries = open_labelled(job)
     if isinstance(backend, ComputesOutputs):
-        kept, nonfinite = collect_answers(ask_self_timed(backend, artifact, job.engine), entries, job.labelled)
+        kept, nonfinite = collect_outputs(make_tool_source(backend, artifact, job.engine), entries, job.labelled)
     elif isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:
-            kept, nonfinite = collect_answers(ask_loaded(engine, job.engine.batch), entries, job.labelled)
+            kept, nonfinite = collect_outputs(make_loaded_source(engine, job.engine.batch), entries, job.labelled)
     else:
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
     save_arrays(Path(job.labelled_path), kept)
