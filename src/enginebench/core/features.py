@@ -1,7 +1,8 @@
 """Look up what features and packages bring, by name. The kernel imports nothing of a feature before it is used.
 
 Each feature declares it in `features/NAME/__init__.py`: `FEATURE = Feature(...)`. Without its folder, what it brings
-is not found, and everything else works.
+is not found, and everything else works. Another package declares it in its metadata, by entry points of the group
+`enginebench.features`: `verb.NAME`, `hook.PROTOCOL`, `function.NAME`, `document.SCHEMA`.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def _guard(plugin: Plugin, function: Callable[..., Any]) -> Any:
 
         cure = "Repair the package, or uninstall it to go on without it"
         failed = f"{plugin.package}: its {plugin.name} ({plugin.point.value}) failed"
-        with explaining(DependencyError, failed, tell=lambda error: f"{type(error).__name__}: {error}", cure=cure):
+        with explaining(DependencyError, failed, describe=lambda error: f"{type(error).__name__}: {error}", cure=cure):
             return function(*args, **named)
 
     return call

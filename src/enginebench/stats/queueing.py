@@ -288,7 +288,7 @@ def meets_limit(point: LoadPoint, limit: Limit) -> bool | None:
 
 
 def seems_to_meet(point: LoadPoint, limit: Limit, planned: int) -> bool:
-    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove.
+    """Whether no more requests were late than the percentile allows: a guess, which few requests cannot prove.
 
     A probe that ended before all planned requests had come does not count.
     """

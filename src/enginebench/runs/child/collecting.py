@@ -71,12 +71,12 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         return values
 
     def as_whole(self) -> Metric:
-        def prepare(outputs: Outputs, targets: Targets) -> Ask:
-            def compute(places: Picks) -> float:
+        def prepare(outputs: Outputs, targets: Targets) -> ScorePicks:
+            def score_picks(places: Picks) -> float:
                 values = self.call(pick_samples(outputs, places), targets.pick(places))
                 return values if isinstance(values, float) else float(values.mean())
 
-            return compute
+            return score_picks
 
         return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, prepare=prepare)
 

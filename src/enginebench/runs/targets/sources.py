@@ -95,8 +95,13 @@ class Sources(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what the defaults leave out
 
 
-def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: Limit = None) -> Sources:
-    """Make the sources of a request in `place`, in every precision that its configurations need."""
+def gather_sources(
+    request: RunRequest, place: Path, reporter: Reporter, limit: Limit = None, on_module: OnModule | None = None
+) -> Sources:
+    """Make the sources of a request in `place`, in every precision that its configurations need.
+
+    While `on_module` is at work, the child waits with the export.
+    """
     kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
         source=request.source,
