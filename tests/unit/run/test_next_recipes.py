@@ -1,5 +1,6 @@
 """A second recipe where little of the time is in INT8: which one, when none, and what is reported of it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,9 @@ def test_int8_depends_on_the_kind_of_model_and_for_transformers_on_the_processor
         ("openvino", "nncf", 0.6, PLAIN, {"avx512_bf16"}, None, None),
         ("openvino", "nncf", 0.1, PLAIN, {"avx512_bf16"}, "nncf", None),
         ("openvino", "tensorrt", 0.5, SOFTMAX, {"amx_bf16"}, None, "openvino-floats-bf16"),
+        ("openvino", "nncf", 0.89, SOFTMAX, {"avx512_bf16"}, None, "openvino-floats-bf16-56fd6d2b-int8.tensorrt"),
+        ("openvino", "nncf", 0.9, SOFTMAX, {"avx512_bf16"}, None, None),
+        ("openvino", "nncf", 0.89, SOFTMAX, {"avx512_vnni"}, None, None),
         ("openvino", "tensorrt", 0.5, SOFTMAX, {"avx512_vnni"}, None, "openvino-int8.nncf"),
         (
             "openvino:floats=bf16",
@@ -108,9 +112,12 @@ def test_a_note_names_both_and_the_one_that_is_faster(tmp_path: Path) -> None:
     other = make_result("openvino", "int8@tensorrt", 2.0)
     recipes._tried[own.id] = other.id
     (note,) = recipes.describe({own.id: own, other.id: other})
-    assert note.startswith("openvino int8 (nncf): 48% of the time in INT8; also tried openvino int8 (tensorrt), 2.0")
-    assert note.endswith("kept openvino int8 (tensorrt)")
+    assert note.startswith("openvino int8 (nncf): 48% of the time in INT8; also tried openvino int8 (tensorrt), ")
+    assert re.search(r", (1\.9\d|2\.00)x as fast \((1\.9\d|2\.00) to 2\.0\d\): kept openvino int8 \(tensorrt\)$", note)
     (slower,) = recipes.describe({own.id: own, other.id: make_result("openvino", "int8@tensorrt", 8.0)})
     assert slower.endswith("kept openvino int8 (nncf)")
+    once = [replace(one, measurements=one.measurements[:1]) for one in (own, other)]
+    (short,) = recipes.describe({one.id: one for one in once})
+    assert "x as fast (one trial: no interval): kept openvino int8 (tensorrt)" in short
     (alone,) = recipes.describe({own.id: own})
     assert "its outputs are beyond the limits or it failed" in alone and recipes.describe({}) == []
