@@ -81,8 +81,25 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = (), inputs: Sequ
     del prepared.opset_import[:]
     prepared.opset_import.extend(onnx.helper.make_opsetid(name, opsets[name]) for name in sorted(opsets.keys() & used))
     _restore_hard_swishes(prepared, model)
+    _rename_added_constants(prepared, model)
     name_nodes(prepared)
     return prepared
+
+
+def _rename_added_constants(prepared: ModelProto, model: ModelProto) -> None:
+    """Give the constants that ONNX Runtime's optimizer added other names than it gives itself.
+
+    It gives the same names again when it optimizes the graph once more, and fails if new nodes can be fused by then:
+    BERT by int8@nncf ended with "Attempt to replace the existing tensor", after SmoothQuant had added products.
+    """
+    own = {tensor.name for tensor in model.graph.initializer}
+    own.update(name for node in walk_nodes(model) for name in node.output)
+    added = {tensor.name: f"prepared/{tensor.name}" for tensor in prepared.graph.initializer if tensor.name not in own}
+    for tensor in prepared.graph.initializer:
+        tensor.name = added.get(tensor.name, tensor.name)
+    for node in walk_nodes(prepared):
+        for i, name in enumerate(node.input):
+            node.input[i] = added.get(name, name)
 
 
 def _restore_hard_swishes(prepared: ModelProto, model: ModelProto) -> None:

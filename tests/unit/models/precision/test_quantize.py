@@ -583,3 +583,18 @@ def test_a_hard_swish_stays_one_operator_and_runs_inside_of_the_convolution_in_o
     compiled = openvino.compile_model(made.path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     layers = [str(node.rt_info["layerType"].value) for node in compiled.get_runtime_model().get_ops()]
     assert layers.count("Math") == 1, "the HardSigmoid that the model has itself"
+
+
+def test_a_prepared_graph_can_be_optimized_again_with_more_products_in_it(tmp_path):
+    weights = {"w": np.eye(4, dtype=np.float32), "b": np.ones(4, np.float32), "v": np.eye(4, dtype=np.float32)}
+    nodes = "m = MatMul (x, w) y = Add (m, b)"
+    prepared = prepare_graph(build_graph(nodes, {"w": weights["w"], "b": weights["b"]}, [2, 3, 4]))
+    assert {"Gemm", "Reshape"} == {node.op_type for node in prepared.graph.node}, "ONNX Runtime fuses the two"
+    (last,) = (node for node in prepared.graph.node if "y" in node.output)
+    last.output[0] = "h"
+    prepared.graph.node.extend(
+        [helper.make_node("MatMul", ["h", "v"], ["n"], "more"), helper.make_node("Add", ["n", "b"], ["y"], "last")]
+    )
+    prepared.graph.initializer.append(numpy_helper.from_array(weights["v"], "v"))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4), dtype=np.float32)
+    assert np.allclose(run_graph(save(prepared, tmp_path / "m.onnx"), {"x": x}), x + 2)
