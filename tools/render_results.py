@@ -29,7 +29,7 @@ from enginebench.report.markdown import escape, format_sections
 from enginebench.report.run.head import format_head
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.sections import format_answer, list_facts, list_others, list_tables, make_batches
+from enginebench.report.run.sections import list_facts, list_others, list_tables, make_batches, make_head
 from enginebench.report.table import Section, make_notes
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored
@@ -53,7 +53,7 @@ def render_rows(path: Path) -> str:
     document = read_archive(path)
     tables = [replace(section, title=section.title.capitalize()) for section in list_tables(document)]
     facts = " · ".join([document.model, *list_facts(document)])
-    head = Section(parts=(*make_notes([facts]), format_answer(document)))
+    head = Section(parts=(*make_notes([facts]), make_head(document)))
     sections = [head, *tables, *list_others(document), Section(parts=(list_warnings(document),))]
     return format_sections(sections, level=3).rstrip("\n")
 

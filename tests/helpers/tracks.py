@@ -55,7 +55,7 @@ class Scripted:
         cost = {"x": 1.0, "y": 1.2}[setting.engine] * (0.8 if setting.options.get("mode") == "good" else 1.0)
         return cost * (1.5 if setting.threads == 1 else 1.0)
 
-    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+    def assess_ratio(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         return found
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
@@ -95,7 +95,7 @@ class Scripted:
     def count_laps(self, setting: Setting) -> int:
         return sum(name == setting.name and not final for name, _, final in self.trials)
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
+    def assess_trials(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         """Who is called `shaky` was disturbed."""
         return ("invalid", (DISTURBED,)) if setting.name in self.shaky else ("valid", ())
 

@@ -1,7 +1,7 @@
-"""What trtexec left behind, as numbers: logs, timing traces, layer profiles and layer information.
+"""Read what trtexec wrote as numbers: logs, timing traces, layer profiles and layer information.
 
-Reads what trtexec 8 to 11 writes. Every function takes a path or bytes, returns frozen records, and raises
-`ParseError` and nothing else when a file is not what it should be.
+It reads files of trtexec 8 to 11. Every function takes a path or bytes, returns frozen records, and raises only
+`ParseError` when a file is not what it should be.
 """
 
 from enginebench.core.features import Feature, Verb
@@ -27,5 +27,5 @@ FEATURE = Feature(
         "enginebench.parse-log/1": "records:LogDocument",
         "enginebench.parse-times/1": "records:TimesDocument",
     },
-    rank=2,  # takes any folder that nobody else knows
+    rank=2,  # takes any folder that no other feature knows
 )

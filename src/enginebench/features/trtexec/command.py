@@ -1,4 +1,4 @@
-"""Command lines that a given version of trtexec accepts: to build a plan, and to time one."""
+"""Compose command lines that a given version of trtexec accepts: to build a plan, and to time one."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ CREATORS = (b"getPluginCreators", b"getCreators")
 # trtexec's own option; nothing but a plan and its log is to be left behind.
 BUILD_ONLY = "--skipInference"
 
-# What says the same as an option that is composed here.
+# What to give in place of an option that is composed here.
 OWN_OPTIONS = {
     "onnx": "give that file as F.onnx",
     "saveEngine": "--out",
@@ -55,7 +55,7 @@ OWN_OPTIONS = {
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
-    """How trtexec times a plan. Every switch is stated, since the defaults changed in 11.0."""
+    """The settings with which trtexec times a plan. Every switch is stated, since the defaults changed in 11.0."""
 
     cuda_graph: bool = True
     transfers: bool = False
@@ -88,7 +88,7 @@ def compose_build(
             tool.require("profile", f"{len(settings.profiles)} profiles")
             argv += [f"--profile={index}"]
         shapes = {"min": profile.smallest, "opt": profile.best, "max": profile.largest}
-        argv += [f"--{kind}Shapes={format_shapes(found)}" for kind, found in shapes.items()]
+        argv += [f"--{kind}Shapes={format_shapes(shape)}" for kind, shape in shapes.items()]
     argv += _list_plan_kind(tool, settings)
     argv += map(_name_plugins, settings.plugins)
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
@@ -114,8 +114,11 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
 
 
 def _name_plugins(path: str) -> str:
-    """The option for a plugin library. One that exports its creators is loaded through TensorRT's registry; of any
-    other, opening it is enough: it registers its plugins by itself."""
+    """Return the option for a plugin library.
+
+    A library that exports its creators is loaded through TensorRT's registry; any other only needs to be opened: it
+    registers its plugins by itself.
+    """
     library = Path(path)
     with explain_reading(library):
         exports = library.is_file() and any(name in library.read_bytes() for name in CREATORS)
@@ -123,10 +126,10 @@ def _name_plugins(path: str) -> str:
 
 
 def list_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
-    """CUDA graph, transfers, spin-wait and streams so that every version measures the same thing.
+    """List CUDA graph, transfers, spin-wait and streams so that every version measures the same thing.
 
-    Up to 10 the first three are off, off-able and on-able by `--useCudaGraph`, `--noDataTransfers`, `--useSpinWait`;
-    from 11.0 on those are the defaults, and the opposite has the options.
+    Up to 10 `--useCudaGraph`, `--noDataTransfers` and `--useSpinWait` change the defaults of the first three; from 11.0
+    on those are the defaults, and the opposite has the options.
     """
     usual = tool.accepts("noCudaGraph")
     switches = (
@@ -139,7 +142,7 @@ def list_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
 
 
 def keep_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The user's own arguments, without those that the command has already, word for word."""
+    """Return the user's own arguments, without those that the command has already, word for word."""
     seen = {_name_option(argument): argument for argument in composed}
     if "minShapes" in seen:  # trtexec would build for these, whatever --shapes says
         seen["shapes"] = seen["minShapes"]
@@ -157,7 +160,7 @@ def keep_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = 
 
 
 def _name_option(argument: str) -> str:
-    """The option of an argument, without hyphens and value; empty for what is no option."""
+    """Return the option of an argument, without hyphens and value; "" if it is no option."""
     return argument.removeprefix("--").partition("=")[0] if argument.startswith("--") else ""
 
 
@@ -173,7 +176,7 @@ def _list_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
         yield from (f"--calib={path}" for path in [settings.calib_cache] if path)
     elif tool.typed_by_graph or tool.accepts("stronglyTyped"):
         refuse_half_floats(settings, tool.version_text)
-        if not tool.typed_by_graph:  # else the graph says it, and nothing else can
+        if not tool.typed_by_graph:  # else the types of the graph are the only ones
             yield "--stronglyTyped"
     else:
         for flag in (WEAK_FLAGS if settings.half_floats else GRAPH_FLAGS)[settings.precision]:

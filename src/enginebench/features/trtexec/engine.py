@@ -1,6 +1,6 @@
 """`trtexec`: NVIDIA's own tool builds a plan, times it by its own clock, and shows its outputs and layers.
 
-What it leaves is the folder that people know: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
+It leaves the usual folder: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
 """
 
 import os
@@ -55,12 +55,12 @@ WARMUP_MS = 200
 
 
 def plan_timing(measure: MeasureSpec) -> dict[str, Any]:
-    """The settings that get the samples that `measure` asks for.
+    """Return the settings with which trtexec takes the samples that `measure` requests.
 
     trtexec's warm-up is a time, its iterations a minimum, and both iterations and duration must be reached. Exact
-    numbers are had without its warm-up: as many queries as warm-up and samples together, the head dropped here.
-    11.1 takes one query more than asked for, and the first may time transfers that are switched off: the head again,
-    also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
+    numbers need a run without its warm-up: as many queries as warm-up and samples together, the first ones dropped
+    here. 11.1 takes one query more than requested, and the first may time transfers that are switched off: the first
+    ones again, also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
     """
     own_ms = WARMUP_MS if measure.warmup_ms is None else measure.warmup_ms
     return {
@@ -91,10 +91,10 @@ PROFILE_S = 1.0
 
 
 class TrtexecBackend(PlanBackend):
-    """ONNX graphs and finished plans through trtexec.
+    """Runs ONNX graphs and finished plans through trtexec.
 
     Args:
-        cache_dir: folder inside the run's artifacts; plans lie in `plans` beside it, runs in `trtexec`.
+        cache_dir: folder inside the run's artifacts; plans are in `plans` beside it, runs in `trtexec`.
     """
 
     name = NAME
@@ -106,7 +106,7 @@ class TrtexecBackend(PlanBackend):
         self._profiled: Artifact | None = None
 
     def probe(self) -> Availability:
-        """Available where an executable is found that prints its banner, and finds a GPU and TensorRT's libraries."""
+        """Return whether an executable is found that prints its banner, and finds a GPU and TensorRT's libraries."""
         path = executable.find_trtexec()
         if path is None:
             missing = "no trtexec in $TRTEXEC, on PATH or in the usual folders"
@@ -116,7 +116,7 @@ class TrtexecBackend(PlanBackend):
         return Availability(engine=NAME, available=reason is None, version=version, devices=devices, reason=reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
+        """Build a plan for this version, GPU and these settings, or return the stored one."""
         check_request(artifact, spec, ("onnx", "plan"), TRTEXEC.precisions, (spec.device,))
         options, tool = _read(spec)
         if artifact.kind == "plan":
@@ -125,17 +125,17 @@ class TrtexecBackend(PlanBackend):
         if settings.calib_cache:
             check_calib_cache(Path(settings.calib_cache))
         flags = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=_list_extra(options))[1:]
-        known = {"onnx_sha256": artifact.sha256, "tensorrt": tool.version_text, "gpu": describe_gpu(settings.device)}
-        record = PlanRecord(**known, flags=tuple(flags), engine=NAME)
+        sources = {"onnx_sha256": artifact.sha256, "tensorrt": tool.version_text, "gpu": describe_gpu(settings.device)}
+        record = PlanRecord(**sources, flags=tuple(flags), engine=NAME)
         build = partial(self._build, artifact, tool, settings, options)
         return ensure_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
-        """The command that `build` would run, with the plan at `plan`."""
+        """Compose the command that `build` would run, with the plan at `plan`."""
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         settings = read_settings(spec, options, artifact)
-        if version is None:  # what another installation has, nobody knows here
+        if version is None:  # the caches of another installation are not known here
             settings = fit_to_version(settings, tool.version)
         layers = str(Path(plan).with_suffix(".layers.json"))
         argv = compose_build(tool, artifact.path, plan, settings, layers, _list_extra(options))
@@ -171,9 +171,9 @@ class TrtexecBackend(PlanBackend):
         return replace(measured, stop_rule="iterations" if measure.iters else "time_limit")
 
     def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
-        """The log of the build, if this run built the plan, then those of its processes.
+        """Return the log of the build, if this run built the plan, then those of its processes.
 
-        Where nothing came of a build, all builds' logs.
+        If a build failed, all builds' logs.
         """
         pattern = f"{Path(artifact.path).stem if artifact.kind == 'plan' else '*'}{BUILD_LOG_SUFFIX}"
         timed = self._row_folder(artifact, spec, measure).glob(f"{PROCESS}*/{LOG}")
@@ -183,9 +183,9 @@ class TrtexecBackend(PlanBackend):
         ]
 
     def compute_outputs(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]:
-        """The outputs of all `feeds`, joined along the first axis: each a process that loads the plan anew.
+        """Compute the outputs of all `feeds`, joined along the first axis: each in a process that loads the plan anew.
 
-        trtexec prints outputs with six digits, which bounds what a comparison with them can show.
+        trtexec prints outputs with six digits, which limits what a comparison with them can show.
         """
         import numpy as np
 
@@ -193,16 +193,17 @@ class TrtexecBackend(PlanBackend):
         rows = []
         for index, feed in enumerate(feeds):
             self._note(f"computing outputs, run {index + 1} of {len(feeds)}")
-            rows.append(self._answer(artifact, spec, tool, options, feed, index))
+            rows.append(self._compute_sample(artifact, spec, tool, options, feed, index))
         return {name: np.concatenate([np.atleast_1d(row[name]) for row in rows]) for name in rows[0]}
 
     def describe_reader(self, spec: EngineSpec) -> Reader:
-        """TensorRT, and the newest operator set that this tool's version reads."""
+        """Return TensorRT with its version, and the newest operator set that this version reads."""
         version = _read(spec)[1].version_text
         return Reader(f"TensorRT {version}", find_newest_opset(version))
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
-        """Shares of time by precision: the plan's layers joined with a profile; None where layers have no detail."""
+        """Return fractions of time by precision, from the plan's layers and a profile; None if the layers lack
+        detail."""
         options, tool = _read(spec)
         settings = self._run_settings(artifact, spec, options)
         settings = replace(settings, warmup_ms=0, duration_s=PROFILE_S, profile=PROFILE, layers=LAYERS)
@@ -213,7 +214,7 @@ class TrtexecBackend(PlanBackend):
         return self._files.read_precision(folder / LAYERS, folder / PROFILE)
 
     def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
-        """The plan's layers, from the run that also proved its precision."""
+        """Return the plan's layers, from the run that also proved its precision."""
         if self._profiled != artifact:
             self.prove_precision(artifact, spec)
         folder = self._plan_folder(artifact, "profile")
@@ -222,7 +223,7 @@ class TrtexecBackend(PlanBackend):
     def _build(
         self, artifact: Artifact, tool: Trtexec, settings: BuildSettings, options: dict[str, str], plan: Path
     ) -> tuple[ResultWarning, ...]:
-        """Builds `plan`, with its log and its layers beside it; returns the warnings."""
+        """Build `plan`, with its log and its layers beside it; return the warnings."""
         layers = str(plan.with_suffix(".layers.json"))
         settings = self._adapt_cache(settings, tool, plan)
         argv = compose_build(tool, artifact.path, str(plan), settings, layers, _list_extra(options))
@@ -236,7 +237,7 @@ class TrtexecBackend(PlanBackend):
         return (make_warning("random_calibration", source="TensorRT, without calibration"),) if random else ()
 
     def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
-        """The settings with a calibration cache that trtexec's calibrator reads: a copy beside the plan, if need be."""
+        """Point the settings to a calibration cache that this trtexec reads: a copy beside the plan, if necessary."""
         if settings.calib_cache is None:
             return settings
         data = Path(settings.calib_cache).read_bytes()
@@ -249,19 +250,19 @@ class TrtexecBackend(PlanBackend):
         return replace(settings, calib_cache=str(copy))
 
     def _adopt(self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str]) -> Artifact:
-        """A finished plan with the inputs and outputs that a short run of it names."""
+        """Add to a finished plan the inputs and outputs that a short run of it names."""
         if options["profile_index"] != OPTIONS["profile_index"].default:
             artifact = replace(artifact, allowed={})  # what was noted is of the first profile
-        untyped = tool.version < FIRST_INT64  # only the layers say the types then
+        untyped = tool.version < FIRST_INT64  # only the layers show the types then
         settings = replace(self._run_settings(artifact, spec, options), **ONCE, layers=LAYERS if untyped else None)
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
         process.require_success(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         layers = self._plan_folder(artifact, ADOPT) / LAYERS
         types = self._files.read_types(layers) if untyped and layers.is_file() else {}
         inputs, outputs = process.read_bindings(outcome.text, types)
-        known = {s.name for s in inputs}
-        if known and (others := sorted(settings.shapes.keys() - known)):  # which trtexec ignores
-            wanted = f"no such input; the inputs are {', '.join(sorted(known))}"
+        names = {s.name for s in inputs}
+        if names and (others := sorted(settings.shapes.keys() - names)):  # which trtexec ignores
+            wanted = f"no such input; the inputs are {', '.join(sorted(names))}"
             raise UsageError(f"a shape is given for {', '.join(others)}: {wanted}")
         inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
         return replace(
@@ -275,10 +276,10 @@ class TrtexecBackend(PlanBackend):
     def _find_shapes(
         self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, settings: RunSettings
     ) -> tuple[process.Outcome, set[str], dict[str, ShapeRange]]:
-        """(a short run of a plan, its inputs that take several batches, what its profile allows of those it refused).
+        """Return (a short run of a plan, its inputs that take several batches, the shapes that its profile allows).
 
-        trtexec takes 1 for an axis that it is told nothing about, and only its log says which axes those are. Where the
-        profile has no 1 and no other batch is asked for, the log names the shapes that it has, of one input a run.
+        trtexec takes 1 for an axis without a given length, and only its log names those axes. If the profile has no 1
+        and no other batch is requested, the log names the shapes that it has, for one input a run.
         """
         folder = self._plan_folder(artifact, ADOPT)
         outcome = self._run(tool, artifact, settings, folder)
@@ -292,17 +293,17 @@ class TrtexecBackend(PlanBackend):
         while fresh := {n: r for n, r in process.read_allowed(outcome.text, index).items() if n in names}:
             names -= fresh.keys()
             allowed |= fresh
-            shapes |= {name: found.smallest for name, found in fresh.items()}
+            shapes |= {name: shape_range.smallest for name, shape_range in fresh.items()}
             outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
         return outcome, batched | {n for n, r in allowed.items() if r.smallest[:1] != r.largest[:1]}, allowed
 
-    def _answer(
+    def _compute_sample(
         self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str], feed: Feeds, index: int
     ) -> dict[str, Array]:
         old = tool.version < FIRST_INT64
         if old:
             artifact, feed = narrow_integers(artifact, feed)
-        check_answerable(artifact, feed, typed=not old)
+        check_inputs(artifact, feed, typed=not old)
         folder = self._plan_folder(artifact, f"answer-{index}")
         files = {name: f"input-{place}.bin" for place, name in enumerate(feed)}
         folder.mkdir(parents=True, exist_ok=True)
@@ -324,8 +325,8 @@ class TrtexecBackend(PlanBackend):
         }
         implicit = _read_count(spec, options, "implicit_batch") if options["implicit_batch"] else None
         if implicit not in (None, spec.batch):  # of a plan without a batch axis
-            told = f"implicit_batch={implicit}, and the configuration's batch is {spec.batch}"
-            raise UsageError(f"{told}: give --batch {implicit}")
+            mismatch = f"implicit_batch={implicit}, and the configuration's batch is {spec.batch}"
+            raise UsageError(f"{mismatch}: give --batch {implicit}")
         return RunSettings(
             cuda_graph=options["graph"] == "1",
             spin_wait=options["spin"] == "1",
@@ -361,7 +362,8 @@ class TrtexecBackend(PlanBackend):
         return process.run_trtexec(argv, folder / LOG, folder)
 
     def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
-        """Of a row's processes; two plans side by side under the same settings do not share it."""
+        """Return the folder of a configuration's processes; two plans side by side under the same settings do not share
+        it."""
         return self._home / "trtexec" / f"{row_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}"
 
     def _plan_folder(self, artifact: Artifact, part: str) -> Path:
@@ -377,19 +379,19 @@ def _read(spec: EngineSpec) -> tuple[dict[str, str], Trtexec]:
 
 
 def _list_extra(options: dict[str, str]) -> tuple[str, ...]:
-    """Extra arguments of a build: those of the timing too, as of the one command in which trtexec does both."""
+    """List extra arguments of a build: those of the timing too, as in the one command in which trtexec does both."""
     return tuple(dict.fromkeys((*split_argv(options["extra"]), *split_argv(options["run_extra"]))))
 
 
 def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
-    """The trtexec to compose for: of the version given, else the one that is installed."""
+    """Return the trtexec to compose for: of the given version, else the one that is installed."""
     if version is not None:
         return Trtexec(version=executable.parse_version(version), path=options["path"] or None)
     return executable.read_trtexec(executable.require_trtexec(options["path"] or None))
 
 
 def list_version_warnings(version: str | None) -> tuple[str, ...]:
-    """The warning on a version newer than those whose options are known; an installed tool lists its own."""
+    """Warn of a version newer than those whose options are known; an installed tool lists its own."""
     newest = executable.NEWEST[:2]
     if version is None or executable.parse_version(version)[:2] <= newest:
         return ()
@@ -397,7 +399,7 @@ def list_version_warnings(version: str | None) -> tuple[str, ...]:
 
 
 def list_opset_warnings(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
-    """The warning on a command for a graph that this version reads as another one."""
+    """Warn of a command for a graph that this version reads as another one."""
     newest = find_newest_opset(tool.version_text)
     if (artifact.opset or 0) <= newest:
         return ()
@@ -407,23 +409,23 @@ def list_opset_warnings(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
     )
 
 
-def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> None:
-    """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones."""
+def check_inputs(artifact: Artifact, feed: Feeds, typed: bool = True) -> None:
+    """Check that the arrays match the plan's inputs: trtexec ignores others and invents missing ones."""
     import numpy as np
 
     from enginebench.core.feeds import check_feeds
 
     def take_type(spec: TensorSpec) -> TensorSpec:
-        found = feed[spec.name].dtype if spec.name in feed else None
-        same = found is not None and found.itemsize == np.dtype(spec.dtype).itemsize
-        return replace(spec, dtype=found.name) if same and found is not None else spec
+        dtype = feed[spec.name].dtype if spec.name in feed else None
+        same = dtype is not None and dtype.itemsize == np.dtype(spec.dtype).itemsize
+        return replace(spec, dtype=dtype.name) if same and dtype is not None else spec
 
     if artifact.inputs:
         check_feeds(artifact.inputs if typed else tuple(map(take_type, artifact.inputs)), feed)
 
 
 def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
-    """Both as a plan from before TensorRT 10 has them: its parser makes INT32 of INT64 inputs."""
+    """Convert both for a plan from before TensorRT 10, whose parser makes INT32 of INT64 inputs."""
     import numpy as np
 
     narrow = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in feed.items()}

@@ -1,4 +1,4 @@
-"""The entry of trtexec, which is not started here."""
+"""The entry of trtexec; nothing is started here."""
 
 from enginebench.core.entry import Builder, Entry, Option, switch
 from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS, PRECISIONS

@@ -1,4 +1,4 @@
-"""One trtexec: where it is, what it says about itself, and its options: of 8.6 to 11.1 by table, else by its help."""
+"""Find trtexec, its version, and its options: for 8.6 to 11.1 by table, else by its help."""
 
 import os
 import re
@@ -27,7 +27,7 @@ NEWEST: Version = (11, 1, 0)  # the newest whose options were read; later ones a
 _TABLE: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / "flags.json").read_bytes())
 # Further options that the help of 8.6.1, 10.0.1, 10.16, 11.0 or 11.1 lists; none is ever composed here.
 OTHERS: frozenset[str] = frozenset(_TABLE["others"])
-# What took the place of an option that is gone, and does its work where it is not known yet.
+# The replacement of an option that is gone, which also does its work in versions before it.
 INSTEAD: dict[str, str] = _TABLE["instead"]
 # Options that may stand on a command line more than once; any other's trial is an unknown option to trtexec.
 REPEATABLE: frozenset[str] = frozenset(_TABLE["repeatable"])
@@ -58,10 +58,10 @@ class Trtexec(Struct, frozen=True, kw_only=True):
         return not self.accepts("fp16")
 
     def accepts(self, flag: str) -> bool:
-        """Whether this trtexec knows an option, named without hyphens.
+        """Whether this trtexec has an option, named without hyphens.
 
-        Being listed in the help proves that it is known. Not being listed proves nothing for deprecated names, so that
-        the table answers for versions that it covers.
+        If the help lists it, it has it. If not, that proves nothing for deprecated names, so the table decides for the
+        versions that it covers.
         """
         if flag in self.listed:
             return True
@@ -75,7 +75,7 @@ class Trtexec(Struct, frozen=True, kw_only=True):
         return OLDEST <= self.version < (NEWEST[0], NEWEST[1] + 1, 0)
 
     def check_argument(self, flag: str, argument: str) -> None:
-        """Checks an option that the user wrote. Without its help, a version later than the table may have any other."""
+        """Check an option that the user wrote. Without its help, a version later than the table may have any other."""
         if flag in FLAGS:
             self.require(flag, f"argument {argument}")
         elif flag not in OTHERS | self.listed and (self.listed or self._covered):
@@ -94,7 +94,7 @@ class Trtexec(Struct, frozen=True, kw_only=True):
 
 
 def parse_version(text: str) -> Version:
-    """The version of `10.16`, `11` or `8.6.1`; what is left out is 0."""
+    """Parse `10.16`, `11` or `8.6.1`; missing numbers are 0."""
     match = re.fullmatch(r"v?(\d{1,3})(?:\.(\d{1,3}))?(?:\.(\d{1,3}))?(?:\.\d+)?", text.strip())
     version = (int(match[1]), int(match[2] or 0), int(match[3] or 0)) if match else (0, 0, 0)
     if version < OLDEST:
@@ -127,7 +127,8 @@ _OPTION = re.compile(r"--([A-Za-z][A-Za-z0-9_]*)")
 
 
 def find_trtexec(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path | None:
-    """The executable: the one named, else $TRTEXEC, else PATH, else the usual folders; None if there is none."""
+    """Return the executable: the one named, else $TRTEXEC, else on PATH, else in the usual folders; None if there is
+    none."""
     environment = os.environ if environment is None else environment
     for name, text in (("--trtexec", explicit), (f"${VARIABLE}", environment.get(VARIABLE))):
         if text:
@@ -135,14 +136,16 @@ def find_trtexec(explicit: str | None = None, environment: Mapping[str, str] | N
     if on_path := shutil.which("trtexec", path=environment.get("PATH")):
         return Path(on_path)
     for folder in map(Path, map(os.path.expanduser, FOLDERS)):
-        for found in sorted(Path(folder.anchor).glob(str(folder.relative_to(folder.anchor) / "trtexec")), reverse=True):
-            if found.is_file() and os.access(found, os.X_OK):
-                return found
+        for program in sorted(
+            Path(folder.anchor).glob(str(folder.relative_to(folder.anchor) / "trtexec")), reverse=True
+        ):
+            if program.is_file() and os.access(program, os.X_OK):
+                return program
     return None
 
 
 def choose_trtexec(path: str) -> None:
-    """Makes this executable the one that this process and its children find."""
+    """Make this executable the one that this process and its children find."""
     os.environ[VARIABLE] = str(_require_executable("--trtexec", path))
 
 
@@ -154,14 +157,14 @@ def require_trtexec(explicit: str | None = None) -> Path:
 
 
 def read_trtexec(path: Path) -> Trtexec:
-    """What the executable says about itself; asked once as long as the file stays the same. Needs no GPU."""
+    """Return the executable's version and options from its help, read again when the file changes. Needs no GPU."""
     with explain_access(f"{path} cannot be run", kind=BackendUnavailable):
         changed_ns = path.stat().st_mtime_ns
-    return _ask_trtexec(path, changed_ns)
+    return _run_help(path, changed_ns)
 
 
 @lru_cache(maxsize=8)
-def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
+def _run_help(path: Path, changed_ns: int) -> Trtexec:
     with explaining(BackendUnavailable, f"{path} --help does not run", OSError, Unfinished):
         done = run_group([str(path), "--help"], HELP_TIMEOUT_S)
     banner = next(filter(None, map(read_banner, done.stdout.splitlines())), None)

@@ -1,4 +1,4 @@
-"""What `enginebench parse ... --out DIR` writes: summaries, series and tables of one trtexec artifact."""
+"""Write summaries, series and tables of one trtexec artifact, for `enginebench parse ... --out DIR`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OF_TIMES = (*_SHARED, "n", "throughput_qps", "images_per_s", "host_walltime_s")
 
 
 def read_label(label: str) -> float:
-    """A percentile's label as a number; what a damaged log has instead goes last."""
+    """Read a percentile's label as a number; a damaged label sorts last."""
     try:
         return float(label)
     except ValueError:
@@ -57,14 +57,17 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Cell]]) -> Path:
 
 
 def write_log(document: LogDocument, out: Path) -> list[Path]:
-    """summary.json, and summary.csv: a line for each run, with the rows and percentiles that any of the runs has."""
+    """Write summary.json, and summary.csv: a line for each run, with the rows and percentiles that any of the runs
+    has."""
     stats = {row: [stat for run in document.runs if (stat := getattr(run, row))] for row in ROWS}
     # What a damaged log has for a percentile goes last.
-    labels = {row: sorted({p for s in found for p in s.percentiles}, key=read_label) for row, found in stats.items()}
+    labels = {
+        row: sorted({p for s in row_stats for p in s.percentiles}, key=read_label) for row, row_stats in stats.items()
+    }
     rows = []
     for run in document.runs:
         cells: dict[str, Cell] = {name: getattr(run, name) for name in _OF_RUN}
-        for row in (row for row, found in stats.items() if found):
+        for row in (row for row, row_stats in stats.items() if row_stats):
             stat, bare = getattr(run, row) or Stat(), row.removesuffix("_ms")
             cells |= {f"{bare}_{name}_ms": getattr(stat, name) for name in ("min", "max", "mean", "median")}
             cells |= {f"{bare}_p{label}_ms": stat.percentiles.get(label) for label in labels[row]}
@@ -73,7 +76,7 @@ def write_log(document: LogDocument, out: Path) -> list[Path]:
 
 
 def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list[Path]:
-    """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds."""
+    """Write summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds."""
     series = {"latency": "latency_ms", "enqueue": "enqueue_ms", "compute": "gpu_compute_ms"}
     return [
         write_document(document, out / "summary.json"),
@@ -88,7 +91,7 @@ def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list
 
 
 def list_time(document: TimesDocument, name: str) -> dict[str, Cell]:
-    """A line for one time: throughput, figures with intervals where there are any, CoV, trtexec's percentiles."""
+    """Make a line for one time: throughput, figures with intervals where there are any, CoV, trtexec's percentiles."""
     stat: Stat = getattr(document, name)
     intervals = document.intervals.get(name, {})
     cells: dict[str, Cell] = {"row": name} | {key: getattr(document, key) for key in _OF_TIMES}
@@ -107,7 +110,7 @@ def _list_bounds(estimate: Estimate | None, before: str = "") -> dict[str, Cell]
 
 
 def write_percentiles(document: TimesDocument, latency_ms: NDArray[np.float64], path: Path) -> Path:
-    """Latency by percentile, by our rule and by trtexec's, with intervals where there are any."""
+    """Write latency by percentile, by our rule and by trtexec's, with intervals where there are any."""
     ascending = np.sort(latency_ms[np.isfinite(latency_ms)])
     n = len(ascending)
     rows: list[dict[str, Cell]] = []
@@ -120,7 +123,7 @@ def write_percentiles(document: TimesDocument, latency_ms: NDArray[np.float64], 
 
 
 def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
-    """One line a query, in the order of the run, without the warm-up; an empty line where the time is nan.
+    """Write one line a query, in the order of the run, without the warm-up; an empty line where the time is nan.
 
     The JSON encoder makes the lines: shortest floats, a tenth of the time of formatting each.
     """
@@ -130,13 +133,13 @@ def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
 
 
 def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
-    """summary.json and per_layer_times.csv, slowest layer first."""
+    """Write summary.json and per_layer_times.csv, slowest layer first."""
     table = write_layer_times(document.layers, out / "per_layer_times.csv")
     return [write_document(document, out / "summary.json"), table]
 
 
 def write_layers(document: LayersDocument, out: Path) -> list[Path]:
-    """summary.json, layers.csv, and layer_diff.csv where another engine was given."""
+    """Write summary.json, layers.csv, and layer_diff.csv if another engine was given."""
     names = ("name", "type", "precision", "precision_in", "precision_out", "overhead", "average_ms", "share")
     rows = [[*(getattr(x, n) for n in names), " + ".join(x.onnx_nodes), x.tactic] for x in document.layers]
     paths = [write_document(document, out / "summary.json")]

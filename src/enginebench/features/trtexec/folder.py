@@ -1,4 +1,4 @@
-"""A folder that trtexec left: which file is what, which belong together, and whether they agree."""
+"""Read a folder that trtexec left: the kind of each file, which files belong together, and whether they agree."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ _MARKS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
     ("layers", re.compile(rb'"Layers"\s*:')),
     ("profile", re.compile(rb'"(?:averageMs|timeMs)"')),
 )
-# For damaged and empty files, whose first bytes say nothing.
+# For damaged and empty files, whose first bytes show nothing.
 _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("times", re.compile(r"times|timing", re.I)),
     ("profile", re.compile(r"profile(?!\.metadata)", re.I)),
@@ -42,14 +42,14 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 _LOG_MARK = re.compile(rb"TensorRT\.trtexec|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[[FEWIV]\]")
 _OURS = re.compile(rb'"schema": ?"enginebench\.')
-# What each kind that `parse` reads is called in messages.
+# The name in messages of each kind that `parse` reads.
 KINDS: dict[Kind, str] = {
     "log": "a log of trtexec",
     "times": "a timing file, as --exportTimes writes it",
     "profile": "a layer profile, as --exportProfile writes it",
     "layers": "layer information, as --exportLayerInfo writes it",
 }
-# What a name says about the kind of its file, behind what it shares with the other files of its run.
+# The part of a name that shows the kind of a file, after the part that the files of a run share.
 _WORDS: dict[Kind, re.Pattern[str]] = {
     "log": re.compile(r"(?:^|[._-])(?:trtexec|log|run)$", re.I),
     "times": re.compile(r"(?:^|[._-])(?:times|timing)$", re.I),
@@ -60,7 +60,7 @@ _SUFFIX = re.compile(r"\.(?:json|log|txt|out|stdout|stderr|err)(?:\.gz)?$", re.I
 # --exportOutput; its values are of no use here.
 _OUTPUT = ("output.json", "output.json.gz")
 _DRIFT = "output_diff.json"
-# Of `enginebench drift`: what a report shows of each output.
+# The figures of `enginebench drift` that a report shows for each output.
 DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
 # The log prints six digits and sums in 32 bits: figures of one run differ by less than this (0.00005 was the largest
 # difference in the files that were seen); figures of two runs practically never agree to it.
@@ -69,7 +69,7 @@ _SAME = 2e-4
 
 @dataclass(frozen=True)
 class TrtexecCase:
-    """Files of one run of trtexec, read. What is missing is None."""
+    """The files of one run of trtexec, read. Missing ones are None."""
 
     name: str
     files: dict[Kind, Path]
@@ -87,18 +87,18 @@ class TrtexecCase:
 def is_trtexec_folder(path: Path | str) -> bool:
     """Whether a folder holds something that trtexec wrote (and no run of ours)."""
     folder = Path(path)
-    found = (kind for place in list_folders(folder) for _, kind in list_files(place))
-    return not (folder / "run.json").exists() and any(kind != "drift" for kind in found)
+    kinds = (kind for place in list_folders(folder) for _, kind in list_files(place))
+    return not (folder / "run.json").exists() and any(kind != "drift" for kind in kinds)
 
 
 def list_folders(folder: Path) -> list[Path]:
-    """The folder itself, and those that `bench --engine trtexec` makes in it of several processes."""
-    found = [path for path in folder.glob(f"{PROCESS}*") if path.is_dir() and not path.is_symlink()]
-    return [folder, *sorted(found, key=lambda path: (len(path.name), path.name))]
+    """Return the folder itself, and those of single processes that `bench --engine trtexec` makes in it."""
+    of_processes = [path for path in folder.glob(f"{PROCESS}*") if path.is_dir() and not path.is_symlink()]
+    return [folder, *sorted(of_processes, key=lambda path: (len(path.name), path.name))]
 
 
 def read_folder(folder: Path) -> list[TrtexecCase]:
-    """The runs in a folder, each with all of its files.
+    """Read the runs in a folder, each with all of its files.
 
     A file that cannot be read is named in the case, unless nothing else is there.
 
@@ -110,8 +110,10 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
         raise UsageError(f"{folder} is not a folder; expected that of a run, or of files of trtexec")
     groups = group_files(list(list_files(folder)))
     for place in list_folders(folder)[1:]:
-        found = group_files(list(list_files(place)))
-        groups |= {place.name if len(found) == 1 else f"{place.name} {name}": found[name] for name in found}
+        own_groups = group_files(list(list_files(place)))
+        groups |= {
+            place.name if len(own_groups) == 1 else f"{place.name} {name}": own_groups[name] for name in own_groups
+        }
     if not groups:
         raise UsageError(f"{folder} holds neither a run of enginebench nor a log, times, profile or layers of trtexec")
     read = [read_case(name, files) for name, files in groups.items()]
@@ -121,7 +123,7 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
 
 
 def list_files(folder: Path) -> Iterator[tuple[Path, Kind]]:
-    """(path, what it is) of the files in a folder; links and what we wrote ourselves are left out."""
+    """Yield (path, kind) of the files in a folder; links and our own files are left out."""
     with explain_access(f"cannot list {folder}", kind=UsageError):
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
     for path in paths:
@@ -130,7 +132,7 @@ def list_files(folder: Path) -> Iterator[tuple[Path, Kind]]:
 
 
 def sniff_kind(path: Path) -> Kind | None:
-    """What a file is, by its name and its first bytes."""
+    """Return the kind of a file, by its name and its first bytes."""
     name = path.name.lower()
     if name == _DRIFT:
         return "drift"
@@ -139,35 +141,36 @@ def sniff_kind(path: Path) -> Kind | None:
     try:
         head = bytes(open_bytes(path)[:_SNIFF])
     except ParseError:
-        # Empty or damaged: whoever reads it as what its name says learns why. An empty stderr is the rule.
+        # Empty or damaged: reading it as the kind that its name shows gives the reason. An empty stderr is usual.
         return guess_kind(name)
     if _OURS.search(head[:200]):
         return None
     if name.endswith(_JSON):
         return next((kind for kind, mark in _MARKS if mark.search(head)), None) or guess_kind(name)
     if name.endswith(_ERRORS):
-        # A line of the driver has neither banner nor prefix, so the log beside it tells whose it is.
+        # A line of the driver has neither banner nor prefix, so the log beside it shows whether it is trtexec's.
         siblings = [path.with_name(_SUFFIX.sub("", path.name) + ending) for ending in _LOGS]
-        known = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in siblings)
-        return "stderr" if known else None
+        is_stderr = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in siblings)
+        return "stderr" if is_stderr else None
     return "log" if _LOG_MARK.search(head.replace(b"\x00", b"")) else None
 
 
 @contextmanager
 def explain_kind(path: Path, kind: Kind) -> Iterator[None]:
-    """Where `path` cannot be read as `kind` and is a file of another kind, the error says which, and what reads it."""
+    """If `path` cannot be read as `kind` and is a file of another kind, name that kind, and what reads it."""
     try:
         yield
     except ParseError as error:
-        found = find_content(path) if error.path == str(path) else None
-        if found in (None, kind):
+        content = find_content(path) if error.path == str(path) else None
+        if content in (None, kind):
             raise
-        command = f"enginebench parse {found} {quote(str(path))}"
-        raise ParseError(path, "", KINDS[found], KINDS[kind], f"To read it: {command}") from error
+        command = f"enginebench parse {content} {quote(str(path))}"
+        raise ParseError(path, "", KINDS[content], KINDS[kind], f"To read it: {command}") from error
 
 
 def find_content(path: Path) -> Kind | None:
-    """What a file is by its first bytes, whatever it is called; None where they do not say it, or it is one of ours."""
+    """Return the kind of a file by its first bytes, whatever its name; None if they do not show it, or it is one of
+    ours."""
     try:
         head = bytes(open_bytes(path)[:_SNIFF]).replace(b"\x00", b"")
     except ParseError:
@@ -184,12 +187,12 @@ def find_content(path: Path) -> Kind | None:
 def guess_kind(name: str) -> Kind | None:
     if name.endswith((".log", ".stdout")):
         return "log"
-    known = name.endswith(_JSON) and not name.endswith(_OUTPUT)
-    return next((kind for kind, pattern in _NAMES if known and pattern.search(name)), None)
+    is_json = name.endswith(_JSON) and not name.endswith(_OUTPUT)
+    return next((kind for kind, pattern in _NAMES if is_json and pattern.search(name)), None)
 
 
 def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
-    """name -> its files: all together if there is one of each kind, else by the beginning of their names.
+    """Return name -> its files: all together if there is one of each kind, else by the beginning of their names.
 
     A second file of a kind and name stands alone under its full name, and so do the differences of outputs where
     several runs could have made them: nothing is left out.
@@ -209,15 +212,15 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
 
 
 def name_place(folder: Path) -> str:
-    """What a folder is called in a report: `bench` leaves DIR/trtexec, which says nothing."""
+    """Return the name of a folder for a report: `bench` leaves DIR/trtexec, whose own name tells nothing."""
     place = folder.absolute()
     return (place.parent if place.name == "trtexec" else place).name
 
 
 def name_run(path: Path, kind: Kind, exported: set[str]) -> str:
-    """The run of a file: "fp16" of "fp16.times.json" and "fp16.log"; empty where the name says the kind only.
+    """Return the run of a file: "fp16" of "fp16.times.json" and "fp16.log"; "" if the name contains only the kind.
 
-    A log has its whole name, "fp16-run", unless what it exported is named without its last word.
+    A log has its whole name, "fp16-run", unless its exported files are named without the last word.
     """
     whole, bare = _SUFFIX.sub("", path.name), strip_name(path, kind)
     if kind in ("times", "profile", "layers"):
@@ -230,7 +233,7 @@ def strip_name(path: Path, kind: Kind) -> str:
 
 
 def read_case(name: str, files: dict[Kind, Path]) -> tuple[TrtexecCase, list[ParseError]]:
-    """All files of one run, and what is wrong with those that cannot be read."""
+    """Read all files of one run; return errors for those that cannot be read."""
     case = TrtexecCase(name=name, files=files)
     errors: list[ParseError] = []
     for kind, read in _READERS:
@@ -242,7 +245,7 @@ def read_case(name: str, files: dict[Kind, Path]) -> tuple[TrtexecCase, list[Par
 
 
 def split_case(case: TrtexecCase) -> list[TrtexecCase]:
-    """A case for each run of a log that lies alone; with exported files, which are of one run, the case itself."""
+    """Return a case for each run of a log alone; with exported files, which are of one run, the case itself."""
     own = [run for run in case.runs if run.parent is None]
     if len(own) < 2:
         return [case]
@@ -259,7 +262,7 @@ def read_case_log(case: TrtexecCase) -> TrtexecCase:
 
 
 def read_case_times(case: TrtexecCase) -> TrtexecCase:
-    """With its timing file; the log tells how much of it is warm-up."""
+    """Read the timing file; the log shows how much of it is warm-up."""
     path = case.files["times"]
     batch = case.log.batch if case.log else None
     document, timed = summarize_trace(read_trace(path), path, log=case.log, batch=batch)
@@ -267,29 +270,29 @@ def read_case_times(case: TrtexecCase) -> TrtexecCase:
 
 
 def read_case_profile(case: TrtexecCase) -> TrtexecCase:
-    """With its profile, held against the median GPU compute time of the times, else of the log."""
-    stats = (found.gpu_compute_ms for found in (case.times, case.log) if found)
+    """Read the profile, compared with the median GPU compute time of the times, else of the log."""
+    stats = (source.gpu_compute_ms for source in (case.times, case.log) if source)
     whole_ms = next((stat.median for stat in stats if stat), None)
     return replace(case, profile=read_layer_profile(case.files["profile"], end_to_end_ms=whole_ms))
 
 
 def read_compute_ms(path: Path) -> float:
-    """The median GPU compute time of one query in ms, from a timing file or a log."""
+    """Read the median GPU compute time of one query in ms, from a timing file or a log."""
     traced = find_content(path) != "log" and (sniff_kind(path) == "times" or path.name.lower().endswith(_JSON))
     with explain_kind(path, "times" if traced else "log"):
-        found = (
+        document = (
             summarize_trace(read_trace(path), path, intervals=False)[0]
             if traced
             else read_trtexec_log(path).choose_run()
         )
-    stat = found.gpu_compute_ms
+    stat = document.gpu_compute_ms
     if stat is None or stat.median is None:
         raise ParseError(path, "", "no GPU compute time", "a timing file or a log with a performance summary")
     return stat.median
 
 
 def find_profile(layers: Path) -> Path | None:
-    """The profile that lies beside a layer file: "a.profile.json" for "a.layers.json" or "a.graph.json"."""
+    """Return the profile beside a layer file: "a.profile.json" for "a.layers.json" or "a.graph.json"."""
     siblings = (layers.with_name(layers.name.replace(word, "profile")) for word in ("layers", "layer", "graph"))
     return next((path for path in siblings if path != layers and path.is_file()), None)
 
@@ -301,8 +304,8 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     outputs = drift.get("outputs")
     each = [output for output in outputs if isinstance(output, dict)] if isinstance(outputs, list) else None
     if each is None or (each and not any(set(DRIFT_FIELDS[1:]) & set(output) for output in each)):
-        found = f"the keys {', '.join(drift)[:200] or '(none)'}"
-        raise ParseError(path, "", found, f"`outputs`, a list with {', '.join(DRIFT_FIELDS[1:])} of each")
+        actual = f"the keys {', '.join(drift)[:200] or '(none)'}"
+        raise ParseError(path, "", actual, f"`outputs`, a list with {', '.join(DRIFT_FIELDS[1:])} of each")
     return replace(case, drift=drift)
 
 
@@ -316,7 +319,7 @@ _READERS: tuple[tuple[Kind, Callable[[TrtexecCase], TrtexecCase]], ...] = (
 
 
 def find_contradictions(case: TrtexecCase) -> Iterator[str]:
-    """What the log and the timing file state differently: they are then not of one run."""
+    """Yield the differences between the log and the timing file: then they are not of one run."""
     log, times = case.log, case.times
     if log is None or times is None:
         return

@@ -1,4 +1,4 @@
-"""A log as lines, and its lines as runs.
+"""Split a log into lines, and its lines into runs.
 
 Source: the banners, prefixes and their order are those of samples/common/sampleReporting, logging and trtexec of
 NVIDIA/TensorRT, tags 8.0 to 11.1.
@@ -14,7 +14,7 @@ _BANNER = re.compile(
     r"&&&& (RUNNING|PASSED|FAILED|WAIVED) TensorRT\.trtexec"
     r"(?: \[TensorRT v(\d{1,9})\])?(?: \[b(\d{1,9})\])?(?: # (.*))?"
 )
-# The prefix where whoever quoted the log cut the time stamps away.
+# The prefix in a log whose time stamps were cut away.
 _LEVEL = re.compile(r"^\s*\[([FEWIV])\] ?(\[TRT\] ?)?")
 # What a comment in a source file, or a quotation in a message, puts in front of each line of a log.
 _MARK = re.compile(r"\s*(#+|//+|>+|--+|;+|%+|\*+)\s*")
@@ -58,11 +58,11 @@ class RunLines:
 
 
 def split_lines(text: str) -> Iterator[Line]:
-    """The messages of a log. A print without line end in front of a message becomes a line of its own."""
+    """Yield the messages of a log. A print without line end in front of a message becomes a line of its own."""
     prefix, mark = read_style(text)
     # One by one: a list of all lines would take more memory than a verbose log itself.
-    for number, found in enumerate(re.finditer(r"^[^\n]*", text, re.MULTILINE), 1):
-        raw = found[0]
+    for number, whole_line in enumerate(re.finditer(r"^[^\n]*", text, re.MULTILINE), 1):
+        raw = whole_line[0]
         if mark and raw.lstrip().startswith(mark):
             raw = raw.lstrip().removeprefix(mark).removeprefix(" ")
         matches = list(prefix.finditer(raw))
@@ -75,9 +75,9 @@ def split_lines(text: str) -> Iterator[Line]:
 
 
 def read_style(text: str) -> tuple[re.Pattern[str], str]:
-    """(the prefix of messages in this log, the mark of a comment or quotation in front of its lines or "").
+    """Return (the prefix of messages in this log, the mark of a comment or quotation in front of its lines or "").
 
-    Messages without time stamps are read only where a banner shows whose they are: other tools print `[E] ...`, too.
+    Messages without time stamps are read only if there is a banner of trtexec: other tools print `[E] ...`, too.
     """
     banner = _BANNER.search(text)
     if banner is None:
@@ -87,7 +87,7 @@ def read_style(text: str) -> tuple[re.Pattern[str], str]:
 
 
 def read_banner(text: str) -> Banner | None:
-    """The banner in a line, if there is one; it may stand behind a print that did not end its line."""
+    """Return the banner in a line, if there is one; it may follow a print that did not end its line."""
     match = _BANNER.search(text) if "&&&&" in text else None
     if match is None:
         return None
@@ -106,7 +106,7 @@ def decode_version(digits: str) -> str:
 
 
 def split_log_runs(text: str) -> list[RunLines]:
-    """The runs in a log, in the order in which they started.
+    """Return the runs in a log, in the order in which they started.
 
     A run is opened by RUNNING and closed by the banner with the same command line; inside a task of a tuning run it has
     a parent. Messages behind the last banner belong to the run that ended last: the two output pipes are not ordered.

@@ -1,4 +1,4 @@
-"""`read_trtexec_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
+"""`read_trtexec_log`: read everything that a trtexec log states about its runs, for trtexec 8 to 11."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ _CRASH = re.compile(r"core dumped|Segmentation fault|核心已转储|^Aborted|te
 _INPUT_SHAPE = re.compile(
     r"^(?:Created input binding for|Input binding for) .{1,200}? with dimensions (\d{1,9}(?:x\d{1,9}){0,15})"
 )
-# What the log says in a run that passed without a latency; the profile's table is not printed for --exportProfile.
+# Lines of a run that passed without a latency; the profile's table is not printed for --exportProfile.
 _PROFILED = ("=== Profile (", "The e2e network timing is not reported")
 _SKIPPED = "Skipped inference phase"
 # The parser's own text, which follows a message or, up to 7, has no prefix at all.
@@ -79,20 +79,20 @@ _MAX_CONTINUATION = 20
 
 
 def read_trtexec_log(path: Path) -> LogDocument:
-    """All runs in the trtexec log `path` (also in gzip; both pipes in any order), exactly as it states them."""
+    """Read all runs in the trtexec log `path` (also in gzip; both pipes in any order), exactly as it states them."""
     return read_log(read_text(path), path)
 
 
 def read_log(text: str, path: Path) -> LogDocument:
-    """As `read_trtexec_log`, from text; `path` is only named."""
+    """Read a log from text, as `read_trtexec_log` does; `path` is only named."""
     runs = split_log_runs(text)
     # Of a run without banners or prefixes (they were cut away) a summary row may be left.
     lines = [line for run in runs for line in run.lines]
     if not any(run.banner for run in runs) and not any(map(is_written_by_trtexec, lines)):
         first = next((line for line in text.split("\n") if line.strip()), "")[:80]
-        found = f"no line that trtexec writes (it begins {first!r})"
+        actual = f"no line that trtexec writes (it begins {first!r})"
         wanted = "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'"
-        raise ParseError(path, "line 1", found, wanted, "Save both pipes: trtexec ... > run.log 2>&1")
+        raise ParseError(path, "line 1", actual, wanted, "Save both pipes: trtexec ... > run.log 2>&1")
     parents, read = {run.parent for run in runs}, [read_run(run) for run in runs]
     for index, run in enumerate(read):
         if index in parents and run.latency_ms is None:
@@ -108,7 +108,7 @@ def is_written_by_trtexec(line: Line) -> bool:
 
 
 def join_runs(runs: list[LogRun]) -> Joint | None:
-    """Runs that were timed as one, if they are two or more of the same command."""
+    """Join runs that were timed as one, if they are two or more of the same command."""
     timed = [run for run in runs if run.parent is None and run.latency_ms is not None]
     if len(timed) < 2 or timed[0].command is None or len({run.command for run in timed}) > 1:
         return None
@@ -137,12 +137,12 @@ def _join_stats(stats: list[Stat]) -> Stat | None:
 
 
 def _join(function: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return function(known) if known else None
+    present = [value for value in values if value is not None]
+    return function(present) if present else None
 
 
 def find_images(run: LogRun) -> float | None:
-    """Images in a second by the log: with an implicit batch (8.6 and older) its qps count images already."""
+    """Return images per second by the log: with an implicit batch (8.6 and older) its qps count images already."""
     if not run.throughput_qps or not run.batch:
         return None
     batch = run.options.get("Inference Options", {}).get("Batch") or read_argument(run.command, "batch") or ""
@@ -150,7 +150,7 @@ def find_images(run: LogRun) -> float | None:
 
 
 def complete_run(run: LogRun) -> LogRun:
-    """The run with images in a second, and with each row's median among its percentiles, as 50."""
+    """Add images per second, and each row's median among its percentiles, as 50."""
     rows = {
         row: replace(stat, percentiles={"50": stat.median} | stat.percentiles)
         for row in ROWS
@@ -160,13 +160,13 @@ def complete_run(run: LogRun) -> LogRun:
 
 
 def read_run(run: RunLines) -> LogRun:
-    # What trtexec itself said, without the library's and plugins' lines; all lines where no prefix survived.
-    said = [line for line in run.lines if line.level and not line.library]
+    # trtexec's own lines, without the library's and plugins'; all lines where no prefix survived.
+    own = [line for line in run.lines if line.level and not line.library]
     if not any(line.level for line in run.lines):
-        said = [line._replace(text=line.text.strip()) for line in run.lines]
-    options = read_option_blocks(said)
-    fields, nonfinite = read_figures(said)
-    # All that versions up to 9 say of the size, in the library's words: whole MiB, of which none is less than one.
+        own = [line._replace(text=line.text.strip()) for line in run.lines]
+    options = read_option_blocks(own)
+    fields, nonfinite = read_figures(own)
+    # Versions up to 9 print the size only by the library: whole MiB, of which none is less than one.
     size = next((m[1] for x in run.lines if x.library and (m := _LIBRARY_SIZE.match(x.text))), "0")
     rounded = "engine_bytes" not in fields and int(size) > 0
     fields |= {"engine_bytes": int(size) << 20} if rounded else {}
@@ -189,8 +189,8 @@ def read_run(run: RunLines) -> LogRun:
         "device": device.get("Selected Device") or None,
         "device_info": device,
     }
-    fields["batch"] = read_batch(said, options, command)
-    printed = next((match[1] for line in said if (match := _VERSION.match(line.text))), None)
+    fields["batch"] = read_batch(own, options, command)
+    printed = next((match[1] for line in own if (match := _VERSION.match(line.text))), None)
     version = (banner and banner.version) or (decode_version(printed) if printed and "." not in printed else printed)
     fields |= read_switches(run, version, warnings, options)
     return LogRun(
@@ -203,7 +203,7 @@ def read_run(run: RunLines) -> LogRun:
         warnings=warnings,
         errors=errors,
         nonfinite=nonfinite,
-        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ()), *note_unread(said)),
+        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ()), *note_unread(own)),
         first_line=run.first_line,
         parent=run.parent,
         **fields,
@@ -211,7 +211,8 @@ def read_run(run: RunLines) -> LogRun:
 
 
 def read_option_blocks(lines: list[Line]) -> dict[str, dict[str, str]]:
-    """The option blocks and the device block: heading -> key -> value, as printed; values of one key are joined."""
+    """Read the option blocks and the device block: heading -> key -> value, as printed; values of one key are
+    joined."""
     blocks: dict[str, dict[str, str]] = {}
     current: dict[str, str] | None = None
     for line in lines:
@@ -228,7 +229,7 @@ def read_option_blocks(lines: list[Line]) -> dict[str, dict[str, str]]:
 
 
 def read_figures(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(field -> value of every figure in the log, what was inf or nan). The first of a kind counts."""
+    """Read (field -> value of every figure in the log, names of inf and nan). The first of a kind counts."""
     fields: dict[str, Any] = {}
     nonfinite: list[str] = []
     for line in lines:
@@ -244,7 +245,7 @@ def read_figures(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def read_finite(text: str, name: str, nonfinite: list[str]) -> float | None:
-    """The finite number in `text`; None for inf and nan, which are noted by name."""
+    """Return the finite number in `text`; None for inf and nan, which are noted by name."""
     value = parse_finite(text)
     if value is None:
         nonfinite.append(f"{name} = {text}")
@@ -252,7 +253,7 @@ def read_finite(text: str, name: str, nonfinite: list[str]) -> float | None:
 
 
 def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
-    """Adds the summary row in `text`, if it is one. A row that is cut gives the values before the cut."""
+    """Add the summary row in `text`, if it is one. A row that is cut gives the values before the cut."""
     row = _ROW.match(text)
     if row is None or _FIELDS[row[1]] in fields:
         return
@@ -269,7 +270,7 @@ def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
 
 
 def note_unread(lines: list[Line]) -> tuple[str, ...]:
-    """A note where a row of the summary holds what is none of trtexec's figures: a decimal comma, another unit."""
+    """Note rows of the summary that hold more than trtexec's figures: a decimal comma, another unit."""
     rows = [(line.text, row[2]) for line in lines if (row := _ROW.match(line.text))]
     unread = [text for text, figures in rows if figures.count(" = ") > len(_ITEM.findall(figures))]
     totals = [line.text for line in lines if _TOTALS.match(line.text)]
@@ -281,16 +282,16 @@ def note_unread(lines: list[Line]) -> tuple[str, ...]:
 
 
 def read_argument(command: str | None, name: str) -> str | None:
-    """The value of `--name=` on a command line; it may hold spaces, since trtexec prints it unquoted."""
+    """Return the value of `--name=` on a command line; it may hold spaces, since trtexec prints it unquoted."""
     match = re.search(rf"(?:^| )--{name}=(.*?)(?= --|$)", command or "")
     return match[1].strip() or None if match else None
 
 
 def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: str | None) -> int | None:
-    """Return the batch, where the log settles it.
+    """Return the batch, if the log settles it.
 
-    An implicit batch is printed as a number. `Explicit` says that it is the leading dimension of the inputs; trtexec
-    8 also prints 1 for an explicit engine that it loads, so 1 is believed only if the inputs do not contradict it.
+    An implicit batch is printed as a number. With `Explicit` it is the leading dimension of the inputs; trtexec 8 also
+    prints 1 for an explicit engine that it loads, so 1 counts only if the inputs do not contradict it.
     """
     text = options.get("Inference Options", {}).get("Batch") or read_argument(command, "batch") or ""
     leading = {int(match[1].split("x")[0]) for line in lines if (match := _INPUT_SHAPE.match(line.text))}
@@ -305,7 +306,7 @@ def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: s
 def read_switches(
     run: RunLines, version: str | None, warnings: tuple[str, ...], options: dict[str, dict[str, str]]
 ) -> dict[str, Any]:
-    """The switches that make numbers comparable or not. `cuda_graph` is what ran: a failed capture is False."""
+    """Read the switches that make numbers comparable or not. `cuda_graph` is what ran: a failed capture is False."""
     inference = options.get("Inference Options", {})
     streams = inference.get("Inference Streams") or inference.get("Streams") or ""
     fields: dict[str, Any] = {
@@ -328,7 +329,7 @@ def read_switches(
 
 
 def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
-    """Messages of the given levels, each with the lines that continue it (`is_continued`)."""
+    """Return messages of the given levels, each with the lines that continue it (`is_continued`)."""
     messages: list[str] = []
     joined = 0
     for line in lines:
@@ -340,8 +341,8 @@ def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
         elif joined and messages and line.text.strip() and is_continued(messages[-1]):
             messages[-1] = f"{messages[-1].rstrip()} {line.text.strip()}"
             joined -= 1
-        elif "E" in levels and (said := line.text.find("Cuda failure")) >= 0:
-            messages.append(line.text[said:].strip())
+        elif "E" in levels and (start := line.text.find("Cuda failure")) >= 0:
+            messages.append(line.text[start:].strip())
         elif "E" in levels and _PARSER.match(line.text):
             messages.append(line.text.strip())
             joined = _MAX_CONTINUATION
@@ -351,7 +352,7 @@ def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
 
 
 def is_continued(message: str) -> bool:
-    """Whether the next line without prefix belongs to it: the parser prints what went wrong below the place."""
+    """Whether the next line without prefix belongs to a message: the parser prints the reason below the place."""
     return has_open_bracket(message) or message.rstrip().endswith(":") or _IN_FUNCTION.search(message) is not None
 
 
@@ -360,7 +361,7 @@ def has_open_bracket(message: str) -> bool:
 
 
 def find_ending(run: RunLines) -> str | None:
-    """The line that tells what ended the run, whatever its level: some versions print it as information."""
+    """Return the line with the reason why the run ended, whatever its level: some versions print it as information."""
     for line in run.lines:
         crashed = line.level is None and _CRASH.search(line.text)
         if crashed or (line.level in ("E", "F", "I", None) and _FATAL.search(line.text)):
@@ -370,7 +371,8 @@ def find_ending(run: RunLines) -> str | None:
 
 
 def decide_status(run: RunLines, errors: tuple[str, ...], ending: str | None) -> tuple[RunStatus, str | None]:
-    """(status, why it is not "passed"). A run without closing banner failed only if it shows what ended it."""
+    """Return (status, why it is not "passed"). A run without closing banner failed only if the log shows what ended
+    it."""
     if run.closing is not None:
         if run.closing.verdict == "PASSED":
             return "passed", None
@@ -401,9 +403,9 @@ def has_old_figures(run: RunLines) -> bool:
 
 
 def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
-    """What a reader of the numbers should know and the log does not say in words."""
+    """List notes for the reader of the numbers that the log does not state in words."""
     untimed = fields.get("latency_ms") is None
-    known = (
+    candidates = (
         (
             untimed and has_old_figures(run),
             "figures as trtexec 7 and older print them, which are not read; 8 to 11 are",
@@ -430,4 +432,4 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
             "built only, with --skipInference: nothing was timed",
         ),
     )
-    return tuple(note for holds, note in known if holds)
+    return tuple(note for holds, note in candidates if holds)

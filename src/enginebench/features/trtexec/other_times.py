@@ -1,4 +1,5 @@
-"""Iteration times that another script wrapped into JSON of its own: lists, columns, numbered entries, other units."""
+"""Read iteration times that another script wrapped into JSON of its own: lists, columns, numbered entries, other
+units."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ EXPECTED = (
 
 
 class QueryTable(NamedTuple):
-    """A list of queries in a document: for each time its values as they stand, and where the list stands."""
+    """A list of queries in a document: its place, its entries, and the key of each time."""
 
     place: str
     entries: Sequence[Mapping[str, Any]]  # one a query
@@ -72,15 +73,15 @@ class OtherTimes(NamedTuple):
 
 
 def read_other_times(document: Any, path: Path) -> OtherTimes:
-    """The queries in a JSON document that trtexec did not write: of several lists the longest.
+    """Read the queries in a JSON document that trtexec did not write: of several lists the longest.
 
     Raises:
         ParseError: it holds no list of times under a known key, or one that is damaged.
     """
     tables = list(_list_query_tables(document, path))
     if not tables:
-        found = f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})"
-        raise ParseError(path, "$", found, EXPECTED, "Is it a profile, a layer file, or the JSON of another tool?")
+        actual = f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})"
+        raise ParseError(path, "$", actual, EXPECTED, "Is it a profile, a layer file, or the JSON of another tool?")
     table = max(tables, key=lambda one: len(one.entries))
     columns: dict[Quantity, Column] = {}
     for quantity in _WORDS:
@@ -97,7 +98,7 @@ def read_other_times(document: Any, path: Path) -> OtherTimes:
 
 
 def _list_query_tables(document: Any, path: Path) -> Iterator[QueryTable]:
-    """Every list of queries in the nested dictionaries of a document."""
+    """Yield every list of queries in the nested dictionaries of a document."""
     for node in list_json_nodes(document, path):
         named = read_time_key(node.key, NAMES)
         items = node.value if isinstance(node.value, list) else list_numbered(node.value)
@@ -115,7 +116,7 @@ def _list_query_tables(document: Any, path: Path) -> Iterator[QueryTable]:
 
 
 def _find_queries(place: str, entries: Sequence[Mapping[str, Any]], unit_ms: float | None) -> Iterator[QueryTable]:
-    """A table of entries, if they have the time of a query: a latency, or a part of it."""
+    """Yield a table of entries, if they have the time of a query: a latency, or a part of it."""
     if any(isinstance(value, str) and not _TEXTS.fullmatch(key) for key, value in entries[0].items()):
         return
     numbers = [key for key, value in entries[0].items() if is_time(value)]
@@ -125,7 +126,8 @@ def _find_queries(place: str, entries: Sequence[Mapping[str, Any]], unit_ms: flo
 
 
 def _find_columns(place: str, node: Mapping[str, Any], unit_ms: float | None, path: Path) -> Iterator[QueryTable]:
-    """The table that the lists of numbers in a dictionary are, one a time: `{"latency_ms": [1, 2], "h2dMs": [...]}`."""
+    """Yield the table of lists of numbers in a dictionary, one for each time: `{"latency_ms": [1, 2], "h2dMs":
+    [...]}`."""
     united = {key: value for key, value in node.items() if isinstance(value, dict) and value.keys() <= UNITS_MS.keys()}
     flat = {**node, **flatten_entry(united)}  # {"latency": {"ms": [1, 2]}}
     lists = {key: value for key, value in flat.items() if isinstance(value, list) and value and is_time(value[0])}
@@ -134,8 +136,8 @@ def _find_columns(place: str, node: Mapping[str, Any], unit_ms: float | None, pa
         return
     lengths = {key: len(lists[key]) for key, _ in keys.values()}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise ParseError(path, place, f"columns of different lengths: {found}", "one value a query in each")
+        counts = ", ".join(f"{length} of {key}" for key, length in lengths.items())
+        raise ParseError(path, place, f"columns of different lengths: {counts}", "one value a query in each")
     rows = [dict(zip(lengths, row, strict=True)) for row in zip(*(lists[key] for key in lengths), strict=True)]
     at = f"{place}.{next(iter(lengths))}" if len(lengths) == 1 else place
     yield QueryTable(at, rows, {quantity: (key, own or unit_ms) for quantity, (key, own) in keys.items()})

@@ -1,4 +1,4 @@
-"""One call of trtexec: its full log kept, success told from failure, a failure explained, tensors and outputs read."""
+"""Run trtexec: keep its full log, distinguish success from failure, explain failures, read tensors and outputs."""
 
 import json
 import re
@@ -29,13 +29,13 @@ from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
 
 # Lines of an error, fatal or internal: `[11/21/2026-01:38:30] [E] text`, with `[TRT]` where the library speaks.
 _ERROR_LINE = re.compile(r"^(?:\[[^\]]*\] )?\[[EF]\] (?P<text>.+)$", re.MULTILINE)
-# What ends a run without an error line, from the most telling to the least.
+# Lines that end a run without an error line, the most informative first.
 _SILENT_ENDS = (
     re.compile(r"^(?P<text>Cuda failure.*)$", re.MULTILINE),
     re.compile(r"^(?:\[[^\]]*\] )?\[I\] (?P<text>Cannot find .*device.*)$", re.MULTILINE),
     re.compile(r"^(?P<text>.*(?:error while loading shared libraries|cannot open shared object).*)$", re.MULTILINE),
 )
-# What the ONNX parser says: which node, its text, and behind the place in its own sources why.
+# An error of the ONNX parser: the node, its text, and, after the place in the parser's own sources, the reason.
 # Source: ModelImporter.cpp of onnx-tensorrt, whose LOG_ERROR writes two lines at once.
 _PARSER_ERROR = re.compile(
     r"(?:(?P<node>While parsing node number [^\n]*?):?\n(?:(?!.*ERROR: ).*\n)*)?"
@@ -44,9 +44,9 @@ _PARSER_ERROR = re.compile(
 _DEVICE = re.compile(r"^(?:\[[^\]]*\] )?\[I\]   Device (\d+): ", re.MULTILINE)
 _PASSED = re.compile(r"^&&&& PASSED TensorRT\.trtexec", re.MULTILINE)
 
-# Lines that only say that something else went wrong before.
+# Lines that only follow from an earlier error.
 _CONSEQUENCES = ("Engine set up failed", "Failed to create engine from model or file", "Building engine failed")
-# What the CUDA runtime says where it cannot run at all, as it begins. Any other failure is one of the run.
+# Messages of the CUDA runtime where it cannot start at all. Any other failure is one of the run.
 # Source: cudaError_t, driver_types.h (codes 3, 34, 35, 46, 100, 802, 803, 804) and cudaGetErrorString.
 _NO_CUDA = (
     r"Cuda failure.*?: (?:(?:3|34|35|46|100|802|803|804)\s*(?:$|\n)|initialization error|CUDA driver is a stub"
@@ -117,7 +117,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def run_trtexec(argv: list[str], log: Path, folder: Path) -> Outcome:
-    """How the call ended. The log begins with the command line, quoted for a shell; both pipes follow."""
+    """Run trtexec and return its outcome. The log begins with the command line, quoted for a shell; both pipes
+    follow."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
@@ -135,17 +136,17 @@ def run_trtexec(argv: list[str], log: Path, folder: Path) -> Outcome:
 
 
 def list_gpus(path: str) -> tuple[tuple[str, ...], str | None]:
-    """(the GPUs that trtexec can use, why there are none): asked by a plan that is not there.
+    """Return (the GPUs that trtexec can use, why there are none), by a plan that does not exist.
 
     Its help needs neither a GPU nor TensorRT's libraries; both are looked for before a plan is opened.
     """
     with tempfile.TemporaryDirectory(prefix="enginebench-") as folder:
         outcome = run_trtexec([path, "--loadEngine=none.plan"], Path(folder) / "log", Path(folder))
-    found = find_first_error(outcome.text)
-    advice = find_advice(found) or find_advice(outcome.text)
+    error = find_first_error(outcome.text)
+    advice = find_advice(error) or find_advice(outcome.text)
     if "Selected Device" in outcome.text and not (advice and advice.kind is BackendUnavailable):
         return tuple(f"cuda:{index}" for index in _DEVICE.findall(outcome.text)) or ("cuda:0",), None
-    reason = f"{found or 'trtexec printed no error'} ({format_end(outcome)})"
+    reason = f"{error or 'trtexec printed no error'} ({format_end(outcome)})"
     return (), ". ".join([reason, *([advice.advice] if advice else [])])
 
 
@@ -155,27 +156,27 @@ def require_success(outcome: Outcome, what: str, kind: type[EngineBenchError] = 
 
 
 def describe_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -> EngineBenchError:
-    found = find_first_error(outcome.text)
-    advice = find_advice(found) or find_advice("\n".join(list_errors(outcome.text)))
-    error = (advice.kind if advice else None) or kind
-    parts = [f"{what}: {found or 'trtexec printed no error'} ({format_end(outcome)})"]
+    first = find_first_error(outcome.text)
+    advice = find_advice(first) or find_advice("\n".join(list_errors(outcome.text)))
+    error_type = (advice.kind if advice else None) or kind
+    parts = [f"{what}: {first or 'trtexec printed no error'} ({format_end(outcome)})"]
     parts += [advice.advice] if advice else []
-    return error(". ".join([*parts, f"Full log: {outcome.log}"]))
+    return error_type(". ".join([*parts, f"Full log: {outcome.log}"]))
 
 
 def find_first_error(text: str) -> str | None:
-    """The first error of a log, without time stamp; what only follows from another error comes last."""
+    """Return the first error of a log, without time stamp; errors that only follow from another come last."""
     if parser := _PARSER_ERROR.search(text):
         before = find_first_error(text[: text.rfind("\n", 0, parser.start()) + 1])
         return "; ".join(filter(None, (before, ": ".join(filter(None, parser.group("node", "text"))))))
     errors = list_errors(text)
     telling = [line for line in errors if not line.startswith(_CONSEQUENCES)]
     silent = (match["text"].strip() for pattern in _SILENT_ENDS if (match := pattern.search(text)))
-    return next((found for found in (*telling, *silent, *errors)), None)
+    return next((candidate for candidate in (*telling, *silent, *errors)), None)
 
 
 def list_errors(text: str) -> list[str]:
-    """The error lines of a log without time stamp; a timing cache that was passed over is no error."""
+    """List the error lines of a log without time stamp; a timing cache that was ignored is no error."""
     errors = [match["text"].strip() for match in _ERROR_LINE.finditer(text)]
     return [line for line in errors if not TIMING_CACHE_LOST.search(line)]
 
@@ -189,8 +190,8 @@ def format_end(outcome: Outcome) -> str:
     if code < 0:
         names = {each.value: each.name for each in signal.Signals}
         return f"trtexec was ended by {names.get(-code, f'signal {-code}')}"
-    told = " and PASSED" if outcome.passed else ", but no PASSED banner: it did nothing"
-    return f"exit code {code}" + ("" if code else told)
+    banner = " and PASSED" if outcome.passed else ", but no PASSED banner: it did nothing"
+    return f"exit code {code}" + ("" if code else banner)
 
 
 # `Input binding for image with dimensions 1x3x224x224 and type fp32 is created.`; 8.6.1 leaves the type out; 8.0 to
@@ -215,7 +216,7 @@ _INFINITE = re.compile(r"(?<![\w\"])inf(?![\w\"])", re.IGNORECASE)
 
 
 def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
-    """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty."""
+    """Check that the plan was built: exit code 0, the PASSED banner, and a file that is not empty."""
     what = f"trtexec did not build {artifact.path}"
     require_success(outcome, what, ArtifactError)
     try:
@@ -227,7 +228,7 @@ def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
 def read_bindings(
     text: str, types: Mapping[str, str] | None = None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """(inputs, outputs) that a run's log names, with the shapes that it ran with.
+    """Return (inputs, outputs) that a run's log names, with the shapes that it ran with.
 
     Args:
         types: name -> precision from elsewhere, for 8.6, whose log has no types; float32 for what is not in it.
@@ -246,23 +247,25 @@ def read_bindings(
 
 
 def read_guessed_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """{input: shape} of inputs with open axes for which trtexec was given no shape; it takes 1 for each such axis."""
+    """Return {input: shape} of inputs with dynamic axes for which trtexec had no shape; it takes 1 for each such
+    axis."""
     return {m["name"]: tuple(int(d) for d in m["dims"].split("x") if d) for m in _GUESSED.finditer(text)}
 
 
 def read_allowed(text: str, profile: int) -> dict[str, ShapeRange]:
-    """{input: the shapes that profile number `profile` allows} of inputs whose shape was refused as outside of it."""
-    found = {}
+    """Return {input: shapes that profile number `profile` allows} of inputs whose shape was refused as outside of
+    it."""
+    allowed = {}
     for match in _REFUSED.finditer(text):
         ranges = {int(m["profile"]): (m["low"], m["high"]) for m in _RANGE.finditer(match["ranges"])}
         if profile in ranges:
             low, high = (tuple(int(d) for d in dims.split(",") if d) for dims in ranges[profile])
-            found[match["name"]] = ShapeRange(smallest=low, largest=high)
-    return found
+            allowed[match["name"]] = ShapeRange(smallest=low, largest=high)
+    return allowed
 
 
 def read_outputs(path: Path, expected: tuple[TensorSpec, ...]) -> dict[str, Array]:
-    """The arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it)."""
+    """Read the arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it)."""
     import numpy as np
 
     dtypes = {s.name: s.dtype for s in expected}

@@ -1,4 +1,4 @@
-"""The records that the trtexec readers return; their JSON is what `enginebench parse ... --json` prints."""
+"""The records that the trtexec readers return; `enginebench parse ... --json` prints them."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ ROWS: dict[str, tuple[str, str, Quantity]] = {
 
 
 class Stat(Struct, frozen=True, kw_only=True):
-    """One row of a summary, in the unit of its field. None: the file does not say (or says inf or nan)."""
+    """One row of a summary, in the unit of its field. None: not in the file (or inf or nan)."""
 
     min: float | None = None
     max: float | None = None
@@ -43,7 +43,7 @@ class Stat(Struct, frozen=True, kw_only=True):
 
 
 class LogRun(Struct, frozen=True, kw_only=True):
-    """One run of trtexec as its log tells it. Only images in a second are computed: a missing line is a None."""
+    """One run of trtexec by its log. Only images per second are computed: a missing line is a None."""
 
     version: str | None = None
     build: int | None = None
@@ -87,7 +87,7 @@ class LogRun(Struct, frozen=True, kw_only=True):
 
     @property
     def loads_plan(self) -> bool:
-        """Whether the log is that of a plan that was loaded: its build options are those of no build."""
+        """Whether the log is of a plan that was loaded: its build options are those of no build."""
         return bool(self.options.get("Build Options", {}).get("Load engine"))
 
 
@@ -115,7 +115,7 @@ class LogDocument(Struct, frozen=True, kw_only=True):
     runs: tuple[LogRun, ...]
 
     def choose_run(self) -> LogRun:
-        """The run that the log is about: the last that measured; a tuning run's children do not count."""
+        """Return the run that the log is about: the last that measured; a tuning run's children do not count."""
         own = [run for run in self.runs if run.parent is None] or list(self.runs)
         return ([run for run in own if run.latency_ms is not None] or own[:1])[-1]
 

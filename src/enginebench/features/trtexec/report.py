@@ -1,4 +1,4 @@
-"""What is reported of a folder that trtexec left: figures, sentences and pictures of each run in it."""
+"""The report of a folder that trtexec left: figures, sentences and pictures of each run in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BUCKETS = 340
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
-    """One run in figures; times in ms. `source` says where they come from: the timing file, else the log."""
+    """One run in figures; times in ms. `source`: the file that they come from, the timing file, else the log."""
 
     name: str
     source: str | None
@@ -96,20 +96,21 @@ def describe_cases(
     cases: Sequence[TrtexecCase],
     pictures: Mapping[str, tuple[str, ...]] | None = None,
     notes: tuple[str, ...] = (),
-    said: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> TrtexecReport:
-    """The figures of all runs in a folder; `said` stands in place of what the files say."""
+    """Collect the figures of all runs in a folder; `overrides` replace figures of the files."""
     written = pictures or {}
-    metrics = [replace(collect_metrics(case, written.get(case.name, ())), **said or {}) for case in cases]
-    if said and "batch" in said:
-        metrics = [replace(m, images_per_s=m.throughput_qps and m.throughput_qps * said["batch"]) for m in metrics]
+    metrics = [replace(collect_metrics(case, written.get(case.name, ())), **overrides or {}) for case in cases]
+    if overrides and "batch" in overrides:
+        metrics = [replace(m, images_per_s=m.throughput_qps and m.throughput_qps * overrides["batch"]) for m in metrics]
     return TrtexecReport(cases=tuple(metrics), notes=notes)
 
 
 def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metrics:
-    """One run in figures. The timing file comes first: it has every query, the log has six digits of a summary."""
+    """Collect the figures of one run. The timing file comes first: it has every query, the log six digits of a
+    summary."""
     log, times, layers = case.log or LogRun(), case.times, case.layers
-    found: TimesDocument | LogRun = times or log
+    source: TimesDocument | LogRun = times or log
     build = {} if log.loads_plan else log.options.get("Build Options", {})
     # What limits the figures.
     notes = [*log.notes]
@@ -120,8 +121,8 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         notes += note_streams(log)
     for document in (case.profile, layers):
         notes += document.notes if document else ()
-    fields = {name: getattr(found, name) for name in ("latency_ms", "gpu_compute_ms", "throughput_qps")}
-    if (stat := found.latency_ms) is not None:
+    fields = {name: getattr(source, name) for name in ("latency_ms", "gpu_compute_ms", "throughput_qps")}
+    if (stat := source.latency_ms) is not None:
         tails = {f"p{label.replace('.', '')}_ms": stat.percentiles.get(label) for label in ("90", "95", "99", "99.9")}
         # A log has no p50 of its own, so its median stands for it.
         fields |= {"mean_ms": stat.mean, "p50_ms": stat.percentiles.get("50", stat.median), **tails}
@@ -159,7 +160,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
 
 
 def draw_case(case: TrtexecCase) -> dict[str, Spec]:
-    """name -> specification of every picture that the files of a run allow."""
+    """Return name -> specification of every picture that the files of a run allow."""
     charts: dict[str, Spec] = {}
     if case.timed is not None:
         latency = case.timed.columns["latency"]
@@ -177,9 +178,10 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
 
 
 def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.float64] | None = None) -> Spec:
-    """The run as it went: median, fastest and slowest of neighbouring queries; without `seconds` they are numbered.
+    """Draw the course of a run: median, fastest and slowest of neighbouring queries; without `seconds` they are
+    numbered.
 
-    At least one of the times, which stand in the order of the run, is finite.
+    At least one of the times, which are in the order of the run, is finite.
     """
     alt = import_altair()
     places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
@@ -204,7 +206,7 @@ def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.
 
 
 def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = None) -> list[LayerTime]:
-    """The layers of a profile as those of any engine, with the precisions that the engine's own record gives them."""
+    """Return the layers of a profile as those of any engine, with the precisions of the engine's own record."""
     kinds = {layer.name: REORDER if layer.overhead else layer.precision for layer in layers.layers} if layers else {}
     each = profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else 1.0
     return [
@@ -222,9 +224,9 @@ def list_case_facts(case: Metrics) -> list[str]:
         text = f"{count}figures from the {'timing file' if case.source == 'times' else 'log'}"
         facts.append(f"{text}; 95% within this run: {', '.join(ranges)}" if ranges else text)
     switches = [("CUDA graph", case.cuda_graph), ("data transfers", case.data_transfers)]
-    known = [f"{name} {'on' if value else 'off'}" for name, value in switches if value is not None]
-    if known:
-        facts.append(", ".join(known))
+    shown = [f"{name} {'on' if value else 'off'}" for name, value in switches if value is not None]
+    if shown:
+        facts.append(", ".join(shown))
     built = "engine" if case.build_s is None else f"built in {case.build_s:.4g} s"
     if case.engine_bytes is not None:
         built += f", {case.engine_bytes / 2**20:.4g} MiB"
@@ -236,7 +238,7 @@ def list_case_facts(case: Metrics) -> list[str]:
 
 
 def format_bounds(label: str, estimate: Estimate | None) -> str | None:
-    """`p99 0.13117 to 0.13123 ms`; None without an interval."""
+    """Format `p99 0.13117 to 0.13123 ms`; None without an interval."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return None
     low, high = (format_significant(bound, _DIGITS) for bound in (estimate.low, estimate.high))
@@ -244,7 +246,7 @@ def format_bounds(label: str, estimate: Estimate | None) -> str | None:
 
 
 def describe_shares(case: Metrics) -> list[str]:
-    """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
+    """Describe where the time goes: outside of all layers, by precision, by type, and as overhead."""
     texts = []
     if case.profile_remainder_ms is not None and (whole := case.gpu_compute_ms) is not None:
         texts.append(f"GPU time without the profiler: {format_remainder(case.profile_remainder_ms, whole.median)}.")
@@ -252,8 +254,8 @@ def describe_shares(case: Metrics) -> list[str]:
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
         shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
         # The default verbosity of a build has names only: nothing to part.
-        known = set(groups) - {"unknown"}
-        texts += [f"{of} by {title} (number of layers): {', '.join(shares)}."] if known else []
+        named = set(groups) - {"unknown"}
+        texts += [f"{of} by {title} (number of layers): {', '.join(shares)}."] if named else []
     if case.overhead is not None and case.overhead.layers:
         share = format_share(case.overhead.share)
         texts.append(f"{of} in reformats, casts and copies: {share} ({case.overhead.layers}).")
@@ -261,11 +263,11 @@ def describe_shares(case: Metrics) -> list[str]:
 
 
 def list_drift_cells(drift: JsonObject | None) -> list[list[str]]:
-    """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
+    """Return a row of `DRIFT_FIELDS` for each of the first hundred outputs."""
 
     def format_value(value: object) -> str:  # of foreign JSON
         text = "" if value is None else str(value)[:200]
         return format_significant(value, _DIGITS) if isinstance(value, float) else text
 
-    found = [output for output in drift["outputs"][:100] if isinstance(output, dict)] if drift else []
-    return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in found]
+    outputs = [output for output in drift["outputs"][:100] if isinstance(output, dict)] if drift else []
+    return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in outputs]

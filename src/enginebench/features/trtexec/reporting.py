@@ -1,4 +1,4 @@
-"""`report` and `read` of what trtexec left: a file, or a folder with one run or several."""
+"""The verbs `report` and `read` for what trtexec left: a file, or a folder with one run or several."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -54,10 +54,10 @@ def _text(title: str, name: str) -> Column:
 def _figure(title: str, name: str) -> Column:
     take: Callable[[object], float | None] = attrgetter(name)
 
-    def known(cases: Sequence[object]) -> bool:
+    def is_measured(cases: Sequence[object]) -> bool:
         return any(take(case) is not None for case in cases)
 
-    return Column(title, lambda case: _show(take(case)), take, align="right", when=known)
+    return Column(title, lambda case: _show(take(case)), take, align="right", when=is_measured)
 
 
 _TIMES = {"mean ms": "mean_ms", "p50 ms": "p50_ms", "p90 ms": "p90_ms", "p95 ms": "p95_ms", "p99 ms": "p99_ms"}
@@ -107,7 +107,7 @@ _LAYERS = (
 
 
 def draw_cases(cases: Sequence[TrtexecCase]) -> dict[str, list[Chart]]:
-    """Run -> its pictures; with several runs in the folder their names begin with the run's."""
+    """Return run -> its pictures; with several runs in the folder their names begin with the run's."""
     return {
         case.name: [
             Chart(
@@ -163,7 +163,7 @@ def _show(value: float | None) -> str:
 
 
 def read_any(place: Path) -> Struct | None:
-    """The document of a file or folder; None if trtexec left none of it."""
+    """Read the document of a file or folder; None if it is not of trtexec."""
     if place.is_dir():
         return describe_cases(read_folder(place)) if is_trtexec_folder(place) else None
     read: Callable[[Path], Struct] | None = getattr(verb, f"parse_{sniff_kind(place)}", None)
@@ -171,15 +171,15 @@ def read_any(place: Path) -> Struct | None:
 
 
 def report_any(path: str, formats: Sequence[str], options: Mapping[str, Any]) -> tuple[Written, Struct, None]:
-    """As `report_folder`; a terminal shows no table of it."""
-    said = {name: options[name] for name in ("model", "precision", "batch") if options[name] is not None}
-    return (*report_folder(Path(path), formats, said), None)
+    """Write the reports of a folder, as `report_folder` does; a terminal shows no table of it."""
+    overrides = {name: options[name] for name in ("model", "precision", "batch") if options[name] is not None}
+    return (*report_folder(Path(path), formats, overrides), None)
 
 
 def report_folder(
-    folder: Path, formats: Sequence[str], said: Mapping[str, Any] | None = None
+    folder: Path, formats: Sequence[str], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Written, TrtexecReport]:
-    """Writes the reports of a folder with files of trtexec; `said` stands in place of what its files say."""
+    """Write the reports of a folder with files of trtexec; `overrides` replace figures of its files."""
     cases = read_folder(folder)
     charts: dict[str, list[Chart]] = {}
     notes: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def report_folder(
         notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)
     paths = write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
     written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
-    report = describe_cases(cases, written, notes, said)
+    report = describe_cases(cases, written, notes, overrides)
     title = f"trtexec: {name_place(folder)}"
     sections = list_trtexec(report, title, charts)
     texts = {
@@ -203,4 +203,4 @@ def report_folder(
     for name in made:
         write_atomic(folder / FILES[name], texts[name]())
     left = Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes if "html" in formats else ())
-    return left, describe_cases(cases, said=said)
+    return left, describe_cases(cases, overrides=overrides)

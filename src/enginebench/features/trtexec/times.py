@@ -1,4 +1,4 @@
-"""`summarize_trace`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
+"""`summarize_trace`: summarize an --exportTimes file: warm-up removed, by our percentile rule and by trtexec's."""
 
 import math
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ FIRST_WITHOUT_WARMUP = (8, 5)
 
 
 class TimedQueries(NamedTuple):
-    """The queries that count: columns in ms without warm-up, and what was dropped, and why."""
+    """The queries that count: columns in ms without warm-up, and how many were dropped for what reason."""
 
     columns: dict[Quantity, Column]
     warmup_dropped: int
@@ -52,11 +52,11 @@ def summarize_trace(
     log: LogRun | None = None,
     intervals: bool = True,
 ) -> tuple[TimesDocument, TimedQueries]:
-    """The figures of the timing file `path`, read as `trace`, and the queries that they are of.
+    """Return the figures of the timing file `path`, read as `trace`, and the queries that they are of.
 
     Args:
         batch: images in one query; without it images_per_s is None.
-        warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
+        warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. None: the log or the file decides.
         log: the run that wrote the file, if its log is there.
     """
     timed = select_timed(trace, path, warmup_ms, log)
@@ -100,7 +100,7 @@ def summarize_trace(
 
 
 def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun | None) -> TimedQueries:
-    """The queries behind the warm-up; the enqueue time is added where its start and end are known."""
+    """Return the queries after the warm-up; the enqueue time is added where its start and end are known."""
     columns = dict(trace.columns)
     if "start_enqueue" in columns and "end_enqueue" in columns:
         # To a picosecond: the stamps have six digits, and what lies below is noise of the subtraction.
@@ -108,16 +108,16 @@ def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun 
     dropped, reason = count_warmup(trace, warmup_ms, log)
     if dropped >= len(trace):
         limit_ms = warmup_ms or DEFAULT_WARMUP_MS
-        found = f"{len(trace)} queries, all of which begin within the warm-up of {limit_ms:g} ms"
-        raise ParseError(path, "", found, "queries after it", "Give --warmup-ms 0 to keep all")
+        actual = f"{len(trace)} queries, all of which begin within the warm-up of {limit_ms:g} ms"
+        raise ParseError(path, "", actual, "queries after it", "Give --warmup-ms 0 to keep all")
     return TimedQueries({name: column[dropped:] for name, column in columns.items()}, dropped, reason)
 
 
 def count_warmup(trace: Trace, warmup_ms: float | None, log: LogRun | None) -> tuple[int, str]:
-    """(leading queries that are warm-up, how that is known).
+    """Return (number of leading queries that are warm-up, the reason).
 
-    Up to 8.4 the file holds the warm-up, from 8.5 on it does not, and neither says so. In this order: what the user
-    says, the version in the log, the old keys, and the times themselves.
+    Up to 8.4 the file holds the warm-up, from 8.5 on it does not, and neither states it. What decides, in this order:
+    the user, the version in the log, the old keys, and the times themselves.
 
     Source: a query is warm-up when its compute starts before --warmUp; printPerformanceReport and exportJSONTrace in
         samples/common/sampleReporting.cpp, tags 8.4.1 and 8.5.1.
@@ -145,12 +145,12 @@ def count_before(starts: Column, limit_ms: float) -> int:
 
 
 def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, str]:
-    """The warm-up by the times alone.
+    """Return the warm-up by the times alone.
 
-    A run ends at the first query past warm-up + duration, and the duration is whole seconds: one that ends just after
-    k s + 200 ms holds its warm-up, one that ends just after k s had none. Any other end is that of a number of
-    iterations and tells nothing; then the first 200 ms are left out, since a few queries less change no figure that a
-    cold start would not change more.
+    A run ends at the first query past warm-up + duration, and the duration is whole seconds: one that ends just after k
+    s + 200 ms holds its warm-up, one that ends just after k s had none. Any other end is that of a number of iterations
+    and shows nothing; then the first 200 ms are left out, since a few queries less change no figure that a cold start
+    would not change more.
     """
     first, last = float(starts[0]), float(starts[-1])
     if not (math.isfinite(first) and math.isfinite(last)) or first >= limit_ms:
@@ -170,7 +170,7 @@ def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, st
 
 
 def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
-    """Seconds from the first start of a copy in to the last end of a copy out.
+    """Return the seconds from the first start of a copy in to the last end of a copy out.
 
     Source: walltime in printPerformanceReport, samples/common/sampleReporting.cpp.
     """
@@ -181,12 +181,12 @@ def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
 
 
 def is_in_order(columns: dict[Quantity, Column]) -> bool:
-    """Whether no query begins before the one that stands before it; trtexec sorts them, over all streams."""
+    """Whether no query begins before the previous one; trtexec sorts them, over all streams."""
     return "start_h2d" not in columns or not bool(np.any(np.diff(columns["start_h2d"]) < 0))
 
 
 def note_times(columns: dict[Quantity, Column]) -> Iterator[str]:
-    """What no run of trtexec leaves: queries out of order, times below zero; and how coarse enqueue times are."""
+    """Note what no run of trtexec leaves (queries out of order, times below zero), and how coarse enqueue times are."""
     if not is_in_order(columns):
         yield ("queries do not begin one after the other: several runs in one file? No walltime, no throughput")
     negative = sum(int(np.sum(columns[quantity] < 0)) for *_, quantity in ROWS.values() if quantity in columns)
@@ -200,13 +200,14 @@ def note_times(columns: dict[Quantity, Column]) -> Iterator[str]:
 
 
 def note_streams(log: LogRun | None) -> tuple[str, ...]:
-    """A note where queries of several streams overlap."""
+    """Note that queries of several streams overlap."""
     streams = (log and log.streams) or 1
     return (f"{streams} streams: queries overlap, so only the throughput means something",) if streams > 1 else ()
 
 
 def make_stat(ascending: Column) -> Stat:
-    """The row by our rules: p50 is the median, as in every table of ours; the other percentiles are nearest ranks."""
+    """Return the row by our rules: p50 is the median, as in all of our tables; the other percentiles are nearest
+    ranks."""
     n, middle = len(ascending), median(ascending)
     ranks = {label: float(ascending[find_rank(n, q) - 1]) for label, q in PERCENTILES.items()}
     return Stat(
@@ -219,7 +220,7 @@ def make_stat(ascending: Column) -> Stat:
 
 
 def make_trtexec_stat(ascending: Column, restored: Column) -> Stat:
-    """The row as trtexec prints it: its percentile rule, its 32-bit floats, six digits.
+    """Return the row as trtexec prints it: its percentile rule, its 32-bit floats, six digits.
 
     The mean is of a sum in 32 bits, from the smallest value to the largest. Its rounding errors grow with the number of
     queries, and depend on digits that the file does not hold; `restored` are the ascending times with those digits.
@@ -238,7 +239,8 @@ def make_trtexec_stat(ascending: Column, restored: Column) -> Stat:
 
 
 def restore_row(name: str, columns: dict[Quantity, Column]) -> Column:
-    """The finite times of a row of the summary, ascending, with their digits restored where the file says when."""
+    """Return the finite times of a row of the summary, ascending, with their digits restored if the file has their
+    starts."""
     *_, quantity = ROWS[name]
     times, starts = columns[quantity], columns.get("start_h2d", columns.get("start_compute"))
     if starts is not None and quantity != "enqueue":  # which comes from the stamps in the file
@@ -247,7 +249,7 @@ def restore_row(name: str, columns: dict[Quantity, Column]) -> Column:
 
 
 def restore_digits(times: Column, starts: Column) -> Column:
-    """The times with the digits that the file does not hold, as far as they are known.
+    """Return the times with the digits that the file does not hold, as far as they are known.
 
     trtexec takes them as differences of two 32-bit stamps, so that each is a multiple of the step of the first stamp,
     while the file has six digits of it. A time that is no such multiple stays as it is.
@@ -262,12 +264,12 @@ def restore_digits(times: Column, starts: Column) -> Column:
 
 
 def print_digits(value: np.floating[Any]) -> float:
-    """The number as a C++ stream prints it by default: six significant digits."""
+    """Return the number as a C++ stream prints it by default: six significant digits."""
     return float(f"{value:.6g}")
 
 
 def find_trtexec_index(n: int, label: str) -> int:
-    """The index that trtexec takes for a percentile: it counts the values to leave out, in 32-bit floats.
+    """Return the index that trtexec takes for a percentile: it counts the values to leave out, in 32-bit floats.
 
     Source: findPercentile in samples/common/sampleReporting.cpp: max(n - 1 - int((1 - p / 100) * n), 0).
     """
@@ -277,7 +279,7 @@ def find_trtexec_index(n: int, label: str) -> int:
 
 
 def estimate_row(series: Column) -> dict[str, Estimate]:
-    """95% intervals of mean and percentiles within this run; what another run would give, they do not say."""
+    """Estimate 95% intervals of mean and percentiles within this run; they do not cover another run."""
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
     tails = estimate_tails([series], list(PERCENTILES.values()), level=LEVEL, time=time)
@@ -286,13 +288,14 @@ def estimate_row(series: Column) -> dict[str, Estimate]:
 
 
 def center_p50(ranked: Estimate, middle: float) -> Estimate:
-    """The interval of p50 around the median: the mean of the two middles may lie a little above their lower one."""
+    """Put the interval of p50 around the median: the mean of the two middle values may be above the lower one."""
     high = None if ranked.high is None else max(ranked.high, middle)
     return replace(ranked, value=middle, high=high, method=ranked.method.replace("nearest rank of", "median of", 1))
 
 
 def estimate_mean(series: Column, time: float) -> Estimate:
-    """The mean, with Student's t over blocks of at least ten autocorrelation times, or fewer and no interval."""
+    """Estimate the mean, with Student's t over blocks of at least ten autocorrelation times; too few give no
+    interval."""
     # Twenty blocks: Student's t then costs a tenth over the normal, and longer blocks are closer to independent.
     count = min(20, len(series) // math.ceil(BLOCK_TIMES * time))
     value, n = float(series.mean()), len(series)

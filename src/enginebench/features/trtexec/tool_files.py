@@ -1,4 +1,4 @@
-"""Reads what trtexec leaves of one run."""
+"""Read what trtexec leaves of one run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FIELDS = {"latency": "latency_ns", "compute": "device_ns", "enqueue": "enqueue_n
 
 
 class ToolFiles(PlanFiles):
-    """Also reads the times and the log."""
+    """Reads the times and the log, too."""
 
     def read_times(
         self, times: Path, log: Path, settings: RunSettings, *, batch: int, drop: int, keep: int | None
     ) -> Measurement:
-        """One process of a tool that times itself: its own clock, all samples in one block that nobody watched.
+        """Read one process of a tool that times itself: its own clock, all samples in one unobserved block.
 
-        What its log says otherwise than the times, or than the settings that were asked for, is a warning.
+        Differences of its log from the times, or from the requested settings, are warnings.
         """
         import numpy as np
 
@@ -68,7 +68,7 @@ class ToolFiles(PlanFiles):
 
 
 def compare_with_log(document: TimesDocument, run: LogRun) -> Iterator[ResultWarning]:
-    """A warning for each median that the log prints otherwise than the times give it, and what trtexec warned about."""
+    """Warn of each median that the log prints otherwise than the times give it, and repeat trtexec's own warnings."""
     for name in ("latency_ms", "gpu_compute_ms"):
         printed: Stat | None = getattr(run, name)
         computed = document.trtexec.get(name)
@@ -95,10 +95,10 @@ def _make_enqueue_warning(document: TimesDocument, run: LogRun) -> Iterator[Resu
 
 
 def check_switches(run: LogRun, settings: RunSettings) -> Iterator[ResultWarning]:
-    """A warning for each switch that the log shows set differently from what was asked for."""
-    asked: dict[str, bool | int] = {"cuda_graph": settings.cuda_graph, "data_transfers": settings.transfers}
-    asked |= {"spin_wait": settings.spin_wait, "streams": settings.streams}
-    for name, value in asked.items():
+    """Warn of each switch that the log shows set differently from the request."""
+    requested: dict[str, bool | int] = {"cuda_graph": settings.cuda_graph, "data_transfers": settings.transfers}
+    requested |= {"spin_wait": settings.spin_wait, "streams": settings.streams}
+    for name, value in requested.items():
         seen = getattr(run, name)
         if seen not in (None, value):
             switch = name.replace("_", " ")

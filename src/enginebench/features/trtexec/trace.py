@@ -1,7 +1,7 @@
-"""`read_trace`: a timing file of trtexec 8 to 11 as columns, in bounded memory.
+"""`read_trace`: read a timing file of trtexec 8 to 11 as columns, in bounded memory.
 
-It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte. What another script
-wrapped is decoded as a whole (`other_times.py`).
+It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte. A file that another
+script wrapped is decoded as a whole (`other_times.py`).
 """
 
 import mmap
@@ -60,7 +60,7 @@ _OWN_KEYS = 6
 
 @dataclass(frozen=True)
 class Trace:
-    """Columns of a timing file in ms, one value a query, nan where the file says nan or inf."""
+    """Columns of a timing file in ms, one value a query, nan where the file has nan or inf."""
 
     columns: dict[Quantity, Column]
     layout: str  # "trtexec", "trtexec<=8.2", or where another script put the queries: "$.run.times"
@@ -71,12 +71,12 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The queries of the timing file `path`, at least one."""
+    """Read the queries of the timing file `path`, at least one."""
     return read_trace_bytes(open_bytes(path), path)
 
 
 def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
-    """As `read_trace`, from bytes; `path` is only named."""
+    """Read a trace from bytes, as `read_trace` does; `path` is only named."""
     if detect_encoding(data[:4]) != "utf-8":
         data = decode_text(bytes(data)).encode()
     head = _HEAD.match(data)
@@ -91,33 +91,33 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
 
 
 def check_range(trace: Trace, path: Path) -> Trace:
-    """The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats."""
+    """Return the trace, if every time in it is possible: trtexec keeps times in 32-bit floats."""
     for quantity, column in trace.columns.items():
         beyond = np.flatnonzero(np.abs(column) > _LARGEST)
         if len(beyond):
-            found = f"{quantity} of {column[beyond[0]]:g} ms"
-            raise ParseError(path, f"entry {beyond[0]}", found, "a time that a 32-bit float holds")
+            actual = f"{quantity} of {column[beyond[0]]:g} ms"
+            raise ParseError(path, f"entry {beyond[0]}", actual, "a time that a 32-bit float holds")
     return trace
 
 
 def choose_fields(first: bytes, path: Path) -> dict[str, Quantity] | None:
-    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry."""
+    """Return key -> quantity for the relevant keys of the first entry; None if it is no timing entry."""
     try:
         entry = msgspec.json.decode(_NONFINITE.sub(rb"\1null", first))
     except DECODE_ERRORS:
         return None
-    found = [key for key, value in entry.items() if isinstance(value, int | float | None)]
-    old = "inMs" in found
+    keys = [key for key, value in entry.items() if isinstance(value, int | float | None)]
+    old = "inMs" in keys
     names, optional, own = (OLD, OLD_OPTIONAL, OLD_KEYS) if old else (CURRENT, CURRENT_OPTIONAL, CURRENT_KEYS)
-    if len(own & set(found)) < _OWN_KEYS:
+    if len(own & set(keys)) < _OWN_KEYS:
         return None
-    if missing := [key for key in names.values() if key not in found]:
-        raise explain_keys(path, "entry 0", ", ".join(missing), found, f"the keys {', '.join(names.values())}")
-    return {key: quantity for quantity, key in (names | optional).items() if key in found}
+    if missing := [key for key in names.values() if key not in keys]:
+        raise explain_keys(path, "entry 0", ", ".join(missing), keys, f"the keys {', '.join(names.values())}")
+    return {key: quantity for quantity, key in (names | optional).items() if key in keys}
 
 
 def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
-    """key -> pieces of its column, from the array of entries whose first begins at byte `start`."""
+    """Return key -> pieces of its column, from the array of entries whose first begins at byte `start`."""
     attributes = [f"f{index}" for index in range(len(names))]
     kinds = [[(a, kind) for a in attributes] for kind in (float, float | None)]
     keys = dict(zip(attributes, names, strict=True))
@@ -144,7 +144,7 @@ def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: 
 
 
 def split_entries(data: bytes | mmap.mmap, start: int, path: Path) -> Iterator[tuple[int, bytes]]:
-    """(position, entries with commas between them) until the array closes; checks what stands around it."""
+    """Yield (position, entries with commas between them) until the array closes; check the text around it."""
     # Entries hold numbers only, so the first bracket closes their array.
     stop = data.find(b"]", start)
     if stop < 0:
@@ -167,23 +167,23 @@ def split_entries(data: bytes | mmap.mmap, start: int, path: Path) -> Iterator[t
 
 
 def skip_space(data: bytes | mmap.mmap, position: int) -> int:
-    """The position of the next byte that is not white space, or the end."""
+    """Return the position of the next byte that is not white space, or the end."""
     while position < len(data) and data[position : position + 1] in _SPACE:
         position += 1
     return position
 
 
 def explain_end(data: bytes | mmap.mmap, position: int, path: Path) -> ParseError:
-    """Why the array of entries does not go on at `position`."""
+    """Make the error for an array of entries that does not continue at `position`."""
     if position >= len(data):
         cut, advice = "the end of the file inside the list of queries", "trtexec was killed, or the copy is incomplete"
         return ParseError(path, f"byte {len(data)}", cut, "a closing ']'", f"The file is cut: {advice}")
-    found = bytes(data[position : position + 20])
-    return ParseError(path, f"byte {position}", repr(found.decode("utf-8", "replace")), "',' or ']' after an entry")
+    actual = bytes(data[position : position + 20])
+    return ParseError(path, f"byte {position}", repr(actual.decode("utf-8", "replace")), "',' or ']' after an entry")
 
 
 def explain_entry(error: Exception, path: Path, position: int, count: int) -> ParseError:
-    """A decoder's complaint about one piece, placed in the file."""
+    """Make the error for a decoder's complaint about one piece, with its place in the file."""
     text, _, where = str(error).partition(" - at `")
     if byte := re.search(r"\(byte (\d+)\)", text):
         place = f"byte {position + int(byte[1]) - 1}"
@@ -195,7 +195,7 @@ def explain_entry(error: Exception, path: Path, position: int, count: int) -> Pa
 
 
 def decode_other(data: bytes, path: Path) -> Any:
-    """The JSON document that a file is which is no list of trtexec's own queries."""
+    """Decode a file that is no list of trtexec's own queries as JSON."""
     if len(data) > _MAX_OTHER:
         raise ParseError(path, "byte 0", "a large file that is not a list of queries", "the layout of --exportTimes")
     try:

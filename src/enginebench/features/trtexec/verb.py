@@ -1,4 +1,4 @@
-"""`parse`: what trtexec wrote, as numbers, CSV and pictures; files that belong together are read together."""
+"""`parse`: read what trtexec wrote as numbers, CSV and pictures; files that belong together are read together."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ _DIFF_ROWS = 20
 
 
 def list_log(document: LogDocument) -> list[Section]:
-    """Every run of a log: verdict, facts, figures; first those of one command together."""
+    """List every run of a log: verdict, facts, figures; first those of one command together."""
     sections = [*map(_list_run, document.runs)]
     if (joint := document.joint) is not None:
         low, high = format_layer_cell(joint.low_ms), format_layer_cell(joint.high_ms)
@@ -50,15 +50,15 @@ def _list_run(run: LogRun) -> Section:
         images = run.images_per_s
         extra = f" ({images:g} images/s)" if images not in (None, run.throughput_qps) else ""
         facts.append(f"throughput {run.throughput_qps:g} qps{extra}")
-    known = ", ".join(facts)
+    line = ", ".join(facts)
     notes = [*(f"warning: {w.strip()}" for w in run.warnings), *(f"error: {e.strip()}" for e in run.errors)]
     title = "  ".join(filter(None, (run.status.upper(), version, run.model)))
-    above = make_notes([text for text in (run.status_reason, known) if text])
+    above = make_notes([text for text in (run.status_reason, line) if text])
     return Section(title=title, parts=(*above, *_list_stats(run), *make_notes([*notes, *run.nonfinite, *run.notes])))
 
 
 def _list_stats(document: object) -> list[Table]:
-    """The summary rows as columns, in ms."""
+    """List the summary rows as columns, in ms."""
     stats: dict[str, Stat] = {name: stat for name in ROWS if (stat := getattr(document, name)) is not None}
     if not stats:
         return []
@@ -72,7 +72,7 @@ def _list_stats(document: object) -> list[Table]:
 
 
 def list_times(document: TimesDocument) -> list[Section]:
-    """The figures of a timing file, by our percentile rule."""
+    """List the figures of a timing file, by our percentile rule."""
     facts = [f"{document.n} queries"]
     facts += [f"{format_significant(document.throughput_qps, DIGITS)} queries/s"] if document.throughput_qps else []
     facts += [f"{format_significant(document.images_per_s, DIGITS)} images/s"] if document.images_per_s else []
@@ -117,7 +117,7 @@ def tabulate_layers(document: LayersDocument, topk: int) -> list[Section]:
 
 
 def _list_slowest(document: LayersDocument, topk: int) -> Table:
-    """The slowest layers, or the first where there are no times."""
+    """List the slowest layers, or the first ones if there are no times."""
     lines = [
         (
             *(text or "-" for text in (layer.name, layer.type, layer.precision_in, layer.precision_out)),
@@ -130,7 +130,7 @@ def _list_slowest(document: LayersDocument, topk: int) -> Table:
 
 
 def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
-    """The rows with the largest change of time, and the totals."""
+    """List the rows with the largest change of time, and the totals."""
     rows = document.diff or ()
     lines: list[Sequence[str]] = []
     for row in rows[:_DIFF_ROWS]:
@@ -139,9 +139,9 @@ def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
         precisions = [(side.precision or "-") if side else "" for side in sides]
         times = ["" if side is None else format_layer_cell(side.average_ms, 4) for side in sides]
         lines.append((name, *precisions, *times, "-" if row.delta_ms is None else f"{row.delta_ms:+.4f}"))
-    how = "their names" if document.diff_matched_by == "name" else "their rank among operators of their type"
+    key = "their names" if document.diff_matched_by == "name" else "their rank among operators of their type"
     hidden = len(rows) - _DIFF_ROWS
-    texts = [f"operators met by {how}" + (f"; {hidden} more lines" if hidden > 0 else "")]
+    texts = [f"operators met by {key}" + (f"; {hidden} more lines" if hidden > 0 else "")]
     if (totals := document.diff_totals) is not None:
         base, this = format_layer_cell(totals.base_ms), format_layer_cell(totals.candidate_ms)
         text = f"base {base} ms, this {this} ms; of that reformats, "
@@ -272,7 +272,7 @@ def parse_layers(file: PathLike, **options: Unpack[LayersOptions]) -> LayersDocu
 
 
 def _record(document: Document, options: Recorded) -> Document:
-    """The document with what the user says in place of what its file does."""
+    """Return the document with the user's values in place of the file's."""
     return replace(
         document, **{name: value for name in Recorded.__annotations__ if (value := options.get(name)) is not None}
     )
@@ -282,8 +282,10 @@ def _read_times(file: PathLike, options: TimesOptions) -> tuple[TimesDocument, t
     with explain_kind(Path(file), "times"):
         trace = read_trace(Path(file))
     log = to_path(options["log"])
-    run, asked = _read_log(log).choose_run() if log else None, (options["batch"], options["warmup_ms"])
-    document, timed = times.summarize_trace(trace, Path(file), batch=asked[0], warmup_ms=asked[1], log=run)
+    run = _read_log(log).choose_run() if log else None
+    document, timed = times.summarize_trace(
+        trace, Path(file), batch=options["batch"], warmup_ms=options["warmup_ms"], log=run
+    )
     return _record(document, options), timed
 
 
@@ -293,7 +295,7 @@ def _read_log(path: Path) -> LogDocument:
 
 
 def _read_layers_and_profile(path: Path, profile: Path | None) -> LayersDocument:
-    """The layers of an engine, with the times of its profile where there is one."""
+    """Read the layers of an engine, with the times of its profile if there is one."""
     timed = None
     if profile is not None:
         with explain_kind(profile, "profile"):

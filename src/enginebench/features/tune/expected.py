@@ -1,7 +1,7 @@
-"""What is expected of a setting before it is built: how its time compares with another's, and how long it builds.
+"""Estimates of a setting before it is built: its time relative to another's, and how long its build takes.
 
-The figures are measured ones, of models of the same family on the same kind of device. They order what is built and
-leave out what cannot be expected to win; what was built is judged by the race alone.
+The figures were measured, on models of the same family on the same kind of device. They order what is built and leave
+out what cannot be expected to win; of the settings that were built the race alone decides.
 """
 
 import math
@@ -136,49 +136,51 @@ SHORT: tuple[Precision, ...] = ("fp16", "bf16")
 
 
 class Expectations:
-    """What is known of the settings of one search: of its kind of device, and the first family that is known there."""
+    """The known times of the settings of one search: on its kind of device, for the first model family that has any
+    there."""
 
     def __init__(
         self,
         device: DeviceKind,
         families: Sequence[Family],
         combinations: Sequence[Setting],
-        known: Sequence[KnownTime] = KNOWN,
+        times: Sequence[KnownTime] = KNOWN,
     ) -> None:
         """`combinations`: the settings that have the options of `OnDevice.known_good`."""
-        here = [one for one in known if one.device == device]
+        here = [one for one in times if one.device == device]
         family = next((name for name in families if any(one.family == name for one in here)), None)
         self._known = [one for one in here if one.family == family]
         self._combinations = {setting.name for setting in combinations}
         self._least = {one.model: min(o.ms for o in self._known if o.model == one.model) for one in self._known}
 
     def find_times(self, setting: Setting) -> dict[str, KnownTime]:
-        """Model -> its time in this setting."""
+        """Return model -> its time in this setting."""
         combined = setting.name in self._combinations
         return {model: one for (model, was), one in self._find_engine(setting).items() if was is combined}
 
     def find_least_ms(self, setting: Setting) -> dict[str, float]:
-        """Model -> its time in ms with whatever options of the setting's engine are known, in its precision."""
-        found: dict[str, float] = {}
+        """Return model -> its least known time in ms with the setting's engine and precision, whatever its options."""
+        least: dict[str, float] = {}
         for (model, _), one in self._find_engine(setting).items():
-            found[model] = min(one.ms, found.get(model, math.inf))
-        return found
+            least[model] = min(one.ms, least.get(model, math.inf))
+        return least
 
     def _find_engine(self, setting: Setting) -> dict[tuple[str, bool], KnownTime]:
-        """(model, combined) -> its time; FP16 stands for BF16 where that was not measured, and the reverse."""
+        """Return (model, combined) -> its time; FP16 stands in for BF16 where that was not measured, and the
+        reverse."""
         alike = SHORT if setting.precision in SHORT else (setting.precision,)
         mine = [one for one in self._known if one.engine == setting.engine and one.precision in alike]
         mine.sort(key=lambda one: one.precision == setting.precision)  # its own last, which replaces the other
         return {(one.model, one.combined): one for one in mine}
 
     def is_far(self, setting: Setting, leader: Setting) -> bool:
-        """Whether its engine took more than twice as long as the leader in every model of which both are known."""
+        """Whether its engine took more than twice as long as the leader in every model for which both are known."""
         mine, best = self.find_least_ms(setting), self.find_times(leader)
         ratios = [mine[model] / best[model].ms for model in mine.keys() & best.keys()]
         return bool(ratios) and min(ratios) > FAR
 
     def rank_known(self, settings: Sequence[Setting], budget_s: float) -> list[Setting]:
-        """Those of which a time is known: the fastest first, unless its build takes too much of the budget."""
+        """Return the settings with a known time, the fastest first, unless the build takes too much of the budget."""
 
         def price(setting: Setting) -> float:
             times = self.find_times(setting).values()

@@ -1,4 +1,4 @@
-"""What `tune` asks of a child process."""
+"""The jobs that `tune` runs in child processes."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
 class NodeGroup(Struct, frozen=True, kw_only=True):
-    """A convolution or matrix product with what follows it up to the next one; `name` is that of its first node."""
+    """A convolution or matrix product with the nodes after it up to the next one; `name` is that of its first node."""
 
     name: str
     kind: str  # operator type of the first node
@@ -17,8 +17,8 @@ class NodeGroup(Struct, frozen=True, kw_only=True):
 
 
 class GroupHarm(Struct, frozen=True, kw_only=True):
-    """One group, and the harm where it alone is quantized: the power of the difference over that of the answers about
-    their mean (0.1 is 10 dB); None where time ran out before."""
+    """One group, and the harm of quantizing it alone: the power of the difference over that of the outputs about their
+    mean (0.1 is 10 dB); None where time ran out before."""
 
     group: NodeGroup
     noise: float | None = None
@@ -31,7 +31,7 @@ class SensitivityResponse(Struct, frozen=True, kw_only=True):
 
 
 class SensitivityJob(Job[SensitivityResponse], frozen=True, kw_only=True, tag="sensitivity"):
-    """Quantize one group of nodes at a time, and measure what that does to the answers.
+    """Quantize one group of nodes at a time, and measure the effect on the outputs.
 
     After `time_limit_s` the groups that are left go without a figure.
     """

@@ -1,7 +1,9 @@
-"""Precision by layer: the groups of nodes whose 8 bits harm the outputs most stay in FP32, as few as the limits allow.
+"""Precision by layer: the groups of nodes that harm the outputs most in 8 bits stay in FP32, as few as the limits
+allow.
 
-Of each engine whose 8 bits break the limits: the harm of every group alone, then graphs with the 1, 2, 4, ... worst
-groups in FP32, then halves between those that broke the limits and those that kept them. The checks of the race judge.
+For each engine whose 8 bits break the limits: measure the harm of every group alone, then try graphs with the 1, 2, 4,
+... worst groups in FP32, then bisect between those that broke the limits and those that kept them. They race like other
+candidates.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +49,7 @@ class MixedGraph(Struct, frozen=True, kw_only=True):
 
 
 class Layering(Struct, frozen=True, kw_only=True):
-    """What was found out about one engine with one recipe."""
+    """The results for one engine with one recipe."""
 
     engine: str
     setting: Setting
@@ -64,9 +66,9 @@ class MixedDocument(Struct, frozen=True, kw_only=True):
 
 
 def choose_counts(groups: int, kept: Mapping[int, bool]) -> list[int]:
-    """How many of the worst groups are to stay in FP32 in the graphs that come next; none: nothing is left to find out.
+    """Choose how many of the worst groups stay in FP32 in the next graphs; none if the answer is settled.
 
-    `kept` has of graphs with so many groups in FP32 whether they kept the limits; 8 bits throughout did not.
+    `kept`: number of groups in FP32 -> whether that graph kept the limits; 8 bits throughout did not.
     """
     fewest = min((count for count, fine in kept.items() if fine), default=None)
     if fewest is None:
@@ -78,7 +80,7 @@ def choose_counts(groups: int, kept: Mapping[int, bool]) -> list[int]:
 
 
 class MixedProposer:
-    """Proposes graphs in mixed precision for each engine with 8 bits; `document` is what it found out."""
+    """Proposes graphs in mixed precision for each engine with 8 bits; `document` has the results."""
 
     name = "precision by layer"
 
@@ -93,18 +95,20 @@ class MixedProposer:
             rows.graphs[graph.name] = folder.open(graph.artifact)
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-        """The next graphs of each engine whose 8 bits broke the limits, by what the earlier ones have shown."""
+        """Return the next graphs of each engine whose 8 bits broke the limits, by the results of the earlier ones."""
         costs = {one.setting.name: one.cost for one in tried}
         settings = [setting for setting in self._settings if setting.name in costs]
-        found = [self._go_on(self._find_layering(setting, costs[setting.name]), costs) for setting in settings]
-        return [one for graphs in found for one in graphs][:count]
+        proposals = [
+            self._propose_graphs(self._find_layering(setting, costs[setting.name]), costs) for setting in settings
+        ]
+        return [one for graphs in proposals for one in graphs][:count]
 
     def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
         costs = {one.setting.name: one.cost for one in tried}
         return tuple(format_layering(one, list_kept(one, costs)) for one in self.document.layerings)
 
     def write_best(self, tried: Sequence[Tried]) -> Path | None:
-        """Writes `exclude.txt`, the list of the fastest graph that raced, and says where; None if none did."""
+        """Write `exclude.txt`, the list of the fastest graph that raced, and return its path; None if none raced."""
         graphs = {graph.name: graph for graph in self._list_graphs()}
         raced = [one for one in tried if one.setting.graph in graphs and one.cost is not None]
         best = min(raced, key=lambda one: one.cost or 0.0, default=None)
@@ -123,9 +127,9 @@ class MixedProposer:
         return layering
 
     def _find_layering(self, setting: Setting, cost: float | None) -> Layering:
-        """The layering of one setting; one that fails says why, and costs the search nothing else."""
-        if found := [one for one in self.document.layerings if one.setting == setting]:
-            return found[0]
+        """Return the layering of one setting; if it fails, the reason is stored and the search continues."""
+        if stored := [one for one in self.document.layerings if one.setting == setting]:
+            return stored[0]
         measure = self._request.run.measure
         base = self._rows.plan(replace(setting, precision="fp32", recipe=None, method=""), measure)
         full = self._rows.plan(setting, measure)
@@ -163,26 +167,26 @@ class MixedProposer:
         timeout_s = min(run.timeout_s + job.time_limit_s, self._rows.find_left())
         return run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
 
-    def _go_on(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:
-        """The graphs of one engine that come next, made where they are not yet."""
-        found: list[Setting] = []
+    def _propose_graphs(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:
+        """Return the next graphs of one engine, and make those that do not exist yet."""
+        settings: list[Setting] = []
         for count in () if layering.reason else choose_counts(len(layering.groups), list_kept(layering, costs)):
             try:
                 layering, graph = self._find_graph(layering, count)
             except EngineBenchError as error:
                 self._reporter.say(f"{layering.engine} {layering.precision}: no more precision by layer: {error}")
                 break
-            found.append(replace(layering.setting, graph=graph.name))
-        return found
+            settings.append(replace(layering.setting, graph=graph.name))
+        return settings
 
     def _find_graph(self, layering: Layering, count: int) -> tuple[Layering, MixedGraph]:
-        if found := [graph for graph in layering.graphs if graph.groups == count]:
-            return layering, found[0]
+        if stored := [graph for graph in layering.graphs if graph.groups == count]:
+            return layering, stored[0]
         excluded = tuple(name for one in layering.groups[:count] for name in one.group.originals)
-        given, run = self._rows.graph, self._request.run
-        assert given is not None
+        source, run = self._rows.graph, self._request.run
+        assert source is not None
         full = self._rows.plan(layering.setting, run.measure).engine
-        job = describe_graph(run, given, require_precision(full.precision), full.recipe, self._place, exclude=excluded)
+        job = describe_graph(run, source, require_precision(full.precision), full.recipe, self._place, exclude=excluded)
         made = make_graph(run, job, self._reporter)
         name = f"mix-{name_mix(excluded)}"
         if name in self._rows.graphs and self._rows.graphs[name].sha256 != made.sha256:  # by another recipe
@@ -201,13 +205,13 @@ def _write_list(path: Path, label: str, excluded: Sequence[str]) -> Path:
 
 
 def list_kept(layering: Layering, costs: Mapping[str, float | None]) -> dict[int, bool]:
-    """Number of groups in FP32 -> whether that graph kept the limits, of the graphs that were tried."""
+    """Return number of groups in FP32 -> whether that graph kept the limits, for the graphs that were tried."""
     names = {replace(layering.setting, graph=graph.name).name: graph.groups for graph in layering.graphs}
     return {count: costs[name] is not None for name, count in names.items() if name in costs}
 
 
 def format_layering(layering: Layering, kept: Mapping[int, bool]) -> str:
-    """Which layers stay in FP32, and how much each harms the outputs by itself in 8 bits."""
+    """Format which layers stay in FP32, and how much each harms the outputs by itself in 8 bits."""
     label = f"{layering.engine} {layering.precision}"
     if layering.reason is not None:
         return f"{label}: no precision by layer: {layering.reason}."
@@ -216,16 +220,16 @@ def format_layering(layering: Layering, kept: Mapping[int, bool]) -> str:
     if fewest is None:
         return f"{label}: no graph with groups in FP32 keeps the limits ({len(kept)} tried, of {total})."
     worst = layering.groups[:fewest]
-    told = [f"{one.group.name} ({'not measured' if one.noise is None else f'{one.noise:.2g}'})" for one in worst]
+    listed = [f"{one.group.name} ({'not measured' if one.noise is None else f'{one.noise:.2g}'})" for one in worst]
     more = f" and {fewest - SHOWN} more" if fewest > SHOWN else ""
     return (
         f"{label}: the limits are kept with {fewest} of {total} in FP32 (noise over signal in 8 bits alone): "
-        f"{', '.join(told[:SHOWN])}{more}."
+        f"{', '.join(listed[:SHOWN])}{more}."
     )
 
 
 def read_mixed(folder: RunFolder) -> MixedDocument:
-    """What a search has found out about precision by layer; nothing, if it has not begun."""
+    """Read the results on precision by layer; empty if the search has not begun."""
     path: Path = folder.root / MIXED_FILE
     if not path.exists():
         return MixedDocument()

@@ -10,7 +10,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from enginebench.features.tune.proposals import Gains, Tried, Walk, find_failed, list_far_arms
 from enginebench.features.tune.space import Arm, Setting
 
-# What a failed candidate is told as: more than any that ran would be dropped for, little enough to compare.
+# The value of a failed candidate: more than that of any that ran, little enough to compare.
 FAILED = math.log(100.0)
 # Proposals in a row that were tried before, after which the rest is enumerated.
 PATIENCE = 30
@@ -18,9 +18,11 @@ ARM = "arm"
 
 
 class OptunaProposer:
-    """Proposals of Optuna's tree-structured Parzen estimator over all arms and knobs; `Walk` fills what it repeats.
+    """Proposes settings by Optuna's tree-structured Parzen estimator over all arms and knobs; `Walk` replaces repeated
+    ones.
 
-    The study is made anew from what was tried, so that a search that was interrupted goes on as if it had not been.
+    The study is rebuilt from the tried settings, so that an interrupted search continues as if it had not been
+    interrupted.
     """
 
     def __init__(self, arms: Sequence[Arm], seed: int, gains: Gains) -> None:
@@ -77,5 +79,5 @@ class OptunaProposer:
         index = trial.suggest_categorical(ARM, range(len(self._arms)))
         arm: Arm = self._arms[index]
         chosen = {name: trial.suggest_categorical(f"{index}.{name}", values) for name, values in arm.knobs.items()}
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)  # nobody knows its cost yet
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)  # its cost is not known yet
         return arm, chosen

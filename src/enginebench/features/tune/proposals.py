@@ -1,4 +1,4 @@
-"""Who says what is tried next. The race decides; a bad proposal costs time, and nothing else."""
+"""Proposers of the next settings to try. The race decides; a bad proposal costs nothing but time."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ MOST_CHANGES = 2
 
 
 class Tried(Struct, frozen=True, kw_only=True):
-    """What was found out about a setting: its cost over that of the leader; None if it failed or answered wrong."""
+    """A setting with its cost over that of the leader; None if it failed or its outputs were wrong."""
 
     setting: Setting
     cost: float | None
@@ -43,7 +43,7 @@ class Proposer(Protocol):
     name: str
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-        """At most so many settings that are not among the tried ones; none: nothing is left to propose."""
+        """Return at most `count` untried settings; none if nothing is left to propose."""
 
 
 # (engine, option, value) -> ln of how much faster than the default it was
@@ -51,9 +51,9 @@ Gains = Mapping[tuple[str, str, str], float]
 
 
 def read_gains(root: Path) -> Gains:
-    """What each option gained in the searches and runs that lie beside `root`, of any model, on average.
+    """Return the gain of each option in the searches and runs beside `root`, for any model, on average.
 
-    It orders what is proposed, and decides nothing; a folder that cannot be read has no say.
+    It only orders the proposals; a folder that cannot be read is ignored.
     """
     logs = defaultdict[tuple[str, str, str], list[float]](list)
     for folder in sorted(root.absolute().parent.glob("*/")):
@@ -70,7 +70,8 @@ def read_gains(root: Path) -> Gains:
 
 
 def _list_speeds(folder: Path) -> Iterator[tuple[float, bool, object, str, dict[str, str]]]:
-    """(speed, whether its options are the default, what compares, engine, options) of what was measured in a folder."""
+    """Yield (speed, whether the options are the default, key of comparable ones, engine, options) of a folder's
+    measurements."""
     if (folder / TUNE_FILE).exists():
         for one in read_record(folder / TUNE_FILE, TuneDocument).candidates:
             engine, precision = one.candidate.split()[:2]
@@ -84,12 +85,13 @@ def _list_speeds(folder: Path) -> Iterator[tuple[float, bool, object, str, dict[
 
 
 class Walk:
-    """Plain enumeration: one knob changed from the best of each arm, the fastest first; then two; then what is dear.
+    """Plain enumeration: one knob changed from the best of each arm, fastest first; then two; then values that build
+    long.
 
-    An arm that takes more than twice as long as the leader is left alone: no option of a known engine gained so much.
+    An arm that takes more than twice as long as the leader is left out: no option of a known engine gains that much.
 
-    It needs nothing installed, and finds whatever is found by changing one or two things at a time. What gained most in
-    other searches comes first.
+    It needs no further package, and finds whatever one or two changes can reach. Options that gained most in other
+    searches come first.
     """
 
     name = "enumeration"
@@ -98,7 +100,7 @@ class Walk:
         self._arms, self._gains = arms, gains
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-        """The untried settings that are nearest to what is known to be fast."""
+        """Return the untried settings that are nearest to the fastest known ones."""
 
         def expect(setting: Setting) -> float:
             return sum(self._gains.get((setting.engine, *option), 0.0) for option in setting.options.items())
@@ -107,27 +109,27 @@ class Walk:
         failed = find_failed(self._arms, tried)
         best = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda one: one[0])
         ranked = [one for one in best if one[0] <= FAR] or best
-        found: dict[str, Setting] = {}
+        proposals: dict[str, Setting] = {}
         for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
             near = (_list_near(arm, start, changes, dear, failed) for _, arm, start in ranked)
             lines = [iter(sorted(settings, key=expect, reverse=True)) for settings in near]
             turns = itertools.zip_longest(*lines[:1], *lines)  # the fastest goes twice in each
             for setting in filter(None, itertools.chain.from_iterable(turns)):
-                if setting.name not in seen and setting.name not in found:
-                    found[setting.name] = setting
-                if len(found) == count:
-                    return list(found.values())
-        return list(found.values())
+                if setting.name not in seen and setting.name not in proposals:
+                    proposals[setting.name] = setting
+                if len(proposals) == count:
+                    return list(proposals.values())
+        return list(proposals.values())
 
 
 def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, ...]]:
-    """What outputs depend on, of every setting that failed or answered wrong: how one waits mends neither."""
+    """Return the output-relevant values of settings that failed or had wrong outputs: other knobs do not mend that."""
     pairs = ((arm, arm.read(one.setting)) for one in tried if one.cost is None for arm in arms)
     return {arm.find_core(chosen) for arm, chosen in pairs if chosen}
 
 
 def list_far_arms(arms: Sequence[Arm], tried: Sequence[Tried]) -> list[Arm]:
-    """The arms whose best takes more than twice as long as the leader, and those that were never built."""
+    """Return the arms whose best takes more than twice as long as the leader, and those that were never built."""
     far = []
     for arm in arms:
         costs = [one.cost for one in tried if arm.read(one.setting)]
@@ -146,7 +148,7 @@ def _list_near(
 
 
 def find_best(arm: Arm, tried: Sequence[Tried]) -> tuple[float, Arm, dict[str, str]] | None:
-    """(cost, arm, values) of the fastest setting of an arm."""
+    """Return (cost, arm, values) of the fastest setting of an arm."""
     ran = [(one.cost, arm, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
     return min(ran, key=lambda best: best[0], default=None)
 
@@ -159,7 +161,7 @@ def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[d
 
 
 class LowerLevels:
-    """Where ONNX Runtime's optimizer changes the outputs of a default: its lower levels, the highest first."""
+    """Proposes lower levels of ONNX Runtime's optimizer, highest first, where it changes the outputs of a default."""
 
     name = "lower optimization levels"
 
@@ -178,7 +180,7 @@ class LowerLevels:
 
 
 def list_lower_levels(setting: Setting) -> list[Setting]:
-    """The setting with less and less of ONNX Runtime's optimizer; [] of other engines."""
+    """List the setting with less and less of ONNX Runtime's optimizer; [] for other engines."""
     engine = EngineSpec(backend=setting.engine, options=setting.options)
     return [replace(setting, options=lower.options) for lower in list_lower_engines(engine)]
 
@@ -194,56 +196,58 @@ def make_proposer(arms: Sequence[Arm], seed: int, gains: Gains = MappingProxyTyp
 
 
 def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind) -> list[Setting]:
-    """The combinations that are known to be good: on a GPU the fastest precision first, in it what compiles."""
+    """List the combinations that are known to be good; on a GPU the fastest precision first, and in it compiling
+    engines."""
     fast: tuple[Precision, ...] = ("fp16", "bf16") if families[0] == "convolutions" else ("bf16", "fp16")
 
     def rank(arm: Arm) -> tuple[int, bool]:
         return fast.index(arm.precision) if arm.precision in fast else len(fast), not arm.tunes
 
-    found: dict[str, Setting] = {}
+    combinations_of_arms: dict[str, Setting] = {}
     for arm in sorted(arms, key=rank) if kind == "cuda" else arms:
         combinations = ENTRIES[arm.engine].describe_on(kind).known_good if arm.engine in ENTRIES else {}
         for options in (combinations[family] for family in families if family in combinations):
             if all(value in (arm.fixed.get(name), *arm.knobs.get(name, ())) for name, value in options.items()):
                 streams = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}
                 setting = arm.set({**{name: value for name, value in options.items() if name in arm.knobs}, **streams})
-                found.setdefault(setting.name, setting)
+                combinations_of_arms.setdefault(setting.name, setting)
     # Eight bits beside BF16 were fastest on CPUs, or 1% behind (docs/which-precision.md).
-    return sorted(found.values(), key=lambda setting: setting.options.get("floats") != "bf16")
+    return sorted(combinations_of_arms.values(), key=lambda setting: setting.options.get("floats") != "bf16")
 
 
-def order_first(arms: Sequence[Arm], known: Sequence[Setting]) -> list[Setting]:
-    """A default in FP32, which judges; the best combination; quick defaults; other combinations; slow defaults."""
-    ranks = {setting.precision: i for i, setting in reversed(list(enumerate(known)))}
-    judges = list_judges(arms)
-    defaults = sorted(arms, key=lambda arm: ranks.get(arm.precision, len(known)))
+def order_first(arms: Sequence[Arm], combinations: Sequence[Setting]) -> list[Setting]:
+    """Order a default in FP32 as the reference, the best combination, quick defaults, other combinations, slow
+    defaults."""
+    ranks = {setting.precision: i for i, setting in reversed(list(enumerate(combinations)))}
+    references = list_references(arms)
+    defaults = sorted(arms, key=lambda arm: ranks.get(arm.precision, len(combinations)))
     quick, slow = ([arm.default for arm in defaults if arm.tunes is tunes] for tunes in (False, True))
-    return list(dict.fromkeys([*judges, *known[:1], *quick, *known[1:], *slow]))
+    return list(dict.fromkeys([*references, *combinations[:1], *quick, *combinations[1:], *slow]))
 
 
-def list_judges(arms: Sequence[Arm]) -> list[Setting]:
-    """The default in FP32 whose outputs the others' are compared with; [] without any."""
+def list_references(arms: Sequence[Arm]) -> list[Setting]:
+    """Return the default in FP32 with whose outputs the others' are compared; [] without any."""
     return [arm.default for arm in arms if arm.precision == "fp32"][:1]
 
 
 def split_first(
-    arms: Sequence[Arm], known: Sequence[Setting], expected: Expectations, budget_s: float
+    arms: Sequence[Arm], combinations: Sequence[Setting], expected: Expectations, budget_s: float
 ) -> tuple[list[Setting], list[Setting]]:
-    """(what is built first, the other defaults and combinations), both in order.
+    """Return (settings to build first, the other defaults and combinations), both in order.
 
-    Where times of such models were measured: what judges, then what took at most twice as long as the fastest.
+    If times of such models were measured: the reference, then settings that took at most twice as long as the fastest.
     """
-    everything = order_first(arms, known)
+    everything = order_first(arms, combinations)
     ranked = expected.rank_known(everything, budget_s)
     if not ranked:
         return everything, []
     near = [setting for setting in ranked if not expected.is_far(setting, ranked[0])]
-    first = list(dict.fromkeys([*list_judges(arms), *near]))
+    first = list(dict.fromkeys([*list_references(arms), *near]))
     return first, [setting for setting in everything if setting not in first]
 
 
 class Remaining:
-    """Defaults and combinations that were not built first: those whose engine may be as fast as the leader."""
+    """Proposes defaults and combinations that were not built first, if their engine may be as fast as the leader."""
 
     name = "defaults"
 
@@ -257,7 +261,8 @@ class Remaining:
         return [setting for setting in left if setting.name not in far][:count]
 
     def list_far(self, tried: Sequence[Tried]) -> list[Setting]:
-        """Those that are not built: their engine took more than twice as long as the leader where it was measured."""
+        """List those that are not built: their engine took more than twice as long as the leader where both were
+        measured."""
         seen = {one.setting.name for one in tried}
         leader = min((one for one in tried if one.cost is not None), key=lambda one: one.cost or 0.0, default=None)
         if leader is None:
@@ -266,7 +271,7 @@ class Remaining:
         return [setting for setting in left if self._expected.is_far(setting, leader.setting)]
 
     def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
-        """What was not built, and why."""
+        """Explain which settings were not built."""
         far = [setting.name for setting in self.list_far(tried)]
         if not far:
             return ()

@@ -1,8 +1,8 @@
-"""A race of settings: rounds of fresh processes, in which who cannot win any more is dropped. No clock, no engine.
+"""A race of settings: rounds of fresh processes; a candidate that cannot win any more is dropped. No clock, no engine.
 
-A cost is what one process found, lower if better: a median time, a time for each sample, the inverse of a capacity. In
-each round every candidate that is left gets one process. So candidates are compared round by round with the leader, and
-what slows the machine for a while slows both.
+A cost is the result of one process, lower if better: a median time, a time for each sample, the inverse of a capacity.
+In each round every remaining candidate gets one process. So candidates are compared round by round with the leader, and
+whatever slows the machine for a while slows both.
 """
 
 import math
@@ -14,13 +14,13 @@ from enginebench.features.tune.records import Dropped
 from enginebench.stats.compare import Comparison, conclude
 from enginebench.stats.intervals import Spread, estimate_geometric, measure_series, measure_spread
 
-# Rounds after which it is asked who can still win. The first is the least that has an interval; looking less and less
-# often keeps the errors of many looks few, and each look has about half of the candidates of the one before.
+# Rounds after which candidates that cannot win are dropped. The first is the least with an interval; looking less and
+# less often keeps the errors of many looks few, and each look has about half of the candidates of the one before.
 # Source of the idea: K. Jamieson, A. Talwalkar, "Non-stochastic best arm identification and hyperparameter
 # optimization", AISTATS (2016), which halves by rank; here the interval decides.
 LOOKS = (2, 3, 4, 6, 8, 10)
 LEVEL = 0.95
-# Who takes more than so many times as long as the leader in the first round is out, unless all others fail.
+# A candidate that takes so many times as long as the leader in the first round is out, unless all others fail.
 FAR = 2.0
 # A final that can still show that the default is beaten goes on to at most so many times its first length; one of a
 # single setting, which has nothing to beat, has so many rounds for the interval of its time.
@@ -31,12 +31,12 @@ FINAL_LEVEL = 1 - (1 - LEVEL) / 2
 
 
 def pool_spreads(spreads: Sequence[Spread]) -> list[Spread]:
-    """The same means, each with the error that follows from the variance of all: few values each tell little."""
-    known = [s for s in spreads if s.error is not None]
-    freedom = math.fsum(s.freedom for s in known)
-    if not known:
+    """Give each mean the error that follows from the pooled variance: few values alone estimate it badly."""
+    estimated = [s for s in spreads if s.error is not None]
+    freedom = math.fsum(s.freedom for s in estimated)
+    if not estimated:
         return list(spreads)
-    variance = math.fsum((s.error or 0.0) ** 2 * s.n * s.freedom for s in known) / freedom
+    variance = math.fsum((s.error or 0.0) ** 2 * s.n * s.freedom for s in estimated) / freedom
     errors = [None if s.error is None else math.sqrt(variance / s.n) for s in spreads]
     return [Spread(mean=s.mean, error=e, freedom=freedom, n=s.n) for s, e in zip(spreads, errors, strict=True)]
 
@@ -44,14 +44,15 @@ def pool_spreads(spreads: Sequence[Spread]) -> list[Spread]:
 class Race:
     """A race in progress.
 
-    Whoever is dropped is, with 95 % confidence, not faster than the leader by more than the margin. So equals drop out
-    as soon as it is known that none of them is worth more, and the race is over when one is left.
+    A dropped candidate is, with 95 % confidence, not faster than the leader by more than the margin. So equals drop out
+    as soon as none of them can be worth more, and the race is over when one is left.
     """
 
     def __init__(
         self, candidates: Sequence[str], *, generation: int = 1, first: int = 0, looks: Sequence[int] = LOOKS
     ) -> None:
-        """Of different names; an earlier one is preferred where costs are equal; `first` is its first round."""
+        """Start with candidates of different names, earlier ones preferred at equal cost; `first`: number of its first
+        round."""
         self._logs: dict[str, list[float]] = {name: [] for name in candidates}
         self._generation, self._first, self._looks = generation, first, tuple(looks)
         self.alive = list(candidates)
@@ -72,8 +73,8 @@ class Race:
         return min(self.alive, key=self._mean, default=None)
 
     def list_turns(self) -> list[str]:
-        """Who is measured in the next round, in this order: each round the other way round, so that a machine that
-        becomes slower and slower favours nobody."""
+        """List the candidates of the next round in order; the order is reversed every round, so that a machine that
+        becomes slower and slower favours none."""
         return self.alive[::-1] if self.rounds % 2 else list(self.alive)
 
     def fail(self, candidate: str, reason: str) -> None:
@@ -85,7 +86,7 @@ class Race:
             self.drops = [drop for drop in self.drops if drop.candidate not in self.alive]
 
     def add_round(self, costs: Mapping[str, float]) -> None:
-        """Takes the costs of everyone who is left, and drops who cannot win any more if it is time to look."""
+        """Add the costs of all remaining candidates; at a look, drop those that cannot win any more."""
         for name in self.alive:
             self._logs[name].append(math.log(costs[name]))
         self.rounds += 1
@@ -93,13 +94,14 @@ class Race:
             self._look()
 
     def compare(self, candidate: str) -> Spread:
-        """The log of a candidate's speed over the leader's, round by round: below 0, it is slower."""
+        """Return the log of a candidate's speed over the leader's, round by round: below 0, it is slower."""
         leader = self._logs[self.leader or candidate]
         own = self._logs[candidate]
         return measure_spread([theirs - mine for theirs, mine in zip(leader, own, strict=False)])
 
     def measure_leads(self) -> dict[str, float]:
-        """Each candidate's cost over the leader's, by the rounds that it took part in; none for those that failed."""
+        """Return each candidate's cost over the leader's, by the rounds that it took part in; none for those that
+        failed."""
         failed = {drop.candidate for drop in self.drops if drop.ratio is None}
         ran = [name for name, logs in self._logs.items() if logs and name not in failed]
         return {name: math.exp(-self.compare(name).mean) for name in ran if self.leader is not None}
@@ -131,10 +133,10 @@ class Race:
 
 
 class Final:
-    """The winner of a race against the defaults, measured anew: what won a race had luck, too.
+    """The winner of a race against the defaults, re-measured: winning a race takes luck, too.
 
-    It ends after `length` rounds, unless the best default may still be beaten: then it goes on to as many as should
-    show it, at most four times the length.
+    It ends after `length` rounds, unless the best default may still be beaten: then it continues for as many as should
+    show it, at most three times the length.
     """
 
     def __init__(
@@ -143,11 +145,11 @@ class Final:
         defaults: Sequence[str],
         *,
         length: int,
-        trust: Callable[[str, str, Comparison], Comparison] = lambda base, candidate, found: found,
+        assess: Callable[[str, str, Comparison], Comparison] = lambda base, candidate, comparison: comparison,
     ) -> None:
-        """Of the challenger, which may be one of the defaults. `trust` says what a comparison of two is worth, by what
-        others did meanwhile; without a ratio, nobody is beaten."""
-        self._trust = trust
+        """Start with the challenger, which may be a default. `assess` adds the validity of a ratio, by the disturbances
+        meanwhile; without a ratio, no default is beaten."""
+        self._assess = assess
         self.challenger, self.defaults = challenger, tuple(defaults)
         self._logs: dict[str, list[float]] = {name: [] for name in dict.fromkeys((challenger, *defaults))}
         self._length = self._end = length if len(self._logs) > 1 else min(length, ALONE)
@@ -170,9 +172,14 @@ class Final:
         for name in self.alive:
             self._logs[name].append(math.log(costs[name]))
         self.rounds += 1
-        found = self.compare(self.best_default) if self.best_default and self.rounds == self._length else None
-        if found is not None and found.verdict == "not_shown" and found.ratio and found.ratio.value > 1 + MARGIN:
-            self._end = max(self._length, min(MOST_TIMES * self._length, found.trials_needed or 0))
+        comparison = self.compare(self.best_default) if self.best_default and self.rounds == self._length else None
+        if (
+            comparison is not None
+            and comparison.verdict == "not_shown"
+            and comparison.ratio
+            and comparison.ratio.value > 1 + MARGIN
+        ):
+            self._end = max(self._length, min(MOST_TIMES * self._length, comparison.trials_needed or 0))
 
     @property
     def best_default(self) -> str | None:
@@ -181,17 +188,17 @@ class Final:
 
     @property
     def beaten(self) -> bool:
-        """Whether the challenger was shown to be faster than the best default: by a verdict, or by so much that no
-        warning about the ratio, or want of trials, changes who is the faster one."""
-        found = self.compare(self.best_default) if self.best_default else None
-        shown = found is not None and (found.verdict == "faster" or found.clear)
+        """Whether the challenger was shown to be faster than the best default: by a verdict, or by so much that neither
+        a warning about the ratio nor a lack of trials changes which one is faster."""
+        comparison = self.compare(self.best_default) if self.best_default else None
+        shown = comparison is not None and (comparison.verdict == "faster" or comparison.clear)
         return shown and self.challenger not in self.failed
 
     @property
     def winner(self) -> str | None:
         """The challenger if it beat the best default; else that default: without proof nothing should be changed.
 
-        Where no default was measured, the challenger, if it was itself.
+        If no default was measured, the challenger, if it was measured.
         """
         left = self.challenger not in self.failed and self._logs[self.challenger]
         if self.beaten or (self.best_default is None and left):
@@ -199,15 +206,15 @@ class Final:
         return self.best_default
 
     def compare(self, default: str) -> Comparison | None:
-        """The challenger against a default; None for itself, and where one of them was not measured."""
+        """Compare the challenger with a default; None for itself, and where one of them was not measured."""
         pairs = list(zip(self._logs[default], self._logs[self.challenger], strict=False))
         if default == self.challenger or not pairs:
             return None
         spread = measure_series([theirs - ours for theirs, ours in pairs])
         method = f"{spread.n} rounds of fresh processes, Student t over ln(default / winner)"
-        return self._trust(default, self.challenger, conclude(spread, method, MARGIN, FINAL_LEVEL, "host", ()))
+        return self._assess(default, self.challenger, conclude(spread, method, MARGIN, FINAL_LEVEL, "host", ()))
 
     def estimate(self, name: str, unit: float = 1.0) -> Estimate | None:
-        """The geometric mean of a row's costs, times `unit`; None if it was not measured."""
+        """Estimate the geometric mean of a setting's costs, times `unit`; None if it was not measured."""
         logs = self._logs[name]
         return estimate_geometric(measure_spread(logs), LEVEL, unit, f"{len(logs)} processes") if logs else None

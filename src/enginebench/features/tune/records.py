@@ -1,4 +1,4 @@
-"""What a search was asked, how far it is (`search.json`, from which it goes on), and its JSON document."""
+"""The request of a search, its progress (`search.json`, from which it continues), and its JSON document."""
 
 import math
 import time
@@ -27,24 +27,27 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     goal: Goal = "latency"
     budget_s: float = 1200.0
     limits: dict[str, float] | None = None  # of drift; None: those of each precision
-    threads: int | None = None  # asked for; None: the search chooses
+    threads: int | None = None  # requested; None: the search chooses
     p99_limit_ms: float | None = None  # of the goal `capacity`
     candidates: int = 12  # that are proposed at a time
-    any_engine: bool = False  # nobody asked for these: of what can never run only what nobody else does is told
-    fp32_only_judges: bool = False  # nobody asked for it: one default in it gives the outputs to compare with
+    # No engine was named: one that can never run is reported only for precisions that no other engine runs.
+    any_engine: bool = False
+    fp32_only_judges: bool = False  # FP32 was not requested: one default in it gives the outputs to compare with
 
     @property
     def child_s(self) -> float:
-        """Seconds that one process of a candidate may take: a hanging one is not to cost the whole search."""
+        """The seconds that one process of a candidate may take, so that a hanging one does not use up the whole
+        search."""
         return self.limit_child(MOST_FOR_ONE)
 
     def limit_child(self, share: float, seen_s: float = 0.0) -> float:
-        """Seconds of a process that may take this share of the budget; or half as long again as its like."""
+        """Return the seconds of a process that may take this fraction of the budget; or half as long again as its
+        like."""
         return min(self.run.timeout_s, max(LEAST_CHILD_S, share * self.budget_s, 1.5 * seen_s))
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """Settings that race together, the number of their first round, who proposed them, and how many were checked."""
+    """Settings that race together, the number of their first round, their proposer, and how many were checked."""
 
     settings: tuple[Setting, ...]
     first_round: int
@@ -53,7 +56,8 @@ class Generation(Struct, frozen=True, kw_only=True):
 
 
 class SearchRecord(Struct, frozen=True, kw_only=True):
-    """A search as it stands. What was measured lies in the rows; who is dropped follows from that."""
+    """The state of a search. Measurements are stored with the configurations; which ones are dropped follows from
+    these."""
 
     schema: str = SEARCH_SCHEMA
     request: SearchRequest
@@ -83,7 +87,7 @@ class Budget:
         return self._total_s - self.spent_s
 
     def limit_child(self) -> float:
-        """Seconds that a process which starts now may take: none outlasts the budget."""
+        """Return the seconds that a process which starts now may take: none outlasts the budget."""
         return max(0.1, min(self.child_s, self.left_s))
 
 
@@ -104,7 +108,7 @@ TUNE_SCHEMA = "enginebench.tune/1"
 
 
 class TuneRef(Struct, frozen=True, kw_only=True):
-    """A setting that an answer names. `id`: its row in the final; None before that."""
+    """A setting that a document names. `id`: its configuration in the final; None before that."""
 
     id: str | None
     candidate: str
@@ -121,7 +125,8 @@ class TuneRef(Struct, frozen=True, kw_only=True):
 
 
 class Dropped(Struct, frozen=True, kw_only=True):
-    """Who was dropped, when and why. `round` 0: before it raced. `ratio`: its speed over that of the leader then."""
+    """A dropped candidate, when and why. `round` 0: before it raced. `ratio`: its speed over that of the leader
+    then."""
 
     candidate: str
     generation: int
@@ -145,7 +150,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Finalist(Struct, frozen=True, kw_only=True):
-    """A row of the final. `ratio`: the challenger's speed over this one's; None for the challenger itself."""
+    """A configuration of the final. `ratio`: the challenger's speed over this one's; None for the challenger itself."""
 
     candidate: str
     id: str
@@ -171,7 +176,7 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     """The JSON document of `tune`.
 
     `winner` is the default itself where the challenger is not significantly faster: then `beaten` is false, and the
-    verdict says whether the two are equivalent or more processes would tell.
+    verdict is that the two are equivalent, or that more processes would show a difference.
     """
 
     schema: str = TUNE_SCHEMA
@@ -182,7 +187,7 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     unit: str  # of `cost`
     winner: TuneRef | None
     default: TuneRef | None  # the best of the defaults in the final
-    challenger: TuneRef | None  # who won the race
+    challenger: TuneRef | None  # the winner of the race
     beaten: bool
     verdict: Verdict | None  # on the challenger against the best default
     ratio: Estimate | None  # of the challenger's speed over that of the best default

@@ -1,14 +1,14 @@
-"""8 bits where they pay: for each engine, the graph whose regions in 8 bits are those that were faster so.
+"""8 bits where they pay: for each engine, the graph whose regions in 8 bits are those that were faster in 8 bits.
 
-Asked once for an engine, of its fastest setting with Q/DQ pairs, where 8 bits throughout gain little or lose. The race
-judges the graph like any other candidate.
+Proposed once for each engine, for its fastest setting with Q/DQ pairs, where 8 bits throughout gain little or lose. The
+graph races like any other candidate.
 """
 
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
@@ -41,11 +41,11 @@ MORE_TIME_S = 120.0
 
 
 class RegionGraph(Struct, frozen=True, kw_only=True):
-    """What came of one engine; `name` and `artifact` of the graph, if one was made, and `excluded` its FP32 nodes."""
+    """The result for one engine; `name` and `artifact` of the graph, if one was made, and `excluded` its FP32 nodes."""
 
     setting: Setting
     label: str
-    answer: RegionsResponse | None = None
+    response: RegionsResponse | None = field(default=None, name="answer")
     name: str = ""
     artifact: Artifact | None = None
     excluded: tuple[str, ...] = ()  # names of the exported graph's nodes
@@ -58,7 +58,7 @@ class RegionsDocument(Struct, frozen=True, kw_only=True):
 
 
 class RegionProposer:
-    """Proposes one graph for each engine with 8 bits; `document` is what it found out."""
+    """Proposes one graph for each engine with 8 bits; `document` has the results."""
 
     name = "8 bits by region"
 
@@ -73,23 +73,24 @@ class RegionProposer:
                 rows.graphs[one.name] = folder.open(one.artifact)
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-        seen, found = {one.setting.name for one in tried}, list[Setting]()
+        seen, proposals = {one.setting.name for one in tried}, list[Setting]()
         for arm in self._arms:
             setting = self._choose_setting(arm, tried) if arm.precision == "int8" else None
-            if setting is None or len(found) == count:
+            if setting is None or len(proposals) == count:
                 continue
             made = next((one for one in self.document.engines if one.setting.engine == setting.engine), None)
             made = made or self._save(self._compare(setting))
             graph = replace(made.setting, graph=made.name)
             if made.name and graph.name not in seen:
-                found.append(graph)
-        return found
+                proposals.append(graph)
+        return proposals
 
     def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
         return tuple(format_regions(one) for one in self.document.engines)
 
     def _choose_setting(self, arm: Arm, tried: Sequence[Tried]) -> Setting | None:
-        """The fastest setting of an engine that has Q/DQ pairs and keeps the outputs, if regions are worth a look."""
+        """Choose the fastest setting of an engine that has Q/DQ pairs and keeps the outputs, if comparing regions is
+        worthwhile."""
         ran = [one for one in tried if one.setting.engine == arm.engine and one.cost is not None]
         floats = [one.cost or 0.0 for one in ran if one.setting.precision != "int8"]
         pairs = [
@@ -104,24 +105,24 @@ class RegionProposer:
             return None
         return best.setting
 
-    def _save(self, found: RegionGraph) -> RegionGraph:
-        self.document = replace(self.document, engines=(*self.document.engines, found))
+    def _save(self, graph: RegionGraph) -> RegionGraph:
+        self.document = replace(self.document, engines=(*self.document.engines, graph))
         write_atomic(self._folder.root / REGIONS_FILE, encode(self.document, indent=2))
-        return found
+        return graph
 
     def _compare(self, setting: Setting) -> RegionGraph:
-        """What came of comparing regions; one that fails says why, and costs the search nothing else."""
+        """Compare the regions of a setting; if that fails, the reason is stored and the search continues."""
         measure, run = self._request.run.measure, self._request.run
         full = self._rows.plan(setting, measure)
         precision = format_precision(full.engine.precision, full.engine.recipe)
         label = f"{format_options(setting.engine, setting.options)} {precision}"
-        found, given = RegionGraph(setting=setting, label=label), self._rows.graph
-        if full.skip or full.source is None or given is None:
-            return replace(found, reason=full.skip or "there is no graph")
+        region_graph, source = RegionGraph(setting=setting, label=label), self._rows.graph
+        if full.skip or full.source is None or source is None:
+            return replace(region_graph, reason=full.skip or "there is no graph")
         self._reporter.step(f"{label}: one region at a time")
         limit_s = SHARE * self._request.budget_s
         job = RegionsJob(
-            artifact=given,
+            artifact=source,
             quantized=full.source,
             engine=full.engine,
             seed=measure.seed,
@@ -130,25 +131,25 @@ class RegionProposer:
         )
         try:
             timeout_s = min(run.timeout_s + limit_s, self._rows.find_left())
-            answer = run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
-            found = replace(found, answer=answer)
-            if answer.gain is None or not 0 < len(answer.inside) < len(answer.regions):
-                return replace(found, reason="no mix of both is faster")
-            excluded = list_excluded(answer)
+            response = run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
+            region_graph = replace(region_graph, response=response)
+            if response.gain is None or not 0 < len(response.inside) < len(response.regions):
+                return replace(region_graph, reason="no mix of both is faster")
+            excluded = list_excluded(response)
             to, recipe = require_precision(full.engine.precision), full.engine.recipe
-            graph = describe_graph(run, given, to, recipe, self._folder.artifacts, exclude=excluded)
+            graph = describe_graph(run, source, to, recipe, self._folder.artifacts, exclude=excluded)
             made = make_graph(run, graph, self._reporter)
         except EngineBenchError as error:
             self._reporter.say(f"{label}: no 8 bits by region: {error}")
-            return replace(found, reason=str(error))
+            return replace(region_graph, reason=str(error))
         name = f"regions-{name_mix(excluded)}"
         self._rows.graphs[name] = made
         write_list(self._folder.root / f"{name}.txt", label, excluded)
-        return replace(found, name=name, artifact=self._folder.relative(made), excluded=excluded)
+        return replace(region_graph, name=name, artifact=self._folder.relative(made), excluded=excluded)
 
 
 def check_region_engine(engine: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of the engine that --by-time names."""
+    """Return (name, options) of the engine that --by-time names."""
     engines = read_engines(engine)
     if len(engines) != 1 or takes(engines[0][0]) != "onnx":
         raise UsageError(f"--by-time {engine!r}: expected one engine that runs ONNX graphs, such as ort or openvino")
@@ -161,7 +162,7 @@ def check_region_engine(engine: str) -> tuple[str, dict[str, str]]:
 
 
 def exclude_slow_regions(artifact: Artifact, quantized: Artifact, engine: str, reporter: Reporter) -> tuple[str, ...]:
-    """Names of the nodes of the FP32 graph that stay in FP32, as 8 bits do not make them faster on ENGINE.
+    """Return the names of the nodes of the FP32 graph that stay in FP32, as 8 bits do not make them faster on ENGINE.
 
     Raises:
         UsageError: not one engine that runs ONNX graphs.
@@ -181,20 +182,20 @@ def exclude_slow_regions(artifact: Artifact, quantized: Artifact, engine: str, r
     with tempfile.TemporaryDirectory(prefix="enginebench-regions-") as folder:
         job = RegionsJob(artifact=artifact, quantized=quantized, engine=spec, seed=0, out_dir=folder)
         timeout_s = job.time_limit_s + MORE_TIME_S
-        answer = run_child(job, timeout_s=timeout_s, on_note=report_steps(reporter, engine))
+        response = run_child(job, timeout_s=timeout_s, on_note=report_steps(reporter, engine))
     label = f"{engine} int8" + (f"@{quantized.recipe}" if quantized.recipe else "")
-    if not answer.inside:
+    if not response.inside:
         raise ArtifactError(
             f"no region of {artifact.path} is faster in 8 bits on {engine}: 8 bits throughout are "
-            f"{format_gain(answer.throughout)} as fast. Use the FP32 graph, or leave out --by-time"
+            f"{format_gain(response.throughout)} as fast. Use the FP32 graph, or leave out --by-time"
         )
-    reporter.say(format_regions(RegionGraph(setting=Setting(engine=name), label=label, answer=answer, name="-")))
-    return list_excluded(answer)
+    reporter.say(format_regions(RegionGraph(setting=Setting(engine=name), label=label, response=response, name="-")))
+    return list_excluded(response)
 
 
-def list_excluded(answer: RegionsResponse) -> tuple[str, ...]:
-    """Names of the exported graph's nodes that stay in FP32."""
-    outside = [region for i, region in enumerate(answer.regions) if i not in answer.inside]
+def list_excluded(response: RegionsResponse) -> tuple[str, ...]:
+    """List the names of the exported graph's nodes that stay in FP32."""
+    outside = [region for i, region in enumerate(response.regions) if i not in response.inside]
     return tuple(name for region in outside for name in region.originals)
 
 
@@ -204,31 +205,31 @@ def write_list(path: Path, label: str, excluded: Sequence[str]) -> None:
     )
 
 
-def format_regions(found: RegionGraph) -> str:
-    """Which regions stay in 8 bits, and what that gains."""
-    if found.name and found.answer is not None and found.answer.gain is None:
-        return f"{found.label}: 8 bits pay in every region: {format_gain(found.answer.throughout)} as fast as floats."
-    if found.answer is None or found.answer.gain is None or not found.name:
-        return f"{found.label}: no 8 bits by region: {found.reason}."
-    answer, gain = found.answer, format_gain(found.answer.gain)
-    names = list_some([answer.regions[i].name for i in answer.inside], 3)
-    kept = f"{len(answer.inside)} of {count_of(len(answer.regions), 'regions')}"
-    faster = "8 bits throughout" if answer.throughout.value > 1 else "floats throughout"
+def format_regions(graph: RegionGraph) -> str:
+    """Format which regions stay in 8 bits, and the gain."""
+    if graph.name and graph.response is not None and graph.response.gain is None:
+        return f"{graph.label}: 8 bits pay in every region: {format_gain(graph.response.throughout)} as fast as floats."
+    if graph.response is None or graph.response.gain is None or not graph.name:
+        return f"{graph.label}: no 8 bits by region: {graph.reason}."
+    response, gain = graph.response, format_gain(graph.response.gain)
+    names = list_some([response.regions[i].name for i in response.inside], 3)
+    kept = f"{len(response.inside)} of {count_of(len(response.regions), 'regions')}"
+    faster = "8 bits throughout" if response.throughout.value > 1 else "floats throughout"
     return (
-        f"{found.label}: 8 bits pay in {kept} (from {names}): {gain} as fast as {faster}, in one process; 8 bits "
-        f"throughout are {format_gain(answer.throughout)} as fast as floats."
+        f"{graph.label}: 8 bits pay in {kept} (from {names}): {gain} as fast as {faster}, in one process; 8 bits "
+        f"throughout are {format_gain(response.throughout)} as fast as floats."
     )
 
 
 def format_gain(ratio: Estimate) -> str:
-    """A ratio with its interval: 1.205x (1.183 to 1.228)."""
+    """Format a ratio with its interval: 1.205x (1.183 to 1.228)."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.3f}x"
     return f"{ratio.value:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
 def read_regions(folder: RunFolder) -> RegionsDocument:
-    """What a search has found out about regions; nothing, if it has not begun."""
+    """Read the results on regions; empty if the search has not begun."""
     path: Path = folder.root / REGIONS_FILE
     if not path.exists():
         return RegionsDocument()

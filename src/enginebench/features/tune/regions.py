@@ -1,9 +1,9 @@
-"""Where 8 bits pay: a graph in regions between natural cuts, each timed with and without its Q/DQ pairs.
+"""Find where 8 bits pay: divide a graph into regions at natural cuts, and time each with and without its Q/DQ pairs.
 
-The pairs are those that a recipe made. Both graphs of a comparison lie in one process and take turns, so that whatever
-slows the machine slows both; regions are tried within the graph that is the fastest so far, so that conversions at
-their ends count. On a CPU they run on one thread and are compared by its CPU time: threads of the graph that waits
-would spin beside the other's, and other programs take none of it.
+The pairs are those that a recipe made. Both graphs of a comparison run interleaved in one process, so that whatever
+slows the machine slows both; regions are tried within the fastest graph so far, so that conversions at their ends
+count. On a CPU they run on one thread and are compared by its CPU time: threads of the waiting graph would spin beside
+the other's, and other programs take none of it.
 """
 
 import math
@@ -41,8 +41,8 @@ LEVEL = 0.95
 
 
 def find_regions(prepared: ModelProto, groups: Sequence[NodeGroup], most: int = MOST_REGIONS) -> tuple[Region, ...]:
-    """Groups of nodes joined to regions, in the order of the graph: cut where a single tensor passes, as far as it can
-    be; neighbours with the least multiply-accumulates are joined until no more than `most` are left."""
+    """Join groups of nodes to regions in the order of the graph: cut where a single tensor passes, as often as
+    possible; neighbours with the least multiply-accumulates are joined until no more than `most` are left."""
     crossing = count_crossing(prepared)
     order = {node.name: i for i, node in enumerate(prepared.graph.node)}
     parts: list[list[NodeGroup]] = []
@@ -73,7 +73,7 @@ def find_regions(prepared: ModelProto, groups: Sequence[NodeGroup], most: int = 
 def find_widest(
     parts: Sequence[Sequence[NodeGroup]], crossing: Sequence[int], order: Mapping[str, int]
 ) -> tuple[int, int] | None:
-    """(the part with the most multiply-accumulates that can be cut, the place where fewest tensors pass)."""
+    """Return (the part with the most multiply-accumulates that can be cut, the position where fewest tensors pass)."""
     long = [i for i, part in enumerate(parts) if len(part) > 1]
     if not long:
         return None
@@ -85,7 +85,7 @@ def find_widest(
 
 
 def count_crossing(model: ModelProto) -> list[int]:
-    """For each node, how many computed tensors were made before it and are read by it or behind it."""
+    """Count, for each node, the computed tensors that were made before it and are read by it or after it."""
     last = {name: i for i, node in enumerate(model.graph.node) for name in node.input if name}
     constants = {tensor.name for tensor in model.graph.initializer}
     last |= {value.name: len(model.graph.node) for value in model.graph.output}
@@ -103,10 +103,10 @@ class RegionTimer:
 
     def __init__(self, job: RegionsJob, note: NoteCall) -> None:
         self._job, self._note = job, note
-        given = load_whole_graph(Path(job.artifact.path))
-        self._prepared = prepare_graph(given, job.artifact.operator_libraries, job.artifact.inputs)
+        exported = load_whole_graph(Path(job.artifact.path))
+        self._prepared = prepare_graph(exported, job.artifact.operator_libraries, job.artifact.inputs)
         self._quantized = load_whole_graph(Path(job.quantized.path))
-        self.regions = find_regions(self._prepared, find_groups(given, self._prepared, self._quantized))
+        self.regions = find_regions(self._prepared, find_groups(exported, self._prepared, self._quantized))
         self._backend = open_for(job.engine, job.out_dir)
         if not isinstance(self._backend, Loadable):
             raise UsageError(f"{job.engine.backend} times itself, so that regions cannot be compared in one process")
@@ -116,7 +116,8 @@ class RegionTimer:
         self._clock = time.process_time_ns if on_cpu else time.perf_counter_ns
 
     def compare(self, first: frozenset[int], second: frozenset[int]) -> Spread:
-        """The log of how much faster the second graph is; each is named by the indices of its regions in 8 bits."""
+        """Return the log of how much faster the second graph is; each is named by the indices of its regions in 8
+        bits."""
         engines = [self._open(first), self._open(second)]
         calls = [self._count_calls(engine) for engine in engines]
         logs: list[float] = []
@@ -128,7 +129,7 @@ class RegionTimer:
         return measure_spread(logs)
 
     def keep_only(self, wanted: Iterable[frozenset[int]]) -> None:
-        """Closes all engines but these."""
+        """Close all engines but these."""
         kept = set(wanted)
         for key in [key for key in self._engines if key not in kept]:
             self._engines.pop(key).close()
@@ -165,7 +166,7 @@ class RegionTimer:
 
 
 def time_calls(engine: Engine, count: int, clock: Callable[[], int]) -> float:
-    """Seconds of a call, on average, by a clock in nanoseconds."""
+    """Return the seconds of a call, on average, by a clock in nanoseconds."""
     run, start_ns = engine.run, clock()
     for _ in range(count):
         run()
@@ -173,10 +174,10 @@ def time_calls(engine: Engine, count: int, clock: Callable[[], int]) -> float:
 
 
 def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsResponse:
-    """The regions that stay in 8 bits.
+    """Choose the regions that stay in 8 bits.
 
-    It starts from 8 bits throughout or none, whichever is faster; then halves, quarters, ... down to single regions
-    are changed over, each kept where the interval shows that it gains 2% of its part of the work.
+    It starts from 8 bits throughout or none, whichever is faster; then halves, quarters, ... down to single regions are
+    switched, each kept if the interval shows that it gains 2% of its part of the work.
     """
     start_s = time.monotonic()
     timer = RegionTimer(job, note)
@@ -184,10 +185,10 @@ def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsResponse:
     total = sum(region.macs for region in timer.regions) or 1
     throughout = timer.compare(nothing, everything)
     best = begin = everything if throughout.mean > 0 else nothing
-    found: list[RegionTime] = []
+    comparisons: list[RegionTime] = []
     for span in list_spans(len(timer.regions)):
         if time.monotonic() - start_s > job.time_limit_s:
-            note(f"time ran out after {len(found)} comparisons of regions")
+            note(f"time ran out after {len(comparisons)} comparisons of regions")
             break
         inside = best.intersection(span)
         if inside and len(inside) < len(span):
@@ -203,7 +204,7 @@ def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsResponse:
         kept = bounds is not None and bounds[0] > math.log1p(MARGIN * part)
         spread = gain if not inside else replace(gain, mean=-gain.mean)
         method = f"{gain.n} turns in one process, Student t over ln(without / with 8 bits)"
-        found.append(
+        comparisons.append(
             RegionTime(
                 first=span[0], last=span[-1], speedup=estimate_geometric(spread, LEVEL, 1.0, method), changed=kept
             )
@@ -217,7 +218,7 @@ def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsResponse:
     return RegionsResponse(
         regions=timer.regions,
         inside=tuple(sorted(best)),
-        comparisons=tuple(found),
+        comparisons=tuple(comparisons),
         throughout=estimate_geometric(throughout, LEVEL, 1.0, method),
         gain=estimate_geometric(final, LEVEL, 1.0, method) if final else None,
         seconds=time.monotonic() - start_s,
@@ -225,7 +226,7 @@ def choose_regions(job: RegionsJob, note: NoteCall) -> RegionsResponse:
 
 
 def list_spans(count: int) -> Iterator[tuple[int, ...]]:
-    """Runs of neighbours: halves, then quarters, and so on down to single ones."""
+    """Yield runs of neighbours: halves, then quarters, and so on down to single ones."""
     spans = [tuple(range(count))]
     while spans := [
         half for span in spans for half in (span[: len(span) // 2], span[len(span) // 2 :]) if len(span) > 1

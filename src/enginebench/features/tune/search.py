@@ -1,7 +1,7 @@
-"""The search, as a story: propose, check, race; again while there is time; then the winner against the defaults, anew.
+"""The course of a search: propose, check, race; again while there is time; then re-measure the winner and the defaults.
 
-Everything that is decided follows from what is stored: who is dropped from the rows' samples, what comes next from the
-list of generations. So a search that was interrupted is gone through again without measuring anything twice.
+All decisions follow from what is stored: drops from the samples, the next settings from the list of generations. So an
+interrupted search is replayed without measuring anything twice.
 """
 
 import math
@@ -24,13 +24,13 @@ AT_ONCE = 4
 # What is kept back for the final is at most this share of the budget, however long its processes may take: a setting
 # that was never tried costs more than a trial, of which two show what is twice as fast.
 MOST_FOR_FINAL = 0.25
-# Seconds that a process is thought to take before the first one was seen.
+# The estimate of a process's seconds before the first one was measured.
 GUESS_S = 3.0
 NO_TIME = "no time was left to measure it"
 
 
 class Search:
-    """A search in progress: `tried`, `lost`, `leader` and `final` are what it has found so far."""
+    """A search in progress: `tried`, `lost`, `leader` and `final` are its results so far."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class Search:
         reporter: Reporter,
         *,
         store: Callable[[SearchRecord], None] = lambda record: None,
-        known: Sequence[Setting] = (),
+        combinations: Sequence[Setting] = (),
         first: Sequence[Setting] = (),
     ) -> None:
-        """A search before it begins or goes on: its record has generations if it was interrupted.
+        """Prepare a search to begin, or to continue: its record has generations if it was interrupted.
 
-        The `first` settings race first; else the defaults of the arms, with the `known` combinations. Then proposers
-        are asked in turns.
+        The `first` settings race first; else the defaults of the arms, with the known good `combinations`. Then the
+        proposers take turns.
         """
-        self._known, self._slow = list(known), {arm.engine for arm in arms if arm.tunes}
-        self._first = list(first) or order_first(arms, known)
+        self._known, self._slow = list(combinations), {arm.engine for arm in arms if arm.tunes}
+        self._first = list(first) or order_first(arms, combinations)
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
         self._budget, self._reporter, self._store = budget, reporter, store
@@ -74,10 +74,10 @@ class Search:
         return list({arm.default.name: arm.default for arm in self._arms}.values())
 
     def run(self) -> None:
-        """Goes through what is stored, then on, until the budget is spent or nothing is left to propose."""
+        """Replay what is stored, then continue until the budget is spent or nothing is left to propose."""
         for index, generation in enumerate(self.record.generations):
             names = [proposer.name for proposer in self._proposers]
-            if generation.proposer in names:  # it has had its turn; who came before has left
+            if generation.proposer in names:  # it has had its turn; those before it have left
                 turn = names.index(generation.proposer)
                 self._proposers = [*self._proposers[turn + 1 :], self._proposers[turn]]
             self._go_through(index)
@@ -86,23 +86,24 @@ class Search:
             if not generation.settings:
                 break
             self._save(replace(self.record, generations=(*self.record.generations, generation)))
-            known = len(self._tried)
+            before = len(self._tried)
             self._go_through(len(self.record.generations) - 1)
-            if len(self._tried) == known:
+            if len(self._tried) == before:
                 break  # no time was left to race them, and they would be proposed again
         self._finish()
 
     def _propose(self) -> Generation:
-        """Known combinations and the defaults; then what the proposers say, in turns; one with nothing left goes."""
+        """Return known combinations and the defaults; then proposals in turns; a proposer with nothing left is
+        removed."""
         if not self.record.generations:
             return Generation(settings=tuple(self._first), first_round=0)
         while self._proposers:
             proposer = self._proposers.pop(0)
-            found = proposer.propose(self.record.request.candidates, self.tried)
-            if found := [one for one in found if self._has_time(LOOKS[0], self._expect_build([one]))]:
+            proposals = proposer.propose(self.record.request.candidates, self.tried)
+            if proposals := [one for one in proposals if self._has_time(LOOKS[0], self._expect_build([one]))]:
                 self._proposers.append(proposer)
-                self._reporter.say(f"{len(found)} more settings, proposed by {proposer.name}")
-                return Generation(settings=tuple(found), first_round=self._next_round, proposer=proposer.name)
+                self._reporter.say(f"{len(proposals)} more settings, proposed by {proposer.name}")
+                return Generation(settings=tuple(proposals), first_round=self._next_round, proposer=proposer.name)
         self._reporter.say("nothing is left to propose, or to build in time")
         return Generation(settings=(), first_round=self._next_round)
 
@@ -111,19 +112,19 @@ class Search:
         self._store(self.record)
 
     def _has_time(self, trials: int = 0, build_s: float = 0.0) -> bool:
-        """Whether the race may go on: there is more time than so many trials, a build and the final need."""
+        """Whether the race may continue: there is more time than so many trials, a build and the final need."""
         return self._find_spare(trials) > build_s
 
     def _find_spare(self, trials: int) -> float:
-        """Seconds that are left beside so many trials and the final."""
+        """Return the seconds that are left beside so many trials and the final."""
         rounds = ALONE if self.leader in self.defaults else 2 * MIN_TRIALS  # a default has itself alone to beat
         final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
         return self._budget.left_s - final_s - trials * self._trial_s
 
     @property
     def _trial_s(self) -> float:
-        known = self.record.lap_s
-        return sum(known) / len(known) if known else GUESS_S
+        seconds = self.record.lap_s
+        return sum(seconds) / len(seconds) if seconds else GUESS_S
 
     @property
     def _final_lap_s(self) -> float:
@@ -142,13 +143,13 @@ class Search:
                 for name in turns:
                     if name not in trials or trials[name].cost is None:
                         race.fail(name, trials[name].reason if name in trials else NO_TIME)
-                if race.alive and race.alive[0] in trials:  # else all failed, and who was dropped as far slower is back
+                if race.alive and race.alive[0] in trials:  # else all failed, and those dropped as far slower are back
                     race.add_round({name: trials[name].cost or 0.0 for name in race.alive})
         finally:
-            self._take_over(race, settings)
+            self._store_race(race, settings)
 
     def _check(self, index: int) -> list[Setting]:
-        """The settings of a generation that may race. Those that could not race in time are taken off it."""
+        """Return the settings of a generation that may race. Those that could not race in time are removed from it."""
         generation, admitted, start = self.record.generations[index], list[Setting](), 0
         for chunk in self._split(generation.settings):
             new = start >= generation.checked
@@ -172,7 +173,8 @@ class Search:
         return admitted
 
     def _split(self, settings: Sequence[Setting]) -> list[list[Setting]]:
-        """What is built before the budget is looked at again: who compiles for long alone, but beside the first one."""
+        """Split settings into builds between looks at the budget: an engine that compiles for long alone, but beside
+        the first."""
         chunks: list[list[Setting]] = []
         for i, setting in enumerate(settings):
             alone = setting.engine in self._slow or bool(chunks and chunks[-1][-1].engine in self._slow)
@@ -186,12 +188,12 @@ class Search:
         return max(self.record.build_s.get(one.engine, 0.0) for one in chunk)
 
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
-        """Builds and checks, and remembers how long that took where it may take long."""
+        """Build and check, and record how long that took where it may take long."""
         request, before_s = self.record.request, self._budget.spent_s
         first = bool(self._known[:1]) and self._known[0] in chunk
         long = first or any(one in chunk for one in self.defaults if one.engine in self._slow)
         limit_s = request.limit_child(MOST_FOR_FIRST if long else MOST_FOR_ONE, self._expect_build(chunk))
-        if long and not first:  # who was built before has to race
+        if long and not first:  # those that were built before have to race
             spare_s = self._find_spare(LOOKS[0] * (len(self._admitted) + len(chunk)))
             limit_s = min(limit_s, max(request.child_s, spare_s))
         self._budget.child_s = limit_s
@@ -222,7 +224,7 @@ class Search:
         final: bool = False,
         partly: bool = False,
     ) -> dict[str, Trial] | None:
-        """A trial of each; if the time ran out before all had run None, or `partly` those that had."""
+        """Run a trial of each; if time ran out before all had run return None, or, if `partly`, those that had."""
         trials: dict[str, Trial] = {}
         at_once = AT_ONCE if self.record.request.goal == "latency" else 1
         for start in range(0, len(names), at_once):
@@ -234,8 +236,8 @@ class Search:
             if new and not go_on:
                 return trials if partly and trials else None
             before_s = self._budget.spent_s
-            found = self.track.run([settings[name] for name in group], number, final=final)
-            for name, trials[name] in zip(group, found, strict=True):
+            group_trials = self.track.run([settings[name] for name in group], number, final=final)
+            for name, trials[name] in zip(group, group_trials, strict=True):
                 self.processes += 1
                 if settings[name] in new:
                     self._save(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
@@ -245,8 +247,8 @@ class Search:
                 return ran if partly and ran else None
         return trials
 
-    def _take_over(self, race: Race, settings: dict[str, Setting]) -> None:
-        """Takes over what a race has shown, even one that did not end."""
+    def _store_race(self, race: Race, settings: dict[str, Setting]) -> None:
+        """Store the results of a race, even of one that did not end."""
         self._next_round = max(self._next_round, race.next_round)
         leads = race.measure_leads() or dict.fromkeys(race.alive[:1], 1.0)
         for drop in race.drops:
@@ -259,12 +261,12 @@ class Search:
         }
         self._tried |= {name: Tried(setting=settings[name], cost=cost) for name, cost in leads.items()}
         self.leader = settings[race.leader]
-        told = f"{count_of(race.rounds, 'rounds')} of {count_of(len(settings), 'candidates')}"
+        progress = f"{count_of(race.rounds, 'rounds')} of {count_of(len(settings), 'candidates')}"
         if race.rounds:
-            self._reporter.say(f"leader: {race.leader}, after {told}")
+            self._reporter.say(f"leader: {race.leader}, after {progress}")
 
     def _finish(self) -> None:
-        """The final: the leader against the default of each engine, in fresh processes."""
+        """Run the final: the leader against the default of each engine, in fresh processes."""
         if self.leader is None:
             reasons = dict.fromkeys(f"{lost.candidate}: {lost.reason}" for lost in self.lost)
             if reasons:
@@ -278,10 +280,10 @@ class Search:
         settings = {setting.name: setting for setting in dict.fromkeys(finalists)}
         length = self.record.request.run.measure.processes
 
-        def trust(base: str, candidate: str, found: Comparison) -> Comparison:
-            return self.track.trust(settings[base], settings[candidate], found)
+        def assess(base: str, candidate: str, comparison: Comparison) -> Comparison:
+            return self.track.assess_ratio(settings[base], settings[candidate], comparison)
 
-        self.final = final = Final(finalists[0].name, [s.name for s in finalists[1:]], length=length, trust=trust)
+        self.final = final = Final(finalists[0].name, [s.name for s in finalists[1:]], length=length, assess=assess)
         while not final.over and (ran := self._run_round(settings, final.alive, final.rounds, final=True)) is not None:
             for name, trial in ran.items():
                 if trial.cost is None:
@@ -298,16 +300,17 @@ class Search:
         self._save(replace(self.record, finished=final.over))
 
     def _list_defaults(self) -> list[Setting]:
-        """The fastest default of every engine, but those far slower than the best; where time is short that alone."""
-        found: dict[str, dict[Setting, float]] = {}
+        """List the fastest default of every engine, without those far slower than the best; if time is short only the
+        best."""
+        costs_by_engine: dict[str, dict[Setting, float]] = {}
         for setting in [arm.default for arm in self._arms if arm.default.name in self._admitted]:
             one = self._tried.get(setting.name)
             if one is None or one.cost is not None:
-                found.setdefault(setting.engine, {})[setting] = math.inf if one is None else one.cost or 0.0
-        best = [min(costs.items(), key=lambda pair: pair[1]) for costs in found.values()]
+                costs_by_engine.setdefault(setting.engine, {})[setting] = math.inf if one is None else one.cost or 0.0
+        best = [min(costs.items(), key=lambda pair: pair[1]) for costs in costs_by_engine.values()]
         least = min((cost for _, cost in best), default=0.0)
         near = {setting: cost for setting, cost in best if cost <= FAR * least or cost == math.inf}
-        known = self.record.lap_s and least < math.inf
-        if known and self._budget.left_s < (1 + len(near)) * MIN_TRIALS * self._final_lap_s:
+        is_known = self.record.lap_s and least < math.inf
+        if is_known and self._budget.left_s < (1 + len(near)) * MIN_TRIALS * self._final_lap_s:
             return [setting for setting, cost in near.items() if cost == least]
         return list(near)

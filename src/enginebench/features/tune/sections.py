@@ -1,4 +1,5 @@
-"""What `tune` found, as sections: the answer, the final, its warnings, which candidates were dropped, when and why."""
+"""The result of `tune` as sections: the conclusion, the final, its warnings, and the dropped candidates with
+reasons."""
 
 import re
 from collections import Counter
@@ -67,12 +68,12 @@ def _format_role(candidate: Candidate) -> str:
 
 
 def _shorten_names(document: TuneDocument) -> TuneDocument:
-    """The document with names of settings as they are shown: with a number of threads only where it is a setting.
+    """Drop the number of threads from names of settings where it is no setting.
 
-    It is none if all have the same, nor of what runs on a GPU.
+    It is none if all have the same, nor for what runs on a GPU.
     """
     threads = re.compile(r" \d+ threads?\b")
-    counts = {found[0] for one in document.candidates if (found := threads.search(one.candidate))}
+    counts = {match[0] for one in document.candidates if (match := threads.search(one.candidate))}
     shortened = {threads.sub("", one.candidate) for one in document.candidates}
     all_differ = len(shortened) == len(document.candidates)
     if len(counts) != 1 and (document.device == "cpu" or not all_differ):
@@ -90,7 +91,7 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     facts = [f"goal: {document.goal}", machine, format_time(document.started_utc)]
     batch = document.winner.batch if document.winner and document.goal == "latency" else 1
     warnings = make_notes(list_final_warnings(document), "list")
-    answer = make_notes([*format_answer(document)])
+    conclusion = make_notes([*format_answer(document)])
     challenger = document.challenger and document.challenger.candidate
 
     def format_part(row: Finalist) -> str:
@@ -115,7 +116,7 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     )
     final = make_table(columns, document.final, file="final")
     return [
-        Section(title=f"{document.model} tuned · {' · '.join(filter(None, facts))}", parts=tuple(answer)),
+        Section(title=f"{document.model} tuned · {' · '.join(filter(None, facts))}", parts=tuple(conclusion)),
         *([Section(title="Final", name="final", parts=(final,))] if document.final else []),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
@@ -161,23 +162,23 @@ def format_answer(document: TuneDocument) -> Iterator[str]:
             )
     yield from document.notes
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
-    told = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
+    drops = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
     yield (
         f"{count_of(len(document.candidates), 'settings')} in {count_of(document.generations, 'generations')}"
-        f"{f', {told}' if told else ''}; {count_of(document.processes, 'measurements')} in {document.spent_s:.0f} s"
+        f"{f', {drops}' if drops else ''}; {count_of(document.processes, 'measurements')} in {document.spent_s:.0f} s"
         f"{'' if document.finished else ' (not finished)'}."
     )
 
 
 def _format_open(document: TuneDocument) -> str:
-    """Why there is no verdict on the challenger against the best default, in brackets; "" if there is one."""
+    """Format why there is no verdict on the challenger against the best default, in brackets; "" if there is one."""
     default = document.default.candidate if document.default else None
     why = next((row.reason for row in document.final if row.candidate == default), None)
     return f" ({why})" if why and document.verdict == "not_shown" else ""
 
 
 def list_final_warnings(document: TuneDocument) -> Iterator[str | tuple[str, str]]:
-    """Every warning about rows of the final, then those about the machine."""
+    """Yield every warning about configurations of the final, then those about the machine."""
     every = {row.candidate: (row.candidate, "") for row in document.final}
     for having, text, _ in gather_notes([(row.candidate, row.warnings) for row in document.final]):
         yield name_having(having, every), text

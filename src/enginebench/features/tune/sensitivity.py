@@ -1,4 +1,4 @@
-"""How much each group of nodes alone harms the answers: the Q/DQ pairs of one group, put into the FP32 graph.
+"""Measure how much each group of nodes alone harms the outputs: the Q/DQ pairs of one group, put into the FP32 graph.
 
 The pairs are those that a recipe made, so that ranges, placement and rounding are those of the graph that will run.
 """
@@ -29,19 +29,19 @@ from enginebench.models.precision.qdq import WEIGHTED
 from enginebench.models.samples import read_samples
 from enginebench.runs.child.jobs import NoteCall
 
-# What is told on the way: after so many groups.
-TOLD_EVERY = 20
-# Of answers that are not finite: worse than any, and still a number that JSON has.
+# Groups after which progress is reported.
+NOTE_EVERY = 20
+# The harm of outputs that are not finite: worse than any, and still a number that JSON has.
 WORST = 1e30
 
 
 def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityResponse:
-    """The harm of each group, those with the most multiply-accumulates first: theirs is the time that can be saved."""
+    """Measure the harm of each group, those with the most multiply-accumulates first: they can save the most time."""
     start_s = time.monotonic()
     libraries = job.artifact.operator_libraries
-    given = load_whole_graph(Path(job.artifact.path))
+    exported = load_whole_graph(Path(job.artifact.path))
     prepared, quantized = (
-        prepare_graph(given, libraries, job.artifact.inputs),
+        prepare_graph(exported, libraries, job.artifact.inputs),
         load_whole_graph(Path(job.quantized.path)),
     )
     # The first of the entries that the ranges were taken from: what is held out stays so.
@@ -59,20 +59,20 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityRespo
     if data.apart:
         raise UsageError("its samples have no common batch axis, and are not compared group by group")
     feeds = data.read(0, data.n)
-    groups = find_groups(given, prepared, quantized)
+    groups = find_groups(exported, prepared, quantized)
     reference = answer(prepared, feeds, job.threads, libraries)
 
-    found: dict[str, float] = {}
+    noises: dict[str, float] = {}
     for i, group in enumerate(sorted(groups, key=lambda group: -group.macs)):
         if time.monotonic() - start_s > job.time_limit_s:
             note(f"time ran out after {i} of {len(groups)} groups")
             break
-        if i % TOLD_EVERY == 0:
+        if i % NOTE_EVERY == 0:
             note(f"sensitivity: group {i + 1} of {len(groups)}")
         alone = quantize_only(prepared, quantized, group.nodes)
-        found[group.name] = measure_harm(reference, answer(alone, feeds, job.threads, libraries))
+        noises[group.name] = measure_harm(reference, answer(alone, feeds, job.threads, libraries))
     return SensitivityResponse(
-        groups=tuple(GroupHarm(group=group, noise=found.get(group.name)) for group in groups),
+        groups=tuple(GroupHarm(group=group, noise=noises.get(group.name)) for group in groups),
         samples=data.n,
         seconds=time.monotonic() - start_s,
     )
@@ -81,13 +81,13 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityRespo
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
-def find_groups(given: ModelProto, prepared: ModelProto, quantized: ModelProto) -> tuple[NodeGroup, ...]:
-    """The groups of nodes that the recipe quantized, in the order of the graph.
+def find_groups(exported: ModelProto, prepared: ModelProto, quantized: ModelProto) -> tuple[NodeGroup, ...]:
+    """Group the nodes that the recipe quantized, in the order of the graph.
 
     A node that is no product joins the group of the last node before it that is in one.
     """
     touched, theirs = _find_touched(prepared, quantized), {node.name for node in quantized.graph.node}
-    originals = find_originals(given, prepared)
+    originals = find_originals(exported, prepared)
     macs = count_macs(prepared)
     producers = make_producers(prepared)
     order = {node.name: i for i, node in enumerate(prepared.graph.node)}
@@ -116,7 +116,7 @@ def find_groups(given: ModelProto, prepared: ModelProto, quantized: ModelProto) 
 
 
 def _find_touched(prepared: ModelProto, quantized: ModelProto) -> set[str]:
-    """Names of the nodes that read a dequantized value, or whose result is quantized."""
+    """Return the names of the nodes that read a dequantized value, or whose result is quantized."""
     producers, consumers = make_producers(quantized), make_consumers(quantized)
     names = {node.name for node in prepared.graph.node}
     return {
@@ -131,7 +131,7 @@ def _find_touched(prepared: ModelProto, quantized: ModelProto) -> set[str]:
 
 
 def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[str]) -> ModelProto:
-    """The FP32 graph with the Q/DQ pairs of some nodes: on what they read, on their weights, and on what they make."""
+    """Make the FP32 graph with the Q/DQ pairs of some nodes: on their inputs, their weights, and their results."""
     made = ModelProto()
     made.CopyFrom(prepared)
     chosen = set(names)
@@ -146,7 +146,7 @@ def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[s
 
 
 class _PairCopier:
-    """Takes pairs out of a quantized graph into another one."""
+    """Copies pairs from a quantized graph into another one."""
 
     def __init__(self, made: ModelProto, quantized: ModelProto, chosen: set[str]) -> None:
         self._made, self._chosen = made, chosen
@@ -172,7 +172,7 @@ class _PairCopier:
                 node.input[i] = self._copy(name, node.input[i])
 
     def quantize_outputs(self, node: NodeProto) -> None:
-        """Readers outside of the chosen nodes get the rounded value, too: as behind an 8-bit kernel."""
+        """Give readers outside of the chosen nodes the rounded value, too, as behind an 8-bit kernel."""
         theirs = self._theirs.get(node.name)
         for i, mine in enumerate(node.output):
             names = [theirs.output[i]] if theirs else [*node.output, *node.input]  # it may have either name now
@@ -187,7 +187,7 @@ class _PairCopier:
                             reader.input[i] = rounded
 
     def _find_pair_behind(self, tensor: str) -> str | None:
-        """The dequantized form of a tensor of theirs."""
+        """Return the dequantized form of a tensor of the quantized graph."""
         for quantizer in self._consumers.get(tensor, ()):
             if quantizer.op_type == PAIR[0]:
                 for reader in self._consumers.get(quantizer.output[0], ()):
@@ -196,7 +196,7 @@ class _PairCopier:
         return None
 
     def _copy(self, tensor: str, source: str) -> str:
-        """Copies the nodes that make their tensor, back to the float value, which here is called `source`."""
+        """Copy the nodes that make their tensor, back to the float value, which here is called `source`."""
         theirs = self._producers[tensor]
         key = theirs.name or tensor
         if key not in self._taken:
@@ -227,21 +227,22 @@ class _PairCopier:
             tensor = self._made.graph.initializer.add()
             tensor.CopyFrom(self._constants[name])
             tensor.name = f"graft_{name}"
-        known = {opset.domain for opset in self._made.opset_import}  # contributed Q/DQ operators need theirs
-        for domain in {node.domain for nodes in self._consumers.values() for node in nodes} - known - {"ai.onnx"}:
+        domains = {opset.domain for opset in self._made.opset_import}  # contributed Q/DQ operators need theirs
+        for domain in {node.domain for nodes in self._consumers.values() for node in nodes} - domains - {"ai.onnx"}:
             self._made.opset_import.add(domain=domain, version=1)
         sort_nodes(self._made)
 
 
-def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
-    """Power of the difference from the reference in FP32 over that of the reference about its mean, of all outputs.
+def measure_harm(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> float:
+    """Return the power of the difference from the FP32 reference over that of the reference about its mean, of all
+    outputs.
 
     Both have the same names and shapes, [samples, ...].
     """
     noise, signal = 0.0, 0.0
     for name in reference:
         ref, cand = (
-            np.asarray(side[name]).reshape(len(side[name]), -1).astype(np.float64) for side in (reference, answers)
+            np.asarray(side[name]).reshape(len(side[name]), -1).astype(np.float64) for side in (reference, candidate)
         )
         if not np.isfinite(cand).all():
             return WORST

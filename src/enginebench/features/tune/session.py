@@ -1,4 +1,4 @@
-"""One session of a search: begun or taken up, run within its budget, written down as documents and as a run."""
+"""One session of a search: begun or continued, run within its budget, stored as documents and as a run."""
 
 import re
 from collections import defaultdict
@@ -90,21 +90,23 @@ SHARED = ("threads", "streams", "max_batch", "max_wait_ms", "method", "graph")
 def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[str]) -> TuneDocument:
     request, final = search.record.request, search.final
     challenger = search.record.finalists[0] if search.record.finalists else search.leader
-    found = final.compare(final.best_default) if final and final.best_default else None
-    gain = found.ratio.value if found and found.ratio else None
+    comparison = final.compare(final.best_default) if final and final.best_default else None
+    gain = comparison.ratio.value if comparison and comparison.ratio else None
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
     notes = []
-    if found and found.ratio_validity not in (None, "good") and found.verdict != "not_shown":  # else it stands there
-        why = f": {found.ratio_reason}" if found.ratio_reason else ""
-        notes.append(f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.")
+    if (
+        comparison and comparison.ratio_validity not in (None, "good") and comparison.verdict != "not_shown"
+    ):  # else it stands there
+        why = f": {comparison.ratio_reason}" if comparison.ratio_reason else ""
+        notes.append(f"The ratio to the best default is {comparison.ratio_validity.replace('_', ' ')}{why}.")
     for name in [name for name in final.defaults if name in final.failed] if final else ():
         notes.append(f"The default {name} failed in the final; it may be faster than the best that is named.")
     untried = [*search.record.untried, *(one.candidate for one in search.lost if one.reason == NO_TIME)]
     if untried:
-        told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
+        listed = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
         count = sum(setting.name in untried for setting in search.defaults)
-        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {told}.")
+        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {listed}.")
         if count:
             notes[-1] += f" {count_of(count, 'defaults')} among them may be faster than those that were measured."
     candidates = _describe_candidates(search)
@@ -119,9 +121,9 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         default=_refer(search, _find(search, final.best_default) if final else None, 1.0),
         challenger=_refer(search, challenger, gain),
         beaten=beaten,
-        verdict=found.verdict if found else None,
-        ratio=found.ratio if found else None,
-        ratio_validity=found.ratio_validity if found else None,
+        verdict=comparison.verdict if comparison else None,
+        ratio=comparison.ratio if comparison else None,
+        ratio_validity=comparison.ratio_validity if comparison else None,
         notes=tuple(notes),
         dropped=tuple(search.lost),
         frontier=find_frontier(candidates),
@@ -161,10 +163,10 @@ def _refer(search: Search, setting: Setting | None, speedup: float | None) -> Tu
 def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
     metric = _name_metric(search)
     defaults = {setting.name for setting in search.defaults}
-    found = []
+    candidates = []
     for one in search.tried:
         result = search.track.find_result(one.setting)
-        found.append(
+        candidates.append(
             Candidate(
                 candidate=one.setting.name,
                 id=result.id if result else "",
@@ -173,20 +175,20 @@ def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
                 processes=search.track.count_laps(one.setting),
                 quality=measure_quality(result, metric) if result and one.cost else None,
                 graph=one.setting.graph,
-                validity=search.track.judge(one.setting)[0],
+                validity=search.track.assess_trials(one.setting)[0],
             )
         )
-    return tuple(sorted(found, key=lambda candidate: -(candidate.speed or 0.0)))
+    return tuple(sorted(candidates, key=lambda candidate: -(candidate.speed or 0.0)))
 
 
 def _name_metric(search: Search) -> str | None:
-    """The metric that decides about the rows; None without labelled samples."""
+    """Return the metric that decides about the settings; None without labelled samples."""
     results = (search.track.find_result(one.setting) for one in search.tried)
     return next((result.scores[0].metric for result in results if result and result.scores), None)
 
 
 def measure_quality(result: Result, metric: str | None) -> float | None:
-    """The score, higher if better; without labels the least centred cosine of the outputs to the reference's."""
+    """Return the score, higher if better; without labels the least centred cosine of the outputs to the reference's."""
     cosines = [o.centred_cosine_mean for o in result.drift.outputs] if result.drift else []
     likeness = min((c for c in cosines if c is not None), default=None)
     score = find_score(result.scores, metric) if metric else None
@@ -194,9 +196,9 @@ def measure_quality(result: Result, metric: str | None) -> float | None:
 
 
 def find_frontier(candidates: Sequence[Candidate]) -> tuple[FrontierPoint, ...]:
-    """The candidates that no other beats in both speed and quality, the fastest first.
+    """Return the candidates that no other beats in both speed and quality, fastest first.
 
-    To as many digits as decide in a run: kernels that round otherwise are not better.
+    Rounded to the digits that decide in a run: kernels that round otherwise are not better.
     """
     points = [
         FrontierPoint(candidate=c.candidate, id=c.id, speed=c.speed, quality=round_quality(c.quality))
@@ -209,16 +211,18 @@ def find_frontier(candidates: Sequence[Candidate]) -> tuple[FrontierPoint, ...]:
 def _describe_finalist(search: Search, setting: Setting) -> Finalist:
     final = search.final
     result = search.track.find_result(setting, final=True)
-    found = final.compare(setting.name) if final and setting.name != final.challenger else None
-    validity, warnings = search.track.judge(setting, final=True)
+    comparison = final.compare(setting.name) if final and setting.name != final.challenger else None
+    validity, warnings = search.track.assess_trials(setting, final=True)
     return Finalist(
         candidate=setting.name,
         id=result.id if result else "",
         default=setting in search.record.finalists[1:],
         cost=final.estimate(setting.name, MS) if final else None,
-        verdict=found.verdict if found else None,
-        ratio=found.ratio if found else None,
-        reason=(final and final.failed.get(setting.name)) or ("; ".join(found.reasons) if found else None) or None,
+        verdict=comparison.verdict if comparison else None,
+        ratio=comparison.ratio if comparison else None,
+        reason=(final and final.failed.get(setting.name))
+        or ("; ".join(comparison.reasons) if comparison else None)
+        or None,
         validity=validity,
         warnings=warnings,
     )
@@ -238,9 +242,9 @@ def tune_model(
     command: tuple[str, ...] = (),
     on_partial: Callable[[TuneDocument], None] = lambda document: None,
 ) -> tuple[TuneDocument, tuple[str, ...]]:
-    """The winner of a search over the settings of every engine, measured anew against their defaults.
+    """Search the settings of every engine for the fastest, and re-measure it against their defaults.
 
-    With `resume` the stored request is taken, which must be of the same model, with `budget_s` seconds in all.
+    With `resume` the stored request is continued, which must be of the same model, with `budget_s` seconds in all.
     """
     folder = RunFolder(root)
     allow_request(request.run)
@@ -271,7 +275,13 @@ def tune_model(
             lines = (
                 p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer | RegionProposer | Remaining)
             )
-            notes = (*warnings, *before, *document.notes, *(line for found in lines for line in found), *remains)
+            notes = (
+                *warnings,
+                *before,
+                *document.notes,
+                *(line for sentences in lines for line in sentences),
+                *remains,
+            )
             return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:
@@ -299,7 +309,7 @@ def tune_model(
 def tune_run(
     run: RunRequest, root: Path, *, threads: int | None, budget_s: float, reporter: Reporter, wait: bool = True
 ) -> TuneDocument:
-    """The search for a request of another verb; a run in `root` that measured nothing has made the graphs for it."""
+    """Search for a request of another verb; a run in `root` that measured nothing has made the graphs for it."""
     request = SearchRequest(run=run, threads=threads, budget_s=budget_s)
     if made := holds_run(root):
         write_search(root, SearchRecord(request=request))
@@ -310,9 +320,9 @@ def _open(
     folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
 ) -> tuple[Search, list[Proposer], list[str]]:
     request = record.request
-    known, sources = find_sources(folder, run, reporter, lambda: max(0.1, budget.left_s))
-    if known is not run:
-        folder.write_record(known)
+    continued, sources = find_sources(folder, run, reporter, lambda: max(0.1, budget.left_s))
+    if continued is not run:
+        folder.write_record(continued)
     scoring = fit_scoring(choose_scoring(request.run), request.run, sources.artifacts)
     campaign = Campaign(
         folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, scoring=scoring, task=request.run.task
@@ -336,13 +346,13 @@ def _open(
     if others:
         proposers.insert(0, Remaining(others, expected))
     store = partial(write_search, folder.root)
-    notes = [*known.notes, *note_unlabelled(scoring), *never]
-    search = Search(record, arms, track, proposers, budget, reporter, store=store, known=good, first=first)
+    notes = [*continued.notes, *note_unlabelled(scoring), *never]
+    search = Search(record, arms, track, proposers, budget, reporter, store=store, combinations=good, first=first)
     return search, proposers, notes
 
 
 def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifact]) -> tuple[list[Arm], list[str]]:
-    """What is searched, and a line for each engine that was named and cannot run."""
+    """Return the arms to search, and a line for each engine that was named and cannot run."""
     here = list_here(request.run)
     absent = {name: str(find_installed(name).reason) for name, _ in request.run.engines if name not in here}
     engines = tuple((name, options) for name, options in request.run.engines if name in here)
@@ -361,12 +371,12 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
     if all(one_fp32 and arm.precision == "fp32" for arm in arms):
         raise refuse_all([*absent.values(), *never.values()])
     ran = {arm.precision for arm in arms}
-    told = {name: why for name, why in never.items() if not (request.any_engine and name.split()[1] in ran)}
-    return arms, [f"Not run: {name}: {why}." for name, why in (absent | told).items()]
+    reported = {name: why for name, why in never.items() if not (request.any_engine and name.split()[1] in ran)}
+    return arms, [f"Not run: {name}: {why}." for name, why in (absent | reported).items()]
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:
-    """Writes `tune.json` and its page, and the reports of the final if there is one; notes say what is missing."""
+    """Write `tune.json` and its page, and the reports of the final if there is one; return notes on what is missing."""
     write_atomic(root / TUNE_FILE, encode(document, indent=2))
     notes: tuple[str, ...] = ()
     picture = bundle = None
@@ -386,7 +396,7 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
 
 
 def format_headroom(result: Result, bound: Bound | None, why: str) -> Iterator[str]:
-    """Sentences on the winner. `bound`: of the model, for all settings; None: unknown, for the reason `why`."""
+    """Yield sentences on the winner. `bound`: of the model, for all settings; None: unknown, for the reason `why`."""
     host = median([ns for one in result.measurements for ns in one.latency_ns])
     device = median([ns for one in result.measurements for ns in one.device_ns or one.latency_ns])
     if bound is None:
@@ -407,5 +417,5 @@ def format_headroom(result: Result, bound: Bound | None, why: str) -> Iterator[s
         for name, one in alike.items()
     }
     parts |= dict(sorted(shares.items(), key=lambda pair: -pair[1])[:3])
-    if told := [f"{name} {share:.0%}" for name, share in parts.items() if share >= 0.005]:
-        yield f"Its time goes to: {', '.join(told)}."
+    if listed := [f"{name} {share:.0%}" for name, share in parts.items() if share >= 0.005]:
+        yield f"Its time goes to: {', '.join(listed)}."

@@ -1,4 +1,4 @@
-"""What a search may set: for each engine and precision its knobs, each with the values that it may take."""
+"""The space of a search: for each engine and precision its knobs, each with its possible values."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ Goal = Literal["latency", "throughput", "capacity"]
 # Knobs beside the options of an engine.
 THREADS, STREAMS, BATCH, WAIT, RECIPE = "threads", "streams", "max_batch", "max_wait_ms", "recipe"
 KNOBS = (THREADS, STREAMS, BATCH, WAIT, RECIPE)
-# Requests that may be computed together; whoever needs more gains little by the next doubling. A GPU takes more of
-# them, and its streams cost no cores.
+# Requests that may be computed together; beyond, the next doubling gains little. A GPU takes more of them, and its
+# streams cost no cores.
 BATCHES: dict[DeviceKind, tuple[int, ...]] = {"cpu": (1, 2, 4, 8, 16, 32), "cuda": (1, 2, 4, 8, 16, 32, 64, 128)}
 GPU_STREAMS = (1, 2, 3, 4)
 # Of the limit on latency, what a request may wait for others to fill its batch.
@@ -46,7 +46,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What people read: two different settings never share it."""
+        """The name for people: two different settings never share it."""
         engine = format_options(self.engine, self.options)
         parts = [engine, format_precision(show_precision(engine, self.precision), self.recipe)]
         parts += filter(None, (self.method, self.graph))
@@ -58,7 +58,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class Arm(Struct, frozen=True, kw_only=True):
-    """An engine in a precision: its knobs, each with its values, the default first. Fixed options stand apart."""
+    """An engine in a precision: its knobs, each with its values, the default first. Fixed options are separate."""
 
     engine: str
     fixed: dict[str, str]
@@ -70,7 +70,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     only: dict[str, tuple[Recipe, ...]] = {}  # knobs that do something to graphs of these recipes alone
 
     def find_core(self, chosen: Mapping[str, str]) -> tuple[str, ...]:
-        """What outputs depend on: settings that share it answer alike."""
+        """Return the values on which outputs depend: settings that share them have the same outputs."""
         return self.default.name, *(value for name, value in chosen.items() if name not in self.timing_only)
 
     @property
@@ -79,7 +79,7 @@ class Arm(Struct, frozen=True, kw_only=True):
         return self.set({})
 
     def set(self, chosen: Mapping[str, str]) -> Setting:
-        """The setting with these values; every other knob is left at its default, and an option unnamed."""
+        """Make the setting with these values; every other knob stays at its default, and an option unnamed."""
         values = {name: chosen.get(name, values[0]) for name, values in self.knobs.items()}
         recipe, _, method = values.get(RECIPE, "").partition("/")
         changed = {name: value for name, value in values.items() if name not in KNOBS and value != self.knobs[name][0]}
@@ -98,7 +98,7 @@ class Arm(Struct, frozen=True, kw_only=True):
         )
 
     def read(self, setting: Setting) -> dict[str, str] | None:
-        """The values that make this setting; None if it is none of this arm."""
+        """Return the values that make this setting; None if it does not belong to this arm."""
         recipe = f"{setting.recipe}/{setting.method}" if setting.method else setting.recipe or ""
         own = {
             THREADS: self.knobs[THREADS][0] if STREAMS in self.knobs else str(setting.threads),
@@ -108,8 +108,8 @@ class Arm(Struct, frozen=True, kw_only=True):
             RECIPE: recipe,
         }
         chosen = {name: own.get(name, setting.options.get(name, values[0])) for name, values in self.knobs.items()}
-        known = all(value in self.knobs[name] for name, value in chosen.items())
-        return chosen if known and self.set(chosen) == setting else None
+        valid = all(value in self.knobs[name] for name, value in chosen.items())
+        return chosen if valid and self.set(chosen) == setting else None
 
 
 def list_arms(
@@ -119,24 +119,24 @@ def list_arms(
     threads: tuple[int, ...],  # of all streams together, the default first
     streams: tuple[int, ...],
     limit_ms: float | None = None,  # of which waiting for a batch may take a part
-    one_fp32: bool = False,  # FP32 only judges the outputs: the first engine's will do
+    one_fp32: bool = False,  # FP32 is only the reference of the outputs: the first engine's will do
     sources: Sequence[Artifact] = (),
 ) -> tuple[list[Arm], dict[str, str]]:
-    """Every engine in every precision of a request, with what may be set beside the options that the user fixed.
+    """List every engine in every precision of a request, with the knobs beside the options that the user fixed.
 
-    And `ENGINE PRECISION` of those that never run a model with such sources, each with the reason.
+    The second result names each `ENGINE PRECISION` that never runs a model with such sources, with the reason.
 
-    Engines that compile for long come last: where the budget ends before them, the others have run. Under the goal
+    Engines that compile for long come last: if the budget ends before them, the others have run. With the goal
     `latency` one request is computed at a time, so that streams and batches are no knobs.
     """
     arms, never = [], dict[str, str]()
-    for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
-        precision, entry = require_precision(asked), find_entry(engine)
+    for (requested, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
+        precision, entry = require_precision(requested), find_entry(engine)
         device = find_device(engine, request.device)
         kind = find_kind(device)
         own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
-        asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
-        if why := find_obstacle(asked_for, sources):
+        spec = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
+        if why := find_obstacle(spec, sources):
             never[f"{engine} {precision}"] = why
             continue
         options = entry.list_options(kind)
@@ -167,19 +167,19 @@ def list_arms(
         only = {name: option.recipes for name, option in options.items() if option.recipes}
         arms.append(replace(arm, timing_only=quiet, dear=dear, only=only))
     arms.sort(key=lambda arm: arm.tunes)
-    judges = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
-    judges = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in judges]
-    return [*judges, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")], never
+    references = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
+    references = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in references]
+    return [*references, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")], never
 
 
-def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:
-    """The numbers of threads that a search tries, the default first: halves of it, and one for each CPU."""
-    if asked is not None:
-        return (asked,)
+def list_thread_counts(default: int, most: int, requested: int | None) -> tuple[int, ...]:
+    """List the numbers of threads that a search tries, the default first: halves of it, and one for each CPU."""
+    if requested is not None:
+        return (requested,)
     halves = [default >> i for i in range(1, default.bit_length())]
     return tuple(dict.fromkeys([default, *halves, max(default, most)]))
 
 
 def list_stream_counts(cores: int) -> tuple[int, ...]:
-    """The numbers of streams that a search tries: 1, 2, 4 and so on, up to one for each core."""
+    """List the numbers of streams that a search tries: 1, 2, 4 and so on, up to one for each core."""
     return tuple(1 << i for i in range(cores.bit_length()) if 1 << i <= cores)

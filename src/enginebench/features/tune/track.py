@@ -1,4 +1,4 @@
-"""Where candidates run: built and checked once, then one fresh process for each round."""
+"""Run candidates: build and check each once, then measure it in one fresh process a round."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from enginebench.stats.validity import assess_samples, explain_implausible
 
 
 class Rows:
-    """The rows of the settings of one search. `graphs` holds graphs that a proposer made, by the names it gave them."""
+    """The planned configurations of one search. `graphs` holds graphs that a proposer made, by their names."""
 
     def __init__(self, request: RunRequest, sources: Sources, place: Path, reporter: Reporter) -> None:
         self._request, self._place, self._reporter = request, place, reporter
@@ -47,9 +47,9 @@ class Rows:
         return next((a for a in self._artifacts if a.kind == "onnx" and a.precision == "fp32"), None)
 
     def plan(self, setting: Setting, measure: MeasureSpec, suffix: str = "") -> PlannedRow:
-        """The row of a setting; one whose graph cannot be made is skipped, with the reason."""
+        """Plan the configuration of a setting; if its graph cannot be made it is skipped, with the reason."""
         trust_engine(setting.engine, setting.options, "the stored search")
-        asked = replace(
+        request = replace(
             self._request,
             engines=((setting.engine, setting.options),),
             precisions=((setting.precision, setting.recipe),),
@@ -57,15 +57,15 @@ class Rows:
             measure=measure,
         )
         artifacts, problem = self._choose(setting)
-        found = plan_rows(asked, artifacts, problems=self._problems)
-        if len(found) != 1:
-            raise UsageError(f"a search is about one batch and one set of shapes, not {len(found)}; name one")
-        row = found[0] if problem is None else replace(found[0], skip=problem)
+        rows = plan_rows(request, artifacts, problems=self._problems)
+        if len(rows) != 1:
+            raise UsageError(f"a search is about one batch and one set of shapes, not {len(rows)}; name one")
+        row = rows[0] if problem is None else replace(rows[0], skip=problem)
         parts = [part for part in (setting.method, slug(setting.graph) if setting.graph else "", suffix) if part]
         return with_suffix(row, "-".join(parts)) if parts else row
 
     def _choose(self, setting: Setting) -> tuple[list[Artifact], str | None]:
-        """(the artifacts that the row may start from, why there is none for it)."""
+        """Return (the artifacts that the configuration may start from, why there is none for it)."""
         if setting.graph:
             if setting.graph not in self.graphs:
                 raise ArtifactError(f"the stored search names the graph {setting.graph!r}, which it has not made")
@@ -85,7 +85,8 @@ class Rows:
         return [a for a in self._artifacts if (a.precision, a.recipe) != (made.precision, made.recipe)] + [made], None
 
     def _make(self, setting: Setting, label: str) -> Artifact:
-        """The graph with this recipe and these ranges; another method has a folder of its own, and its own ranges."""
+        """Make the graph with this recipe and these ranges; another method has a folder of its own, and its own
+        ranges."""
         key = (label, setting.method)
         if key not in self._others:
             assert self.graph is not None
@@ -107,11 +108,11 @@ def find_refusal(
     limits: Mapping[str, float] | None = None,  # of drift; None: the usual ones
     requested: Collection[Precision | None] = (),  # precisions of the search, whose reduced ones have the same limits
 ) -> str | None:
-    """Why a row may not race; None if it may.
+    """Return why a configuration may not race; None if it may.
 
-    Where the reference has a score, the score decides, as for the recommended row of a run; limits of drift that the
-    user named hold beside it, and those of FP32 and TF32 always do. Else the drift decides. Random weights and inputs
-    refuse what is grossly wrong alone.
+    If the reference has a score, the score decides, as for the recommended configuration of a run; limits of drift that
+    the user named apply as well, and those of FP32 and TF32 always do. Else the drift decides. With random weights and
+    inputs only gross errors are refused.
     """
     if not has_outputs(result):
         return result.reason or result.status
@@ -156,15 +157,15 @@ def _find_drift(
 
 
 def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
-    """The limits that an output does not keep, and the figure that was held against each."""
+    """Format the limits that an output breaks, with the figure for each."""
     broken = [(output, format_broken(output, limits)) for output in drift.outputs]
     several = len(drift.outputs) > 1
-    told = [f"{o.name}: {text}" if several else text for o, texts in broken for text in texts.values()]
+    texts_of_limits = [f"{o.name}: {text}" if several else text for o, texts in broken for text in texts.values()]
     if any("centred_cosine" in texts for _, texts in broken):
-        return ", ".join(told)
+        return ", ".join(texts_of_limits)
     centred = [o.centred_cosine_mean for o in drift.outputs if o.centred_cosine_mean is not None]
     seen = f" (centred cosine {min(centred):.4f})" if centred else ""
-    return f"{', '.join(told) or 'the limits'}{seen}"
+    return f"{', '.join(texts_of_limits) or 'the limits'}{seen}"
 
 
 # Seconds of timed calls in a process of the race: ten blocks of 100 ms. The final takes what the user asks for.
@@ -178,31 +179,31 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Track(Protocol):
-    """Builds, checks and measures settings. Whatever was measured before is not measured again."""
+    """Builds, checks and measures settings. Nothing is measured twice."""
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
-        """Name of each setting -> why it may not race; None if it may."""
+        """Return name of each setting -> why it may not race; None if it may."""
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         """Whether this trial was run before."""
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
-        """A fresh process of each, timed one after another; they may import side by side."""
+        """Run a fresh process of each, timed one after another; they may import side by side."""
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
-        """The row of a setting as it stands; None before it was built."""
+        """Return the current result of a setting; None before it was built."""
 
     def count_laps(self, setting: Setting) -> int:
-        """Trials of the race that a setting has run."""
+        """Count the trials of the race that a setting has run."""
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
-        """(verdict, warnings) on the trials that a setting has run."""
+    def assess_trials(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
+        """Return (validity, warnings) of the trials that a setting has run."""
 
-    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
-        """What a comparison of two finalists is worth."""
+    def assess_ratio(self, base: Setting, candidate: Setting, comparison: Comparison) -> Comparison:
+        """Add the validity of the ratio to a comparison of two finalists."""
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
-        """Ends the final: the ids of its rows, finished."""
+        """End the final, and return the ids of its configurations, finished."""
 
 
 class TimedTrack:
@@ -222,18 +223,18 @@ class TimedTrack:
         self._campaign.check()
         results, drop, limits = self._campaign.results, self._request.run.max_metric_drop, self._request.limits
         requested = self._request.run.list_requested()
-        found: dict[str, str | None] = {}
+        refusals: dict[str, str | None] = {}
         for name, row in planned.items():
             result = results[row.id]
             # The row that its outputs were compared with: itself, if others were compared with it; none, if nobody did.
             reference = results.get(result.drift.reference or "") if result.drift else None
-            found[name] = find_refusal(
+            refusals[name] = find_refusal(
                 result, reference, scored=self._find_scored(), max_drop=drop, limits=limits, requested=requested
             )
-        return found
+        return refusals
 
     def _find_scored(self) -> Result | None:
-        """The row that the others' scores are held against: the first one that has any."""
+        """Return the configuration with which the others' scores are compared: the first one that has any."""
         return next((result for result in self._campaign.results.values() if result.scores), None)
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
@@ -253,21 +254,21 @@ class TimedTrack:
         result = self.find_result(setting)
         return len(result.measurements) if result else 0
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
+    def assess_trials(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         result = self.find_result(setting, final=final)
         if result is None or not result.measurements:
             return "valid", ()
         validity, warnings = assess_samples(result.measurements)
         return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.warnings), *warnings]))
 
-    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+    def assess_ratio(self, base: Setting, candidate: Setting, comparison: Comparison) -> Comparison:
         a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
         if a is None or b is None:
-            return found
-        return add_ratio_validity(found, a.measurements, b.measurements, (base.name, candidate.name))
+            return comparison
+        return add_ratio_validity(comparison, a.measurements, b.measurements, (base.name, candidate.name))
 
     def is_changed(self, setting: Setting) -> bool:
-        """Whether a setting was built, and gives other outputs than the reference."""
+        """Whether a setting was built, and has other outputs than the reference."""
         result = self.find_result(setting)
         return result is not None and has_outputs(result) and has_changed(result)
 
@@ -282,7 +283,7 @@ class TimedTrack:
         return self._planned[key]
 
     def _enter_final(self, setting: Setting) -> None:
-        """Gives a setting the row that a run would give it, unmeasured; it is built and checked already."""
+        """Give a setting the configuration that a run would give it, unmeasured; it is built and checked already."""
         row = self._plan(setting, final=True)
         if row.id not in self._campaign.results:
             self._campaign.add([row])
@@ -298,7 +299,7 @@ class TimedTrack:
 
 
 def measure_trial(result: Result, round_number: int) -> Trial:
-    """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
+    """Return the median time of a sample, in ns, if it was timed by our clock: no other compares with it."""
     timed = next((m for m in result.measurements if m.trial == round_number), None)
     if timed is None:
         return Trial(reason=result.reason or result.status)

@@ -24,8 +24,8 @@ from enginebench.stats.validity import disturbed_alike, find_worst, grade_ratio
 LAPS_FILE = "laps.json"
 NS = 1e9
 # Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end. Coarser than
-# `load`, and guesses where `load` asks for proof, since the race repeats it; who finds no rate at all is out. The final
-# takes what `load` takes.
+# `load`, and guesses where `load` asks for proof, since the race repeats it; a setting without any rate is out. The
+# final takes what `load` takes.
 RACE = {"duration_s": 1.0, "resolution": 1.1, "strict": False}
 
 
@@ -41,14 +41,14 @@ class StoredTrial(Struct, frozen=True, kw_only=True):
 
 
 class Trials(Struct, frozen=True, kw_only=True):
-    """`laps.json`: everything that was found under load, in the order of time."""
+    """`laps.json`: all results under load, in the order of time."""
 
     schema: str = "enginebench.laps/1"
     laps: tuple[StoredTrial, ...] = ()
 
 
 class LoadTrack:
-    """Settings under load. What is built and checked, one request at a time, is left to a track of timed rows."""
+    """Settings under load. Building and checking, one request at a time, is left to a track of timed configurations."""
 
     def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
         self._request, self._timed, self._folder = request, timed, folder
@@ -60,17 +60,17 @@ class LoadTrack:
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         bases = {setting.name: make_base(setting) for setting in settings}
         refusals = self._timed.check(list(dict.fromkeys(bases.values())))
-        found = {setting.name: refusals[bases[setting.name].name] for setting in settings}
+        reasons = {setting.name: refusals[bases[setting.name].name] for setting in settings}
         for setting in settings:
             try:
-                if found[setting.name] is None:
+                if reasons[setting.name] is None:
                     require_hook(LoadCheck)(*self._name_row(setting))
             except UsageError as error:
-                found[setting.name] = str(error)
-        return found
+                reasons[setting.name] = str(error)
+        return reasons
 
     def _name_row(self, setting: Setting) -> tuple[RunFolder, Result, int, int]:
-        """What is put under load: a row that was timed, in how many streams, and in which batches."""
+        """Return what is put under load: a timed configuration, the number of streams, and the largest batch."""
         result = self.find_result(setting)
         assert result is not None, setting.name  # what the track of timed rows does not refuse, it has timed
         return self._folder, result, setting.streams, setting.max_batch
@@ -83,26 +83,26 @@ class LoadTrack:
         return next((lap for lap in self._laps if (lap.candidate, lap.round, lap.final) == wanted), None)
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
-        """One engine and one generator in fresh processes, or a search with several of them."""
+        """Run one engine and one generator in fresh processes, or a search with several of them."""
         return (self._run(setting, round_number, final) for setting in group)
 
     def _run(self, setting: Setting, round_number: int, final: bool) -> Trial:
-        if (known := self._find(setting, round_number, final)) is not None:
-            return known.lap
+        if (stored := self._find(setting, round_number, final)) is not None:
+            return stored.lap
         try:
-            found = self._probe(setting, round_number, final)
+            trial = self._probe(setting, round_number, final)
         except EngineBenchError as error:
-            found = StoredTrial(candidate=setting.name, round=round_number, final=final, lap=Trial(reason=str(error)))
-        self._laps.append(found)
+            trial = StoredTrial(candidate=setting.name, round=round_number, final=final, lap=Trial(reason=str(error)))
+        self._laps.append(trial)
         write_atomic(self._path, encode(Trials(laps=tuple(self._laps))))
-        return found.lap
+        return trial.lap
 
     def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredTrial:
         request, lap = self._request, StoredTrial(candidate=setting.name, round=round_number, final=final, lap=Trial())
         limit_s = self.find_limit()  # a trial is a whole search, and it must not cost the others theirs
         settings: dict[str, Any] = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s}
         settings |= {"max_wait_ms": setting.max_wait_ms, **({} if final else RACE)}
-        found = require_hook(LoadTrial)(
+        result = require_hook(LoadTrial)(
             *self._name_row(setting),
             settings,
             name=setting.name,
@@ -111,9 +111,9 @@ class LoadTrack:
             timeout_s=limit_s,
             reporter=self._reporter,
         )
-        lap = replace(lap, validity=found.validity, warnings=found.warnings)
-        if (capacity := found.capacity) is None:
-            return replace(lap, achieved_per_s=found.per_s, lap=make_trial(found.per_s, "no responses"))
+        lap = replace(lap, validity=result.validity, warnings=result.warnings)
+        if (capacity := result.capacity) is None:
+            return replace(lap, achieved_per_s=result.per_s, lap=make_trial(result.per_s, "no responses"))
         why_not = f"no rate that meets {capacity.limit_ms:g} ms was found within {limit_s:g} s"
         if capacity.ended != "budget":
             lowest = min((probe.qps for probe in capacity.probes), default=0.0)
@@ -126,27 +126,29 @@ class LoadTrack:
     def count_laps(self, setting: Setting) -> int:
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
 
-    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
+    def assess_trials(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[ResultWarning, ...]]:
         laps = [lap for lap in self._laps if (lap.candidate, lap.final) == (setting.name, final)]
         return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.warnings))
 
-    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
-        if found.ratio is None:
-            return found
+    def assess_ratio(self, base: Setting, candidate: Setting, comparison: Comparison) -> Comparison:
+        if comparison.ratio is None:
+            return comparison
         laps = [[lap for lap in self._laps if lap.final and lap.candidate == s.name] for s in (base, candidate)]
         marked = [sum(lap.validity != "valid" for lap in side) / max(len(side), 1) for side in laps]
-        validity, why = grade_ratio(found.ratio, marked, found.autocorrelation)
+        validity, why = grade_ratio(comparison.ratio, marked, comparison.autocorrelation)
         warnings = [f"the validity of the ratio is {validity}: {why}"] if why else []
-        verdict = found.verdict if disturbed_alike(marked) else "not_shown"  # else it may be that of the disturbance
-        reasons = (*found.reasons, *warnings)
-        return replace(found, verdict=verdict, ratio_validity=validity, ratio_reason=why, reasons=reasons)
+        verdict = (
+            comparison.verdict if disturbed_alike(marked) else "not_shown"
+        )  # else it may be that of the disturbance
+        reasons = (*comparison.reasons, *warnings)
+        return replace(comparison, verdict=verdict, ratio_validity=validity, ratio_reason=why, reasons=reasons)
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._timed.find_result(make_base(setting), final=final)
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
-        """Ends the final: the ids of its rows, each timed in one process, one request at a time, so that `report` and
-        `deliver` have something to show."""
+        """End the final, and return the ids of its configurations, each timed in one process, one request at a time, so
+        that `report` and `deliver` have something to show."""
         bases = list(dict.fromkeys(make_base(setting) for setting in settings))
         for base in bases:
             self._timed.run([base], 0, final=True)
@@ -154,10 +156,11 @@ class LoadTrack:
 
 
 def make_base(setting: Setting) -> Setting:
-    """The setting one request at a time: what is built and checked for every number of streams and every batch."""
+    """Return the setting with one request at a time: it is built and checked for every number of streams and every
+    batch."""
     return replace(setting, streams=1, max_batch=1, max_wait_ms=0.0)
 
 
 def make_trial(rate: float | None, why_not: str) -> Trial:
-    """The trial of so many requests a second: its cost is the time from one to the next, in ns."""
+    """Make the trial of a rate: its cost is the time from one request to the next, in ns."""
     return Trial(cost=NS / rate) if rate else Trial(reason=why_not)

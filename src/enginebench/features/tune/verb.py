@@ -33,8 +33,8 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 
 
 def parse_budget(text: str) -> float:
-    found = _TIME.fullmatch(text.strip())
-    seconds = float(found[1]) * UNITS_OF_TIME[found[2]] if found else 0.0
+    match = _TIME.fullmatch(text.strip())
+    seconds = float(match[1]) * UNITS_OF_TIME[match[2]] if match else 0.0
     if not 0 < seconds < math.inf:
         raise UsageError(f"--time-budget {text!r}: expected a time such as 20m, 90s or 1.5h")
     return seconds
@@ -124,7 +124,8 @@ def command(model: str, shown: opts.Trusting, **options: Unpack[TuneOptions]) ->
 def search(
     model: opts.Model, options: TuneOptions, root: Path, show: Callable[[TuneDocument, SearchRequest], None]
 ) -> tuple[TuneDocument, Sequence[str]]:
-    """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
+    """Run the search that the options request; return its document, and notes on its page. `show` gets the document,
+    finished or not."""
     if options["deliver"] is not None:
         require_hook(BundlePlace)(Path(options["deliver"]))
     common.remember_environments(options["env"])
@@ -136,8 +137,8 @@ def search(
         request = make_request(taken.text, options | {"precisions": precisions}, taken.batch)
         if options["resume"]:
             stored = read_search(root).request
-            asked, begun = ((one.run.measure, one.run, one) for one in (request, stored))
-            common.refuse_changes(TuneOptions, options, asked, begun)
+            requested, begun = ((one.run.measure, one.run, one) for one in (request, stored))
+            common.refuse_changes(TuneOptions, options, requested, begun)
         document, notes = tune_model(
             request,
             root,
@@ -152,9 +153,9 @@ def search(
     return document, notes
 
 
-def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
+def make_request(model: str, options: TuneOptions, default_batch: int | None = None) -> SearchRequest:
     goal, limits, processes = options["goal"], common.read_limits(options["limit"]), options["processes"]
-    batch = options["batch"] or (None if options["input_shape"] else known_batch)
+    batch = options["batch"] or (None if options["input_shape"] else default_batch)
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the search to continue")
     if (goal == "capacity") != (options["p99_limit_ms"] is not None):
@@ -182,5 +183,5 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
     run, limit_ms = common.add_judging(run, options), options["p99_limit_ms"]
-    unasked = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
-    return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **unasked)
+    implied = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
+    return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **implied)

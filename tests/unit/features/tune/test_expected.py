@@ -52,7 +52,7 @@ class Gpu(Scripted):
             found[setting.name] = "its outputs differ too much" if refused else None
         return found
 
-    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+    def assess_ratio(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         return replace(found, clear=found.ratio is not None and (found.ratio.low or 0.0) > 1.0)
 
     def find_cost(self, setting: Setting) -> float:
@@ -76,7 +76,7 @@ def run_search(track: Gpu, families: list[Family], precisions: Sequence[str], bu
     record = SearchRecord(request=SearchRequest(run=run, budget_s=budget_s))
     budget = Budget(budget_s, clock=track.clock)
     proposers = [Remaining(others, expected), Walk(arms)]
-    search = Search(record, arms, track, proposers, budget, Silent(), known=known, first=first)
+    search = Search(record, arms, track, proposers, budget, Silent(), combinations=known, first=first)
     search.run()
     return search
 

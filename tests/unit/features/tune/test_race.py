@@ -99,14 +99,14 @@ def test_a_challenger_that_is_ahead_beats_the_best_default() -> None:
 def test_without_a_ratio_nobody_is_beaten() -> None:
     """The defaults starved, the challenger did not: by the costs alone it is 100 times as fast."""
     none = {"verdict": "not_comparable", "ratio": None, "ratio_validity": "not_given"}
-    final = Final("new", ["a"], length=10, trust=lambda base, name, found: replace(found, **none))
+    final = Final("new", ["a"], length=10, assess=lambda base, name, found: replace(found, **none))
     run_final(final, {"new": 1.0, "a": 100.0})
     assert not final.beaten and final.winner == "a" and final.rounds == 10
 
 
 def test_what_is_clearly_faster_beats_the_default_before_a_verdict_has_its_trials() -> None:
     """Two trials of 1.46 and 3.8 ms once ended in "The default was not beaten: take the default"."""
-    final = Final("new", ["a"], length=10, trust=lambda base, name, found: replace(found, clear=True))
+    final = Final("new", ["a"], length=10, assess=lambda base, name, found: replace(found, clear=True))
     for _ in range(2):
         final.add_round({"new": 1.46, "a": 3.8})
     found = final.compare("a")

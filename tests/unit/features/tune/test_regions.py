@@ -167,7 +167,7 @@ def test_the_graph_of_the_regions_that_gain_is_a_candidate_and_is_made_once(open
     (setting,) = proposer.propose(12, tried)
     assert setting.graph.startswith("regions-") and setting.engine == "ort" and setting.precision == "int8"
     (found,) = proposer.document.engines
-    assert set(found.excluded) == set(found.answer.regions[0].originals)
+    assert set(found.excluded) == set(found.response.regions[0].originals)
     assert "8 bits pay in" in proposer.describe(tried)[0] and "1.200x (1.100 to 1.300)" in proposer.describe(tried)[0]
     assert proposer.propose(12, [*tried, Tried(setting=setting, cost=0.9)]) == []
     again = opened.open()

@@ -65,7 +65,7 @@ def run_with(
 ) -> Search:
     budget = Budget(budget_s, clock=track.clock)
     record = SearchRecord(request=replace(REQUEST, budget_s=budget_s))
-    search = Search(record, arms, track, proposers, budget, Silent(), known=known)
+    search = Search(record, arms, track, proposers, budget, Silent(), combinations=known)
     search.run()
     return search
 
@@ -154,7 +154,9 @@ def search_slowly(track: Slow, budget_s: float) -> Search:
     track.budget = Budget(budget_s, clock=track.clock)
     track.find_cost = lambda setting: 1.0 if "mode" in setting.options else 1.5  # type: ignore[method-assign]
     known = [arms[1].set({"mode": "good"}), arms[1].set({"arena": "none"})]
-    search = Search(SearchRecord(request=request), arms, track, [Walk(arms)], track.budget, Silent(), known=known)
+    search = Search(
+        SearchRecord(request=request), arms, track, [Walk(arms)], track.budget, Silent(), combinations=known
+    )
     search.run()
     return search
 

@@ -220,13 +220,16 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[Any, Any], en
     track = LoadTrack(request, timed, RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
     setting = Setting(engine="fake", streams=2, max_batch=4, max_wait_ms=0.5)
     (trial,) = track.run([setting], 0)
-    assert track.judge(setting) == ("invalid", (DISTURBED,)) and track.judge(setting, final=True) == ("valid", ())
+    assert track.assess_trials(setting) == ("invalid", (DISTURBED,)) and track.assess_trials(setting, final=True) == (
+        "valid",
+        (),
+    )
     assert trial.cost is None and said in trial.reason
     assert given == [(2, 4, 5.0, 240.0, 0.5, *under_load.RACE.values(), setting.name)]
     tuple(track.run([setting], 0, final=True))
     faster = Comparison(verdict="faster", ratio=make_estimate(2.0, 1.9, 2.1))
-    assert track.trust(replace(setting, streams=1), setting, faster).verdict == "not_shown", "disturbed alone"
-    assert track.trust(setting, setting, faster).verdict == "faster"
+    assert track.assess_ratio(replace(setting, streams=1), setting, faster).verdict == "not_shown", "disturbed alone"
+    assert track.assess_ratio(setting, setting, faster).verdict == "faster"
 
 
 @pytest.mark.parametrize("goal", ["throughput", "capacity"])
