@@ -90,6 +90,36 @@ def test_docstrings_of_checks_say_what_is_checked() -> None:
     assert [text.splitlines()[0] for text in found if re.match(r"Returns (if|unless)\b", text)] == []
 
 
+# Words that do not say what a value holds. A name may contain one (`known_good`), but not consist of it.
+HOLLOW = {"answer", "answers", "asked", "found", "given", "how", "known", "said", "told"}
+# Packages whose names and docstrings were read from beginning to end.
+READ = tuple(ROOT / "src/enginebench" / name for name in ("stats", "report", "features/tune", "features/trtexec"))
+READ_SOURCES = [path for path in SOURCES if any(path.is_relative_to(folder) for folder in READ)]
+# A clause without a subject ("What a node says of itself") in place of the result ("The document of a node").
+CLAUSE = re.compile(r"(What|How|Why|That|Which|Who|Whose|Where|When)\b")
+
+
+def find_names(path: Path) -> Iterator[str]:
+    """The names that a module gives to values, parameters, fields, functions and classes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                yield name
+
+
+def test_names_say_what_they_hold() -> None:
+    assert [f"{path.name}: {name}" for path in READ_SOURCES for name in find_names(path) if name in HOLLOW] == []
+
+
+def test_docstrings_begin_with_the_result_or_what_is_done() -> None:
+    openings = [
+        f"{path.name}: {text.splitlines()[0]}" for path in READ_SOURCES for text in find_docstrings(path) if text
+    ]
+    assert [text for text in openings if CLAUSE.match(text.partition(": ")[2])] == []
+
+
 def test_one_spelling_in_code_and_pages() -> None:
     lines = [(path, line) for path in (*SOURCES, *PROSE) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [f"{path.name}: {line}" for path, line in lines if FOREIGN.search(line) and not FOLDER.search(line)] == []

@@ -77,7 +77,7 @@ def render_png(spec: Spec, scale: float = 2.0) -> bytes:
 
 
 def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec:
-    """The `topk` slowest layers with their fraction of time, and the sum of the others; coloured by precision."""
+    """Draw the `topk` slowest layers with their fraction of time, and the sum of the others; coloured by precision."""
     bars = list_bars(layers, topk)
     # Ranks are labelled with names, so that equal names keep bars of their own.
     names = f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
@@ -134,7 +134,7 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
 
 
 def chart_rows(rows: list[Row]) -> Any:
-    """A chart over rows that stand inside the specification."""
+    """Make a chart over rows that are part of the specification."""
     return alt.Chart(alt.Data(values=rows))
 
 
@@ -148,12 +148,12 @@ def shorten_name(name: str, letters: int = _LABEL_LETTERS) -> str:
 
 
 def finish(chart: Any, title: str, subtitle: str, height: int) -> Spec:
-    """The specification of a chart with title, size and the look that all charts share."""
+    """Return the specification of a chart with title, size and the look that all charts share."""
     return style_chart(chart.properties(width=WIDTH, height=height), title, subtitle)
 
 
 def style_chart(chart: Any, title: str, subtitle: str) -> Spec:
-    """The specification of a chart, also of one in panels, with title and the look that all charts share."""
+    """Return the specification of a chart, also of one in panels, with title and the look that all charts share."""
     # Tests hold every kind of chart against the schema; here that would cost more than drawing. What all charts share
     # is put in last: each step of altair's copies all that was there before.
     spec: Spec = chart.to_dict(validate=False)
@@ -175,7 +175,7 @@ _END = "\n// end of the chart bundle\n"
 
 
 def load_vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
+    """Load Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
     with importing("vl-convert, which holds the charts' JavaScript,", INSTALL, ImportError):
         import vl_convert
     path = bundle_path(find_cache())

@@ -47,7 +47,7 @@ class _Stripped:
 
 
 def draw_sections(sections: Sequence[Section]) -> RenderableType:
-    """Titles, and the parts beneath them; pictures are left to pages."""
+    """Draw titles and the parts below them; pictures are left to pages."""
     drawn: list[RenderableType] = []
     for section in sections:
         parts: list[RenderableType] = []
@@ -67,7 +67,7 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
 
 
 class _Whole(NamedTuple):
-    """A text in lines that part no number from its unit."""
+    """A text whose lines never separate a number from its unit."""
 
     text: str
     style: str = ""
@@ -90,7 +90,7 @@ def format_text(sections: Sequence[Section]) -> str:
 
 
 def _draw_notes(notes: Notes) -> RenderableType:
-    """Labels in a column of their own, with hanging indents."""
+    """Draw labels in a column of their own, with hanging indents."""
     if notes.kind == "command":  # never broken: it is to be pasted
         wide = max(cell_len(label) for label, _ in notes.lines)
         lines = [f"  {label:<{wide}}  {text}" for label, text in notes.lines]
@@ -113,7 +113,7 @@ def _draw_notes(notes: Notes) -> RenderableType:
 
 
 class _Fitted:
-    """A table in the room that there is: with bars, else without; then words fold; then columns are given up."""
+    """A table fitted to the width: with bars, else without; then words fold; then columns are dropped."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -154,7 +154,7 @@ class _Fitted:
             )
 
     def _choose(self, widths: dict[int, int], room: int) -> list[Column]:
-        """All columns, or the usual ones and as many of the others as there is room for, the dearest first."""
+        """Choose all columns, or the usual ones and as many others as there is room for, the most important first."""
         usual = [column for column in self.table.columns if self.table.wide or not column.wide]
         used = sum(widths[id(column)] + 2 for column in usual) + (_BAR[1] + 2) * any(column.bar for column in usual)
         for column in sorted(self.table.columns, key=lambda c: c.spare):
