@@ -471,7 +471,8 @@ class Timing(TypedDict, total=False):
         int | str | None,
         Opt("Exact number of warm-up calls (queries); for trtexec also a time. [until settled]", metavar="N|200ms"),
     ]
-    iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1)]
+    # A trial's response may have 512 MB; a million calls with the times of a GPU are 20 MB of it.
+    iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1, le=20_000_000)]
     time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 1.0, gt=0, metavar="S")]
     processes: Annotated[
         int | None,
