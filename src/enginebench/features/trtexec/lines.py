@@ -115,8 +115,11 @@ def split_log_runs(text: str) -> list[RunLines]:
     opened: list[RunLines] = []
     last: RunLines | None = None
     inside = False
+    outermost = 0  # the place in `runs` of the first of `opened`
 
     def push(run: RunLines) -> None:
+        nonlocal outermost
+        outermost = outermost if opened else len(runs)
         runs.append(run)
         opened.append(run)
 
@@ -131,7 +134,7 @@ def split_log_runs(text: str) -> list[RunLines]:
             if first and all(one.level in ("W", "E", "F", None) for one in runs[0].lines):
                 early = runs.pop().lines  # flushed before the first banner: they belong to the run that follows
             del opened[1 if nested else 0 :]
-            parent = runs.index(opened[0]) if nested else None
+            parent = outermost if nested else None
             push(RunLines(line.number, parent=parent, opening=banner, lines=early))
         elif banner is not None:
             if not opened:

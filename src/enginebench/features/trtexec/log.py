@@ -23,7 +23,7 @@ _FIGURES = (
     ("throughput_qps", re.compile(rf"^Throughput: ({_NUMBER}) qps")),
     ("host_walltime_s", re.compile(rf"^Total Host Walltime: ({_NUMBER}) s")),
     ("gpu_compute_total_s", re.compile(rf"^Total GPU Compute Time: ({_NUMBER}) s")),
-    ("gpu_cov_percent", re.compile(rf"coefficient of variance = ({_NUMBER})%")),
+    ("gpu_cov_percent", re.compile(rf".*?coefficient of variance = ({_NUMBER})%")),
     ("build_s", re.compile(rf"^Engine built in ({_NUMBER}) sec")),
     ("load_s", re.compile(rf"^Engine (?:loaded|deserialized) in ({_NUMBER}) sec")),
     ("warmup_ms", re.compile(rf"^Warmup completed \d{{1,18}} queries over ({_NUMBER}) ms")),
@@ -36,6 +36,8 @@ _COUNTS = (
     ("warmup_queries", re.compile(r"^Warmup completed (\d{1,18}) queries over")),
     ("profile_iterations", re.compile(r"^=== Profile \((\d{1,18}) iterations \) ===")),
 )
+# All of these at once: a log may have millions of lines without a figure.
+_ANY_FIGURE = re.compile("|".join(pattern.pattern for _, pattern in (*_FIGURES, *_COUNTS)))
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
 # 8.0 prints `8001`.
 _VERSION = re.compile(r"^TensorRT version: (\d{1,9}(?:\.\d{1,9}){0,3})$")
@@ -213,8 +215,8 @@ def read_run(run: RunLines) -> LogRun:
 def read_option_blocks(lines: list[Line]) -> dict[str, dict[str, str]]:
     """Read the option blocks and the device block: heading -> key -> value, as printed; values of one key are
     joined."""
-    blocks: dict[str, dict[str, str]] = {}
-    current: dict[str, str] | None = None
+    blocks: dict[str, dict[str, list[str]]] = {}
+    current: dict[str, list[str]] | None = None
     for line in lines:
         if header := _HEADER.match(line.text):
             wanted = header[1].endswith(_OPTION_BLOCKS) and line.level is not None and header[1] not in blocks
@@ -224,8 +226,10 @@ def read_option_blocks(lines: list[Line]) -> dict[str, dict[str, str]]:
         elif current is not None and line.level == "I" and (option := _OPTION.match(line.text.strip())):
             name, value = option[1], option[2].strip()
             # A key that stands once for each input, as "Input build shape (profile 0)", has a value for each.
-            current[name] = value if current.get(name, value) == value else f"{current[name]}; {value}"
-    return blocks
+            values = current.setdefault(name, [])
+            if values != [value]:
+                values.append(value)
+    return {heading: {name: "; ".join(values) for name, values in block.items()} for heading, block in blocks.items()}
 
 
 def read_figures(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -234,8 +238,10 @@ def read_figures(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
     nonfinite: list[str] = []
     for line in lines:
         read_row(line.text, fields, nonfinite)
+        if not _ANY_FIGURE.match(line.text):
+            continue
         for name, pattern in _FIGURES:
-            if name not in fields and (match := pattern.search(line.text)):
+            if name not in fields and (match := pattern.match(line.text)):
                 number = read_finite(match[1], name, nonfinite)
                 fields[name] = round(number * 2**20) if name == "engine_bytes" and number is not None else number
         for name, pattern in _COUNTS:
@@ -274,7 +280,7 @@ def note_unread(lines: list[Line]) -> tuple[str, ...]:
     rows = [(line.text, row[2]) for line in lines if (row := _ROW.match(line.text))]
     unread = [text for text, figures in rows if figures.count(" = ") > len(_ITEM.findall(figures))]
     totals = [line.text for line in lines if _TOTALS.match(line.text)]
-    unread += [text for text in totals if not any(pattern.search(text) for _, pattern in _FIGURES)]
+    unread += [text for text in totals if not any(pattern.match(text) for _, pattern in _FIGURES)]
     if not unread:
         return ()
     count = count_of(len(unread), "rows")
@@ -331,23 +337,24 @@ def read_switches(
 def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
     """Return messages of the given levels, each with the lines that continue it (`is_continued`)."""
     messages: list[str] = []
-    joined = 0
+    left = 0  # lines that may still continue the last message; each reads it again
     for line in lines:
+        text = line.text.strip()
         if line.level is not None:
-            joined = 0
+            left = 0
             if line.level in levels:
                 messages.append(line.text)
-                joined = _MAX_CONTINUATION
-        elif joined and messages and line.text.strip() and is_continued(messages[-1]):
-            messages[-1] = f"{messages[-1].rstrip()} {line.text.strip()}"
-            joined -= 1
+                left = _MAX_CONTINUATION if is_continued(line.text) else 0
+        elif left and text:
+            messages[-1] = f"{messages[-1].rstrip()} {text}"
+            left = left - 1 if is_continued(messages[-1]) else 0
         elif "E" in levels and (start := line.text.find("Cuda failure")) >= 0:
             messages.append(line.text[start:].strip())
         elif "E" in levels and _PARSER.match(line.text):
-            messages.append(line.text.strip())
-            joined = _MAX_CONTINUATION
-        elif not (messages and has_open_bracket(messages[-1])):
-            joined = 0
+            messages.append(text)
+            left = _MAX_CONTINUATION if is_continued(text) else 0
+        elif left:
+            left = left - 1 if has_open_bracket(messages[-1]) else 0
     return tuple(messages)
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
+from enginebench.features.trtexec import log
 from enginebench.features.trtexec.log import complete_run, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
@@ -277,3 +278,16 @@ def test_a_failed_run_whose_errors_went_elsewhere_says_so() -> None:
     assert run.status_reason is not None and "no line says why; errors go to another pipe" in run.status_reason
     run = read_one(f"&&&& RUNNING TensorRT.trtexec {command}\n=== Help ===\n&&&& PASSED TensorRT.trtexec {command}\n")
     assert run.notes == ("only help was printed: nothing was built or timed",)
+
+
+def test_a_message_is_not_read_again_for_each_line_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(log, "has_open_bracket", lambda message: read.append(message) or True)
+    run = read_one(f"{made.STAMP} [E] a dimension is wrong (\n" + "\n" * 100 + "of x\n" * 1000)
+    assert 0 < len(read) <= 50
+    assert run.errors[0].startswith("a dimension is wrong (")
+
+
+def test_values_of_one_key_are_joined_in_their_order() -> None:
+    lines = [f"{made.STAMP} [I] {text}\n" for text in ("=== Model Options ===", *(f"Input: {x}" for x in "aabab"))]
+    assert read_one("".join(lines)).options["Model Options"]["Input"] == "a; b; a; b"
