@@ -185,14 +185,28 @@ def open_partial(target: Path) -> Iterator[Path]:
     folder, which the kernel frees however the process ends. On file systems without locks nobody can tell who lives:
     there nothing is removed.
     """
-    parent, prefix = target.absolute().parent, f".{target.name[:60]}.partial-"
-    _remove_abandoned(parent, prefix)
-    folder, handle = _make_locked_folder(parent, prefix)
+    _remove_abandoned(target)
+    folder, handle = _make_locked_folder(target.absolute().parent, _name_partial(target))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
+
+
+@contextmanager
+def removing_partial(target: Path) -> Iterator[None]:
+    """Remove, if the block fails, the folders of `open_partial` that child processes which were killed in it left."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # the folder around it is gone, or never was
+            _remove_abandoned(target)
+        raise
+
+
+def _name_partial(target: Path) -> str:
+    return f".{target.name[:60]}.partial-"
 
 
 def _make_locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
@@ -210,9 +224,9 @@ def _make_locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
         os.close(handle)
 
 
-def _remove_abandoned(parent: Path, prefix: str) -> None:
-    for folder in parent.iterdir():
-        if not folder.name.startswith(prefix):
+def _remove_abandoned(target: Path) -> None:
+    for folder in target.absolute().parent.iterdir():
+        if not folder.name.startswith(_name_partial(target)):
             continue
         with suppress(OSError):  # a link, a file, or just removed by another process
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

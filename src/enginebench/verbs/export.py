@@ -16,6 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
+from enginebench.core.store import removing_partial
 from enginebench.core.warnings import format_warning
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
@@ -92,7 +93,8 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
             opset=options["opset"],
         )
         start, threads = time.perf_counter(), shared.count_threads()
-        artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
+        with removing_partial(Path(out)):
+            artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
     return ExportDocument(artifact=replace(artifacts[-1], path=str(out)), seconds=time.perf_counter() - start)
 
 

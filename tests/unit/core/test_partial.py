@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from enginebench.core.store import open_partial
+from enginebench.core.store import open_partial, removing_partial
 
 HOLD = """
 import sys
@@ -44,6 +44,17 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(holder, tmp_path)
     with open_partial(tmp_path / "out") as own:
         assert list(tmp_path.iterdir()) == [own]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_a_child_that_was_killed_is_removed_with_the_interrupt(holder, tmp_path):
+    process, folder = holder
+    with pytest.raises(KeyboardInterrupt), removing_partial(tmp_path / "out"):
+        process.kill()
+        process.wait()
+        raise KeyboardInterrupt
+    assert not folder.exists()
+    with pytest.raises(KeyboardInterrupt), removing_partial(tmp_path / "gone" / "out"):
+        raise KeyboardInterrupt
 
 
 def test_a_link_is_not_followed(tmp_path):
