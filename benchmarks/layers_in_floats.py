@@ -29,8 +29,8 @@ from enginebench.engines.registry import open_backend
 from enginebench.features.tune.mixed import choose_counts
 from enginebench.features.tune.sensitivity import find_groups, measure_harm, quantize_only
 from enginebench.models.precision.calibration_data import open_data
-from enginebench.models.precision.graph import answer as answer_graph
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
+from enginebench.models.precision.graph import run_graph as answer_graph
 from enginebench.models.precision.quantize import quantize
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each name lies; a verb of features says it itself.
+# The module of each name; features declare those of their verbs.
 _HOMES = {
     "Result": "core.records",
     "load_engine": "runs.targets.bundles",

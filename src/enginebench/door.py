@@ -123,11 +123,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a verb as click does; an unknown one is refused with verbs of similar spelling."""
         name = args[0] if args else "-"
-        known = [*VERBS] if name in VERBS or name.startswith("-") else self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
-            from difflib import get_close_matches  # only somebody who mistyped has a use for it
+        names = [*VERBS] if name in VERBS or name.startswith("-") else self.list_commands(ctx)
+        if name not in names and not name.startswith("-"):
+            from difflib import get_close_matches  # needed only for a mistyped name
 
-            near = get_close_matches(name, known, n=len(known))
+            near = get_close_matches(name, names, n=len(names))
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
         return super().resolve_command(ctx, args)
 
@@ -205,7 +205,7 @@ def main(args: list[str] | None = None) -> None:
         click.echo(f"error: {format_unencodable(error.object)}", err=True)
         code = ArtifactError.exit_code
     except OSError as error:
-        # The reader of a pipe has gone (`| head`): nobody is left to tell. Else what is printed does not fit anywhere.
+        # If the reader of a pipe has gone (`| head`), there is nobody to report to. Else a disk may be full.
         code = 0
         if error.errno in FULL:
             click.echo(f"error: the system's limit is reached: {error.strerror}. {RAISE_LIMIT}", err=True)

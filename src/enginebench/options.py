@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     # A name, a path, or a module with example inputs.
     Model: TypeAlias = str | os.PathLike[str] | nn.Module
-    # ENGINE@TARGET, the file of a stored row, or an engine and a model.
+    # ENGINE@TARGET, the file of a stored configuration, or an engine and a model.
     Side: TypeAlias = str | os.PathLike[str] | tuple[str, Model]
 else:
     Model = Side = object
@@ -63,7 +63,7 @@ class Opt(Struct, frozen=True):
     metavar: str | None = None
     multiple: bool = False
     path: Literal["file", "folder", "any", "new file", "new folder", "new any"] | None = None  # new: it is written
-    then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and hands it to nobody else
+    then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and passes it to no function
     program: bool = False  # for Python callers alone
     required: bool = False  # on the command line
     choices: tuple[str, ...] = ()  # of each, where there may be several

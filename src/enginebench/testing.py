@@ -548,7 +548,7 @@ def check_two_threads_share_the_work(case: Case) -> None:
             engine.bind(_make_feeds(SHARED))
             engine.run()
             shares.append([_measure_busiest(engine) for _ in range(ROUNDS)])
-    foreign = watch.end().foreign_cpu_cores  # None where nobody can know
+    foreign = watch.end().foreign_cpu_cores  # None if it cannot be known
     ratios = [two / one for one, two in zip(*shares, strict=True)]
     words = "of two threads the busiest takes {:.0%} of what it takes of one: they are ignored"
     alone = len(read_allowed_cpus()) > 1 and foreign is not None and foreign < FOREIGN_CPU_CORES

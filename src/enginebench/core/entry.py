@@ -100,7 +100,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     chooses_threads: tuple[DeviceKind, ...] = ()
     builder: Builder = Builder()
     on: Mapping[DeviceKind, OnDevice] = {}  # what holds on one kind of device alone
-    # "fixed": it is made for the shapes that it is loaded with, and made anew for others. None: nobody knows.
+    # "fixed": it is made for the shapes that it is loaded with, and made anew for others. None: unknown.
     axes: Axes | None = None
     distributions: tuple[str, ...] = ()  # any one of them is enough
     modules: tuple[str, ...] = ()  # import names, where many distributions bring them

@@ -193,7 +193,7 @@ def shorten_ids(configurations: Sequence[Any]) -> dict[str, str]:
     return short
 
 
-# What an id says of a configuration behind its precision, and with which letter in front.
+# The parts of an id behind the precision, with the letter in front of each.
 _SETTINGS = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
 
 

@@ -8,7 +8,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.records import Artifact, Normalize, Precision, Recipe, ShapeRange
 from enginebench.core.store import encode, hash_file, read_record, write_atomic
 
-# What a note says that an artifact says, too.
+# Fields that a note and an artifact have in common.
 KEPT = ("recipe", "allowed", "made_with", "preprocess_sha256", "normalize")
 
 

@@ -28,7 +28,7 @@ class RecipeRecord(Struct, frozen=True, kw_only=True):
     makes: ArtifactKind = "onnx"
     starts: dict[str, Recipe | None] = {}  # engine -> the recipe of what it starts from, if that is another
     devices: dict[str, str] = {}  # engine -> the one kind of device on which it takes this recipe
-    by_name: bool = False  # slow to build: `run` leaves it out where nobody named it or its engine and there is a graph
+    by_name: bool = False  # slow to build: if there is a graph, `run` leaves it out unless it or its engine is named
 
 
 # Engines that cast a graph in FP32 themselves, and gain by it: OpenVINO computes MobileNetV3 in BF16 twice as fast from

@@ -34,7 +34,7 @@ Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable
 # The task of a model: how its outputs are read, and the metric that evaluates them.
 Task = Literal["classification", "detection", "segmentation", "regression", "text", "embedding", "asr"]
 Axes = Literal["open", "fixed"]
-# What outputs are compared with: those of a configuration, or of the model's graph as it stands, which ONNX Runtime
+# What outputs are compared with: those of a configuration, or of the model's unchanged graph, which ONNX Runtime
 # computes without graph optimizations or, where it cannot, onnx's reference evaluator.
 ReferenceKind = Literal["configuration", "ort_unoptimized", "onnx_evaluator"]
 Weights = Literal["trained", "pretrained", "random", "file", "in-graph"]
@@ -78,7 +78,7 @@ WarningCode = Literal[
     "optimizer_changes",  # ONNX Runtime's: other outputs than the graph has as it is written
     "outputs_differ",  # an engine's from those of the graph that it was built from
     "outputs_not_compared",  # inputs or outputs differ from those of the intended reference
-    "outputs_vary",  # from call to call on the same inputs: agreement with them says nothing
+    "outputs_vary",  # from call to call on the same inputs: agreement with them proves nothing
     "overload",  # requests were turned away
     "partly_compared",  # outputs were compared on fewer samples than requested
     "random_calibration",
@@ -328,7 +328,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     index: int
     name: str
-    driver: str  # "" where nobody says
+    driver: str  # "" if unknown
     memory_bytes: int
     sm_clock_max_mhz: int | None = None
     memory_clock_max_mhz: int | None = None
@@ -381,7 +381,7 @@ class Slices(Struct, frozen=True, kw_only=True):
     constant: int = 0  # left out: they do not vary in the reference
     lost: int = 0  # vary in the reference, and hardly in the candidate
     first: int = 0  # slice of the worst group
-    count: int = 0  # slices in it; 0: all are of a like scale, and judged as a whole
+    count: int = 0  # slices in it; 0: all are of a like scale, and compared as a whole
     snr_db: float | None = None
     centred_cosine_mean: float | None = None
 
@@ -537,7 +537,7 @@ class LayerProfile(Struct, frozen=True, kw_only=True):
     runs: int  # that the means are over
     profiler: str  # whose record it is
     notes: tuple[str, ...] = ()  # what a reader of these layers must know
-    # How much longer than it says a layer may have taken: profilers of runtimes on a CPU count in whole microseconds.
+    # How much longer than recorded a layer may have taken: profilers of runtimes on a CPU count in whole microseconds.
     tick_ns: float = 1e3
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 # A name of its own among the error handlers of codecs.
 SPELLED = "enginebench.spelled"
-# What stands for a character that an encoding lacks; of tables and charts one for one, so that columns stay.
+# Replacements of characters that an encoding lacks; in tables and charts one for one, so that columns stay aligned.
 ASCII = {
     **dict.fromkeys("·•–—−─━═", "-"),
     **dict.fromkeys("│┃║", "|"),

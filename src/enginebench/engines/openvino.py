@@ -191,7 +191,7 @@ class OpenvinoEngine(Closing):
         self._views: dict[str, Array] = {}
         self._bound = False
         self._declared = False  # the outputs had the shapes that the graph declares
-        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        self._watched: list[Any] = []  # the record of runs on the bound arrays, by the tool that records
         # Where nothing says how long a dynamic axis is, or which branch is taken, the arrays do when they are bound.
         if not graph.deciders and all(
             s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs

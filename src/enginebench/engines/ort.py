@@ -115,9 +115,9 @@ class OrtEngine(Closing):
         self._feeds: dict[str, Array] = {}
         self._computed: dict[str, Array | None] = {}
         self._late: list[str] = []  # outputs whose shape only a run knows
-        self._misdeclared = False  # one of them has another rank than the graph says
+        self._misdeclared = False  # one of them has another rank than the graph declares
         self._settled = False  # whether that is known for what is bound
-        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        self._watched: list[Any] = []  # the record of runs on the bound arrays, by the tool that records
         # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
         self._run: RunCall = partial(
             session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()

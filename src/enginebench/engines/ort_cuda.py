@@ -148,7 +148,7 @@ class OrtCudaEngine(cuda.DeviceEngine):
         self._graph = options["cuda_graph"] == "1"
         self._copies = {side: (cuda.Event(), cuda.Event()) for side in ("h2d", "d2h")}
         self._copying = False
-        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        self._watched: list[Any] = []  # the record of runs on the bound arrays, by the tool that records
         self._staging_in_ns = self._staging_out_ns = 0
 
     def bind(self, feeds: Feeds) -> None:

@@ -85,7 +85,7 @@ class TorchEngine(Closing):
         self._run: RunCall = self._compute
         self._bound = False
         self._result: Any = None
-        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        self._watched: list[Any] = []  # the record of runs on the bound arrays, by the tool that records
         self._tensors: tuple[Any, ...] = ()
         self._views: dict[str, Array] = {}
         self._allocate({s.name: concrete_shape(s, spec.batch) for s in artifact.inputs})

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
 # Source: PyTorch, torch/_inductor/cudagraph_trees.py.
 COMPILING_CALLS = 3
-# After how many compilations of one function PyTorch gives up, or goes on eagerly without a word; names since 2.6 and
+# After how many compilations of one function PyTorch gives up, or silently continues eagerly; names since 2.6 and
 # before. Source: torch/_dynamo/config.py.
 LIMITS = ("recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit")
 MOST_COMPILATIONS = 10_000

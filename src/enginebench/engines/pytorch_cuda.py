@@ -257,7 +257,7 @@ class CudaTorchEngine(TorchEngine):
         lane.record(start)
         for name, landing in self._landings.items():
             landing.copy_(self._pinned[name], non_blocking=True)
-        # From here on the copy has a clock of its own: what the host still does, it does meanwhile.
+        # From here on the copy runs on its own: the host continues meanwhile.
         self._staging_in_ns = time.perf_counter_ns() - begin
         for tensor, landing in zip(self._tensors, self._landings.values(), strict=True):
             if tensor is not landing:

@@ -287,7 +287,7 @@ def find_entry(name: str) -> Entry:
         return ENTRIES[name]
     if plugin := _find_plugin(name):
         return load_entry(plugin)
-    from difflib import get_close_matches  # only somebody who mistyped has a use for it
+    from difflib import get_close_matches  # needed only for a mistyped name
 
     # Engines whose names begin with what the package is called here, then those that are spelled alike.
     begin = PACKAGE_NAMES.get(name.lower())

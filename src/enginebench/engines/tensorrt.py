@@ -107,7 +107,7 @@ class PlanEngine(cuda.DeviceEngine):
         self._graph: cuda.CapturedGraph | None = None
         self._views: dict[str, Array] = {}  # of the inputs, in pinned memory
         self._copying = False
-        self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
+        self._watched: dict[str, float] = {}  # the record of runs on the bound arrays, by the tool that records
 
     def bind(self, feeds: Feeds) -> None:
         self._fill([feeds])

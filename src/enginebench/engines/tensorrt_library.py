@@ -81,7 +81,7 @@ class Library:
         self.log.errors.clear()
         try:
             made = kind(self.log)
-        except TypeError:  # of 8.6, whose warning says why
+        except TypeError:  # of 8.6, whose warning has the reason
             raise BackendUnavailable(f"{self.title} cannot create {what}: {self.log.last or self.log.take()}") from None
         return self.require(None if self.log.errors else made, f"cannot create {what}", BackendUnavailable)
 

@@ -28,7 +28,7 @@ ONES: tuple[float, float] = (1.0, 1.0)
 ZEROS: tuple[float, float] = (0.0, 0.0)
 # Entries of a set: one of each of the six kinds of floats below. More would cost as much as the usual inputs.
 ENTRIES = 6
-# Standard deviations of large floats, beside 1 of the usual ones: a picture that nobody normalized reaches 255.
+# Standard deviations of large floats, beside 1 of the usual ones: a picture that is not normalized reaches 255.
 SCALES = (10.0, 100.0, 1000.0)
 # Fewer values than this are settings (thresholds, scales, lengths), which change what a model does, not data.
 FEWEST_DATA = 8

@@ -180,7 +180,7 @@ def preprocess_imagenet(
 
 
 def _preprocess_timm(name: str, input_size: int | None) -> Preprocess | None:
-    from enginebench.models.torch.architectures import import_timm  # PyTorch: only where a timm model is asked for
+    from enginebench.models.torch.architectures import import_timm  # PyTorch: only if a timm model is requested
 
     config = import_timm().get_pretrained_cfg(name)
     if config is None or config.interpolation not in ("bilinear", "bicubic"):

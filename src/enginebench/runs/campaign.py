@@ -565,7 +565,7 @@ class Campaign:
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
         try:
             environment = find_place(row.engine)
-        except EngineBenchError:  # the row is skipped for that reason
+        except EngineBenchError:  # the configuration is skipped for that reason
             environment = None
         machine = replace(self._machine, versions=list_versions(environment)) if environment else self._machine
         return Result(

@@ -118,7 +118,8 @@ def plan_rows(
             rows.setdefault(row.id, row)
             if request.any_engine and find_obstacle(spec, sources):
                 never.add(row.id)
-    run = {row.requested_precision for row in rows.values() if row.id not in never}  # of the others, each says why
+    # A precision in which nothing runs keeps its configurations, each with its reason.
+    run = {row.requested_precision for row in rows.values() if row.id not in never}
     return [row for row in rows.values() if row.id not in never or row.requested_precision not in run]
 
 

@@ -366,7 +366,7 @@ def bench_sides(
         if reasons := tuple(explain_difference(results)):
             results[-1] = replace(results[-1], warnings=(*results[-1].warnings, *reasons))
             folder.write_result(results[-1])
-        # What the row's tool wrote, in a folder of its name, with one for each of several processes.
+        # The files of the configuration's tool, in a folder of its name, with one for each of several processes.
         folders = [log.parent for log in find_logs(root, results[-1]) if log.parent.name.startswith(PROCESS)]
         for place in folders:
             home = root / results[-1].engine.backend / (place.name if len(folders) > 1 else "")
@@ -383,7 +383,7 @@ def find_logs(root: Path, result: Result) -> list[Path]:
     backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
     if not isinstance(backend, KeepsLog) or not result.artifacts:
         return []
-    spec = replace(result.engine, precision=result.requested_precision)  # a relabelled row keeps its folder
+    spec = replace(result.engine, precision=result.requested_precision)  # a relabelled configuration keeps its folder
     return backend.find_logs(result.artifacts[-1], spec, result.measure)
 
 

@@ -122,7 +122,7 @@ def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: 
             artifact = choose_source(sources, spec, takes(name))
             if artifact.kind in ("onnx", "plan", "aoti"):  # they run in the precision that they are in
                 spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
-            if artifact.inputs:  # a plan says what it takes once it is loaded
+            if artifact.inputs:  # a plan reports its inputs only once it is loaded
                 for arrays in calls:
                     check_feeds(artifact.inputs, name_arrays(arrays, artifact.inputs))
                 artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_arrays(calls[0], artifact.inputs)))

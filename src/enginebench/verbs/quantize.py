@@ -193,7 +193,7 @@ def quantize_file(
         own = f"{path} is {artifact.precision} with ranges of its own"
         raise UsageError(f"{own}: leave out --calib, --inputs and --calib-cache, or quantize the FP32 graph")
     if needs == "data" or (to == "fp16" and calib is None and calib_cache is None):
-        # What its inputs are like where nobody gives one, as `calibrate` makes them up.
+        # The default inputs, as `calibrate` makes them up.
         artifact = replace(artifact, inputs=complete_inputs(artifact).inputs)
     if inputs is None:
         ranges, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
@@ -208,7 +208,7 @@ def quantize_file(
         try:
             excluded = require_hook(SlowRegions)(artifact, made, options["by_time"], reporter)
         except BaseException:
-            out.unlink(missing_ok=True)  # 8 bits throughout were not asked for
+            out.unlink(missing_ok=True)  # 8 bits throughout were not requested
             raise
         if excluded:
             names = (*names, *excluded)

@@ -34,7 +34,7 @@ from enginebench.verbs.models import ModelsDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.verbs.runs import Run
 
-# What `read` answers with: a record of the kernel or of a feature.
+# The result of `read`: a record of the kernel or of a feature.
 Document: TypeAlias = Run | Bench | Struct
 
 RECORDS: tuple[type[Struct], ...] = (
@@ -43,7 +43,7 @@ RECORDS: tuple[type[Struct], ...] = (
     *(EngineProfileDocument, BuildDocument, ExportDocument, InferDocument, CalibrateDocument, QuantizeDocument),
     *(DoctorDocument, ModelsDocument, Peaks),
 )
-# Schema of a stored document of the kernel -> its record. Rows and calibrations have readers of their own.
+# Schema of a stored document of the kernel -> its record. Results and calibrations have readers of their own.
 DOCUMENTS = {field.default: kind for kind in RECORDS for field in fields(kind) if field.name == "schema"}
 READABLE = "a run, a stored result, a document of enginebench, or a file of trtexec"
 

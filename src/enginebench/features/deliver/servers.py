@@ -113,7 +113,7 @@ def list_batch_names(inputs: Sequence[TensorSpec]) -> set[int | str]:
 def _format_tensor(side: str, spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> str:
     # As Triton counts them: without the batch where it joins requests; -1 is open.
     axes = [axis if isinstance(axis, int) else sizes.get(axis, -1) for axis in spec.shape[batched:]]
-    # Triton wants an axis beside the batch, and tells the model of none where `reshape` takes it away.
+    # Triton requires an axis beside the batch; `reshape` hides it from a model without one.
     # Source: ValidateIOShape in triton-inference-server/core, src/model_config_utils.cc.
     dims = f"dims: [ {', '.join(map(str, axes))} ]" if axes or not batched else "dims: [ 1 ] reshape { shape: [ ] }"
     return f"{side} [ {{ name: {json.dumps(spec.name)} data_type: {TRITON_TYPES[spec.dtype]} {dims} }} ]"

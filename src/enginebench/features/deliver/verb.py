@@ -63,7 +63,7 @@ class DeliverDocument(Struct, frozen=True, kw_only=True):
     row: str
     files: tuple[str, ...]
     checked: bool
-    notes: tuple[str, ...] = ()  # why it was not checked, and what is doubtful about the row
+    notes: tuple[str, ...] = ()  # why it was not checked, and the configuration's warnings
 
 
 class DeliverOptions(Progress, total=False):
@@ -285,7 +285,7 @@ def describe_bundle(
 ) -> Bundle:
     result, spec, machine = stored.result, stored.spec, stored.result.machine
     cpu = f"{machine.cpu_model}, {machine.cores_physical} cores" if machine else "an unknown machine"
-    assert row.p50_ms is not None  # an ok row has samples
+    assert row.p50_ms is not None  # an ok configuration has samples
     return Bundle(
         model=result.model,
         row=result.id,
@@ -339,7 +339,7 @@ def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
         raise ArtifactError(f"the bundle of {bundle.row} did not respond within {CHECK_TIMEOUT_S:g} s") from error
     if done.returncode == 0:
         return None
-    # The outputs that are not those of the row, else the last line of the error.
+    # The outputs that differ from the measured ones, else the last line of the error.
     broken = [line for line in done.stdout.splitlines() if "NOT within" in line]
     broken = broken or (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
     reason = f"the bundle of {bundle.row} does not pass its own check here: {'; '.join(broken)}"

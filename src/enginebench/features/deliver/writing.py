@@ -28,7 +28,7 @@ PACKAGE = Path(__file__).parents[2]
 # In every bundle, under these names.
 SHARED = ("facts.py", "trial.py")
 
-# Engines whose rows cannot be taken away.
+# Engines whose configurations cannot be deployed.
 REFUSED = {
     "trtexec": "trtexec only times a plan; deliver one of engine tensorrt, which runs the same plan",
     "fpga-sim": "its times are those of a simulated board; see `enginebench fpga verilog`",
@@ -51,11 +51,11 @@ class Contents(Struct, frozen=True, kw_only=True):
 
     engine: str  # name of its file in `engines`
     module: bool = False  # it runs a PyTorch module
-    runtime: tuple[str, ...]  # packages whose version makes the row
+    runtime: tuple[str, ...]  # packages whose versions the measurement depends on
     others: tuple[str, ...] = ("numpy",)
 
 
-# What says whether a bundle and a machine are what was measured.
+# The facts by which a bundle and a machine are compared with the measurement.
 JUDGING = "core/judging.py"
 # What turns a picture into an input.
 PICTURES = "models/pictures.py"

@@ -295,11 +295,11 @@ def _choose_inputs(network: Network, n: int | None) -> tuple[NDArray[np.float32]
 def _run_onnxruntime(path: Path, network: Network, inputs: NDArray[np.float32]) -> NDArray[np.float32] | None:
     """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
     try:
-        from enginebench.models.precision.graph import answer, load_whole_graph
+        from enginebench.models.precision.graph import load_whole_graph, run_graph
     except MissingDependency:
         return None
     shaped = inputs.reshape(-1, *(axis for axis in network.input_shape[1:] if isinstance(axis, int)))
-    answers = answer(load_whole_graph(path), {network.input_name: shaped}, threads=1)[network.output_name]
+    answers = run_graph(load_whole_graph(path), {network.input_name: shaped}, threads=1)[network.output_name]
     return np.asarray(answers, np.float32).reshape(len(answers), -1)
 
 

@@ -42,7 +42,7 @@ WRITTEN = READY + MAX_SERVERS
 FEEDING = WRITTEN + MAX_FEEDERS
 HEAD = FEEDING + MAX_FEEDERS
 COLUMNS = ("offset", "sample", "released", "started", "computed", "done", "status")
-# A sleeping process wakes up about this late at worst, on a core that nobody else uses; what is left is waited busily.
+# A sleeping process wakes up about this late at worst, on a core without other work; the rest is waited busily.
 SLEEP_ERROR_NS = 200_000
 # From the moment that the engine is ready to the first arrival: both sides must have come to their loops.
 HEAD_START_NS = 100_000_000
@@ -122,7 +122,7 @@ def release_all(
     board: MemoryBoard,
     wake: Callable[[], bool],  # False if there is no engine any more
     spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
-    feeding: Feeders | None = None,  # who writes the bytes; None: nobody has to
+    feeding: Feeders | None = None,  # writes the bytes; None: there are none to write
 ) -> int:
     """Release every request when it is due and its bytes are there, and wake the engine; return their number.
 

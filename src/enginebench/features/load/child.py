@@ -90,7 +90,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeResponse:
             if come_by_ring:
                 run = partial(run, find_sample=find_requests(Ring(job.ring), samples, calls))
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
-        gpu_reading = gpu.end() if gpu else None  # before the energy is asked for
+        gpu_reading = gpu.end() if gpu else None  # before the energy is read
         energy = gpu.energy_per_image(1) if gpu else None
         return ServeResponse(
             busy_ns=work.busy_ns,

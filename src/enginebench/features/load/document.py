@@ -41,7 +41,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     limit_ms: float | None = None
     percentile: float = 99.0  # that the limit is on
     find_capacity: bool = False
-    rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
+    rounds: int = 1  # searches of each configuration, interleaved; a verdict needs six
     devices: tuple[str, ...] = ()  # with one server on each
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 POOL = 64
 # Samples of a query of the scenario `multi`. Source: MLPerf Inference rules, MultiStream.
 MULTI_QUERY = 8
-# A queue longer than what arrives in this time, or in ten limits, is turned away: nobody would wait for its end.
+# A queue longer than the arrivals of this time, or of ten limits, is dropped: no client would wait for its end.
 QUEUE_S = 1.0
 # After the last arrival, what still waits is served for so long, or for two limits.
 GRACE_S = 1.0
@@ -72,7 +72,7 @@ POINT_S, PROBE_S = 10.0, 3.0
 LIMITS_A_PROBE = 60
 # A probe has requests for one late among them; if that does not decide, for ten.
 PROBE_LATE = (1, 10)
-# Of a search that need not be strict, each probe has requests for so many late ones at the limit, and is asked once.
+# In a search that need not be strict, each rate is probed once, with requests for so many late ones at the limit.
 ROUGH_LATE = 2
 # It also gives up earlier: at a tenth of the first rate nearly every request finds the engine idle.
 ROUGH_LOWEST_SHARE = 0.1

@@ -29,8 +29,8 @@ MAX_SLOTS = 1 << 14
 # What one process is counted on to write per second; on the host of an H200 it was 5 GB.
 FED_BYTES_PER_S = 2e9
 FEED_POLL_S = 0.0002
-# Whoever releases requests has to be on time, so it goes first. But at 19, on two cores that others kept busy, bytes
-# came 27 to 77 ms late in 3 of 4 loads (900 requests a second of 602 kB); at 5 they came 3 to 4 ms late.
+# The process that releases requests has to be on time, so it has priority. But at 19, on two cores that others kept
+# busy, bytes came 27 to 77 ms late in 3 of 4 loads (900 requests a second of 602 kB); at 5 they came 3 to 4 ms late.
 FEED_NICENESS = 5
 FREED_NS = 1_000_000  # from when a slot comes free until its next bytes are there, at most, where a core is free
 

@@ -217,7 +217,7 @@ def list_load_warnings(document: LoadDocument) -> Iterator[str | tuple[str, str]
 
 
 Named: TypeAlias = Sequence[tuple[str, LoadPoint]]  # with the name of its configuration
-# What a line stands for, and how it is drawn; queue and service are means.
+# Quantity of a line -> its dashes; queue and service are means.
 KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}
 
 

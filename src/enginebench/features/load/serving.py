@@ -89,7 +89,7 @@ class Span:
 
 
 class TimedBatch(NamedTuple):
-    busy_ns: int  # summed over all streams, from a submission to its answer
+    busy_ns: int  # summed over all streams, from a submission to its end
     # By part, each as if it were alone; `compute` of an engine that does not say more is `busy_ns` over the streams.
     stages: dict[str, int]
 

@@ -33,7 +33,7 @@ class SweepRow(Struct, frozen=True, kw_only=True):
     energy_mj: float | None = None
     engine_version: str | None = None
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
-    result: str = ""  # of the row's file, below the store
+    result: str = ""  # of the configuration's file, below the store
     # Beside those of a run.
     environment: str = ""  # of `machines`
     reference_ms: float | None = None  # the fixed kernel
@@ -67,7 +67,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...]
     versions: dict[str, str]
     rows: int = 0
-    reference_ms: float | None = None  # median of its rows
+    reference_ms: float | None = None  # median of its configurations
     price_per_hour: float | None = None
 
 
@@ -102,7 +102,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     processes: int = 0
     spent_s: float = 0.0
     page: str = ""  # below the store; `tune.json` lies beside it
-    reason: str = ""  # why there is no answer
+    reason: str = ""  # why there is no result
 
 
 class SweepDocument(Struct, frozen=True, kw_only=True):

@@ -23,10 +23,10 @@ from enginebench.features.sweep.schedule import Outcome, run_job
 from enginebench.features.sweep.spec import HERE, Group, MachineEntry
 
 INSTALL = 'pip install "enginebench[ray]"'
-# The resource that stands for a machine, and how much of the resource of its kind a task takes: as good as nothing.
+# The resource of a machine, and how much of the resource of its kind a task takes: as good as nothing.
 MACHINE = "machine"
 TRACE = 0.001
-# An answer says how a job went; results lie in the store.
+# A response has how a job ended; results are in the store.
 RESPONSE_LIMIT_BYTES = 1 << 20
 # How often machines are counted while nothing ends, and how long jobs wait for one of a kind that has gone: spot
 # instances come back within minutes, or not.

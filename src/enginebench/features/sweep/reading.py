@@ -104,7 +104,7 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
     if measured is None:
         return tuple(SweepCell(**spell_cell(cell)) for cell in group.cells), ()
     machine = measured.record.machine
-    # A token of what makes rows of two machines differ: processor, GPUs, versions.
+    # A token of everything that makes results of two machines differ: processor, GPUs, versions.
     parts = [machine.cpu_model, *(gpu.name for gpu in machine.gpus), *(f"{k} {v}" for k, v in machine.versions.items())]
     identity = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
     document = describe_stored(measured.record, measured.results)
@@ -143,7 +143,7 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
     return (*(SweepCell(**spell_cell(cell), row=row) for cell, row in chosen), *others), (environment,)
 
 
-# A group's first row measured again, with the machine to itself.
+# A group's first configuration measured again, alone on the machine.
 ALONE = "-alone"
 _ROWS = re.compile(r"groups/[^/]+/(rows/[^/]+\.json|run\.json)")
 
@@ -174,7 +174,7 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
     unread: list[str] = []
     for group in groups:
         try:
-            # The figures that were stored when the group ended; of one that has not, those of its rows as they are.
+            # The figures stored when the group ended; of a group in progress, those of its results so far.
             done = read_finished(store, group)
             group_cells, environments = (
                 (done.cells, done.machines) if done else describe_group(group, read_group(store, group.id))
@@ -221,7 +221,7 @@ def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Inte
     """Compare the first configuration of each group, measured on a shared machine, with itself alone on the machine."""
     for group in groups:
         alone = next(_list_rows(store, f"{group.id}{ALONE}"), None)
-        # The row of the same id: a group's own order has its baseline first, whatever was asked for first.
+        # Found by id: a group's own order has its baseline first.
         shared = next((row for row in _list_rows(store, group.id) if alone and row.id == alone.id), None)
         if shared is None or alone is None:
             continue

@@ -88,7 +88,7 @@ class Schedule:
         self._progress: dict[str, int] = {}
         self._blocked: dict[str, list[GroupJob]] = {}
         self._running = self._total = self._ended = 0
-        self.refused: dict[str, str] = {}  # id of a group -> why nobody measures it
+        self.refused: dict[str, str] = {}  # id of a group -> why it is not measured
 
     def run(self, groups: Sequence[Group]) -> None:
         """Run all jobs; return once every group has ended. The results are in the store."""
@@ -151,7 +151,7 @@ class Schedule:
                 return
             outcome = JobEnd(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome}")
         if isinstance(job, SourcesJob):
-            # Without graphs for all, each group makes its own, and says in its rows why it cannot.
+            # Without graphs for all, each group makes its own, and stores why it cannot.
             for blocked in self._blocked.pop(job.key):
                 self._start(blocked if outcome.ok else replace(blocked, sources=""))
             return
@@ -166,7 +166,7 @@ class Schedule:
     def _may_try_again(self, job: Job, name: str) -> bool:
         """Whether a lost job starts again: as long as each attempt leaves something in the store."""
         measured = read_group(self._store, name) if isinstance(job, GroupJob) else None
-        # Processes of the group in the store, and rows that are settled without one.
+        # Processes of the group in the store, and configurations that need none.
         now = sum(len(row.measurements) + (row.status in FINAL) for row in measured.results) if measured else 0
         self._losses[name] = 0 if now > self._progress.get(name, 0) else self._losses[name]
         self._progress[name] = now

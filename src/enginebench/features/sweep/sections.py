@@ -14,7 +14,7 @@ from enginebench.report.run.remarks import gather_notes
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 
-# More rows than anybody reads in a terminal; the page has them all.
+# The most that is readable in a terminal; the page has all rows.
 MOST_SHOWN = 60
 _AGREE = {True: "same", False: "changed", None: ""}
 

@@ -33,7 +33,7 @@ from enginebench.verbs.run import RunOptions, make_run_request
 
 # A specification is written by hand; a file beyond this is another one.
 SPEC_LIMIT_BYTES = 1 << 20
-# More rows than anybody can read, or measure in a year: a slip in an axis.
+# More configurations than can be read, or measured in a year: a mistake in an axis.
 MOST_CELLS = 200_000
 # Options of `run` that a sweep does not have: its matrix has lists of these,
 LEFT_OUT = {"engines", "precisions", "batch", "scope"}
@@ -47,7 +47,7 @@ OF_MACHINE |= {"threads", "time_limit", "timeout", "warmup"}
 DROPS = {"max_metric_drop", "max_top1_drop"}
 # How earlier versions spelt some.
 EARLIER = {"time_limit_s": "time_limit", "timeout_s": "timeout"}
-# The kind of a machine that nobody named.
+# The kind of an unnamed machine.
 HERE = "local"
 
 Some = Meta(min_length=1)
@@ -143,7 +143,7 @@ class Group(Struct, frozen=True, kw_only=True):
     machine: MachineEntry
     request: RunRequest
     cells: tuple[Cell, ...]
-    tune_budget_s: float | None = None  # of a search over settings, after the rows; None: nobody asked for one
+    tune_budget_s: float | None = None  # of a search over settings, after the configurations; None: no search
 
 
 def read_spec(path: Path) -> SweepSpec:

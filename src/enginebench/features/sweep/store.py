@@ -21,11 +21,11 @@ from enginebench.runs.folder import check_inside
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-# Of one document. A row with a million samples and their device times is about 20 MB.
+# Of one document. A result with a million samples and their device times is about 20 MB.
 DOCUMENT_LIMIT_BYTES = 512 << 20
 # A name in a store: folders and files of letters, digits and a few signs; no `..`, nothing hidden.
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*(/[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*)*")
-# Where a file is put as a whole or not at all. Others would show half a file to whoever reads meanwhile.
+# Stores that write a file as a whole or not at all. Others would show half a file to readers.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 INSTALL = 'pip install "enginebench[fleet]"'
 

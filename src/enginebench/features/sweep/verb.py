@@ -115,7 +115,7 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
         counts = [len(group.cells) * group.request.measure.processes for group in own]
         timed = sum(count * g.request.measure.time_limit_s for count, g in zip(counts, own, strict=True))
         tuned = sum(len(g.request.batches or (1,)) * (g.tune_budget_s or 0.0) for g in own)
-        # A row is built and checked in one more process, and its time grows with that of no other.
+        # A configuration is built and checked in one more process.
         most_s, count = timed + (sum(counts) + rows) * start_s + tuned, len(own)
         plan = KindPlan(machine_kind=machine.kind, groups=count, rows=rows, processes=sum(counts), at_most_s=most_s)
         kinds.append(plan)

@@ -17,7 +17,7 @@ from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityJob,
 from enginebench.models.precision.calibration_data import open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import (
-    answer,
+    run_graph,
     load_whole_graph,
     make_consumers,
     make_producers,
@@ -60,7 +60,7 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityRespo
         raise UsageError("its samples have no common batch axis, and are not compared group by group")
     feeds = data.read(0, data.n)
     groups = find_groups(exported, prepared, quantized)
-    reference = answer(prepared, feeds, job.threads, libraries)
+    reference = run_graph(prepared, feeds, job.threads, libraries)
 
     noises: dict[str, float] = {}
     for i, group in enumerate(sorted(groups, key=lambda group: -group.macs)):
@@ -70,7 +70,7 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityRespo
         if i % NOTE_EVERY == 0:
             note(f"sensitivity: group {i + 1} of {len(groups)}")
         alone = quantize_only(prepared, quantized, group.nodes)
-        noises[group.name] = measure_harm(reference, answer(alone, feeds, job.threads, libraries))
+        noises[group.name] = measure_harm(reference, run_graph(alone, feeds, job.threads, libraries))
     return SensitivityResponse(
         groups=tuple(GroupHarm(group=group, noise=noises.get(group.name)) for group in groups),
         samples=data.n,

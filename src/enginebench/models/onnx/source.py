@@ -222,7 +222,7 @@ def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
         dtype = TEXT if tensor.elem_type == TensorProto.STRING else tensor_dtype_to_np_dtype(tensor.elem_type).name
     except (KeyError, ValueError) as error:
         raise ParseError(path, repr(value.name), f"element type {tensor.elem_type}", "a type of ONNX") from error
-    if kind != "tensor_type":  # how an engine hands it out as one array: a row of values for each sample
+    if kind != "tensor_type":  # as an engine returns it in one array: a row of values for each sample
         return TensorSpec(name=value.name, dtype=dtype, shape=("batch", f"{value.name}_values"))
     if not tensor.HasField("shape"):
         return TensorSpec(name=value.name, dtype=dtype, shape=(UNKNOWN_RANK,))

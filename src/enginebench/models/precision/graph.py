@@ -331,7 +331,7 @@ def read_versions(tools: Sequence[str]) -> dict[str, str]:
     return {tool: onnxruntime.__version__ if tool == "onnxruntime" else version(tool) for tool in tools}
 
 
-def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
+def run_graph(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
     """Run a graph in ONNX Runtime and return its float outputs by name, with 8-bit kernels where there are any."""
     options = onnxruntime.SessionOptions()
     register_operators(options, libraries)

@@ -256,7 +256,7 @@ def release_excluded(model: ModelProto, exclude: Sequence[str]) -> None:
             if source is not None and not (maker and any(_find_rounded(operand, producers) for operand in maker.input)):
                 node.input[i] = source
     ends = {value.name for value in model.graph.output}
-    while True:  # what nobody reads goes, then what that read
+    while True:  # nodes without readers are removed, then those that only they read
         read = {name for node in model.graph.node for name in node.input} | ends
         pairs = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
         if not (unread := [node for node in pairs if node.output[0] not in read]):

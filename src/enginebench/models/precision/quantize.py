@@ -55,7 +55,7 @@ IoTypes = Literal["keep", "cast"]
 
 # Entries of random data that look for values which FP16 cannot hold, where there is no calibration.
 OVERFLOW_ENTRIES = 4
-# Below half of the work in 8 bits, a row named int8 is mostly something else.
+# Below half of the work in 8 bits, a configuration named int8 is mostly something else.
 LOW_COVERAGE = 0.5
 
 
@@ -63,7 +63,7 @@ class _Change(Struct, frozen=True, kw_only=True, eq=False):
     """The result of a transform, and the remarks about it."""
 
     model: ModelProto
-    kept_fp32: tuple[str, ...] = ()  # nobody asked for it
+    kept_fp32: tuple[str, ...] = ()  # it was not requested
     excluded: tuple[str, ...] = ()  # as the user named them
     reason: str = ""
     tools: tuple[str, ...] = ("onnx", "onnxruntime")

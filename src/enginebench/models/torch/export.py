@@ -82,7 +82,7 @@ STILL_RUNS = "The PyTorch engines still run it"
 # The dynamo exporter's translations are written for opset 18; older graphs are made from those of 18.
 TRANSLATED_OPSET = 18
 SMALLEST_OPSET = 13
-# Where the exporter says of a node in which modules it stands. Source: PyTorch 2.13,
+# The exporter's note on the modules of a node. Source: PyTorch 2.13,
 # torch/onnx/_internal/exporter/_core.py; "namespace" reads `: root.Class/fc: torch.nn.Linear/addmm: aten.addmm`.
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -537,7 +537,7 @@ def _measure_optimizer(session: Any, call: _Call, outputs: Sequence[Any]) -> flo
         return None  # large values make an exponential infinite in one order of sums, and not in the other
     try:
         optimized = session.run(None, dict(call.feeds))
-    except Exception:  # as above; the row of `ort` fails with its reason
+    except Exception:  # as above; the configuration of `ort` fails with its reason
         return None
     pairs = [(a, np.asarray(b)) for a, b in zip(map(np.asarray, outputs), optimized, strict=True)]
     if any(a.shape != b.shape or not np.array_equal(find_finite(a), find_finite(b)) for a, b in pairs):

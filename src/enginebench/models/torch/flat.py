@@ -36,7 +36,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         names: of the inputs; None where only the number of them will say.
     """
 
-    enginebench_wraps = "module"  # whoever names layers leaves it out
+    enginebench_wraps = "module"  # names of layers leave it out
 
     def __init__(self, module: nn.Module, call: Call | None = None, names: tuple[str, ...] | None = None) -> None:
         super().__init__()

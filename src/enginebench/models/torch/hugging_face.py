@@ -21,7 +21,7 @@ from enginebench.models.torch.torchvision_import import with_torchvision
 from enginebench.models.torch.weights import DownloadFailed, State, ask_server, download_errors, stall_limit
 from enginebench.models.zoo import ModelRef
 
-# Tokens of a sequence where nobody says more: enough for attention to be work, within every model's positions.
+# Default number of tokens in a sequence: enough for attention to be work, within every model's positions.
 SEQUENCE = 128
 # A second of sound, for models that take samples.
 SOUND_SAMPLES = 16_000
@@ -43,7 +43,7 @@ def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
 
 def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """Return (the module of a configuration with fresh weights, flat and in eval mode; example inputs)."""
-    config.use_cache = False  # keys and values of a first pass would be outputs that nobody compares
+    config.use_cache = False  # keys and values of a first pass would be outputs of no interest
     # Made in train mode, which is no choice of the user's that a warning should tell him of.
     module = with_torchvision(lambda: _find_class(config, text)(config)).eval()
     flat, examples = flatten(module, {}, make_example_inputs(module, text))
@@ -83,7 +83,7 @@ def _read_config(ref: ModelRef) -> Any:
     refusal = f"{ref.text} cannot be had from the Hugging Face Hub"
     cure = "Go online, or name a folder that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
     with explaining(ModelError, refusal, DownloadFailed, ValueError, describe=first_line, cure=cure):
-        # Where it is not in the cache, the Hub must answer: its own client retries for minutes.
+        # If it is not in the cache, the Hub must respond: its own client retries for minutes.
         if not Path(ref.name).is_dir() and not isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
             ask_server(str(hf_hub_url(ref.name, "config.json")))
     cure = "Expected a name on the Hugging Face Hub, or a folder that holds config.json"

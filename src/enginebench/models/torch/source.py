@@ -59,7 +59,7 @@ from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, 
 PRECISIONS: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 # Where the configuration of a model of transformers stands in its file, beside the state dict.
 CONFIG = "config"
-# Made-up inputs on which the lengths of the answers are looked at again.
+# Made-up inputs on which the lengths of the outputs are checked again.
 OTHER_SEEDS = (1, 2)
 # What the output of an entry may differ by beside another one, as a share of its largest value: more than rounding.
 ALIKE = 1e-2
@@ -70,7 +70,7 @@ NUMPY_TYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8
 _First: TypeAlias = Literal["open", "fixed", "whole"]
 
 
-# Where the weights in a module came from, and what there is to doubt.
+# The source of the weights in a module, and warnings about them.
 _Filled: TypeAlias = tuple[Weights, tuple[ResultWarning, ...]]
 
 
@@ -147,7 +147,7 @@ def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple
     """Let every call of a module with a state begin with the same one, with a note about it."""
     try:
         state = find_state(module, examples) if isinstance(module, Flat) else ()
-    except Exception:  # user code: whoever describes the outputs says what is wrong
+    except Exception:  # user code: the function that describes the outputs reports the error
         return ()
     if not state:
         return ()
@@ -198,7 +198,7 @@ def load_module(artifact: Artifact) -> nn.Module:
     It takes the artifact's inputs in their order, as positional arguments, and returns one tensor, or a tuple of
     tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
     """
-    module = _load(artifact).requires_grad_(False)  # an answer may be a parameter, which else is no plain array
+    module = _load(artifact).requires_grad_(False)  # an output may be a parameter, which is no plain array by itself
     if state := read_state_names(artifact.warnings):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)

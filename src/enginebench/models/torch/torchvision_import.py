@@ -24,9 +24,9 @@ SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-# What PyTorch says of an operator that nobody declared: it ends the import, and one that is declared first cures it.
+# PyTorch's message for an undeclared operator: it ends the import, and declaring the operator first prevents it.
 UNDECLARED = "torchvision::"
-# What torchvision says before it would call an operator of an extension that did not load.
+# torchvision's message before it would call an operator of an extension that did not load.
 # Source: torchvision/extension.py (_assert_has_ops), 0.28.0.
 NOT_LOADED = "Couldn't load custom C++ ops"
 # A declaration lives as long as its library object.

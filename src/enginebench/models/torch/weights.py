@@ -29,8 +29,8 @@ from enginebench.models.torch.architectures import import_timm, set_batch
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import ModelRef
 
-# A server that has not answered a request for headers in 5 s is taken as unreachable: a TLS handshake across the globe
-# needs about 1 s, and a user without a network should not wait longer than one import of PyTorch takes.
+# A server that has not responded to a request for headers in 5 s counts as unreachable: a TLS handshake across the
+# globe needs about 1 s, and a user without a network should not wait longer than one import of PyTorch takes.
 PROBE_TIMEOUT_S = 5.0
 # No byte for this long ends a download that has begun.
 STALL_TIMEOUT_S = 30.0

@@ -13,7 +13,7 @@ from enginebench.core.errors import EngineBenchError
 from enginebench.runs.child.jobs import ErrorResponse
 
 RESULT_FD = "ENGINEBENCH_RESULT_FD"
-# On it the parent tells a child that has its results that it may make the record: others may still be measuring.
+# On it the parent lets a child with its results make the record: before that, others may still be measuring.
 TURN_FD = "ENGINEBENCH_TURN_FD"
 # Linux's number; Python's fcntl module names it only on some builds (fcntl.h, F_SETSIG).
 F_SETSIG = 10

@@ -140,7 +140,7 @@ class Collector:
 
     def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
         metric = self._metrics[name]
-        if isinstance(metric, UserMetric):  # it says something of each sample, or of all: what it returns here tells
+        if isinstance(metric, UserMetric):  # it returns a value for each sample, or one for all
             try:
                 of_all = isinstance(metric.call(read_task_outputs(outputs, self._task, targets), targets), float)
             except UsageError:  # a few samples may lack what it needs, for example a class
@@ -151,7 +151,7 @@ class Collector:
         passed = read_task_outputs(outputs, self._task, targets) if name not in BUILTIN else outputs
         try:
             counts = metric.count(passed, targets)
-        except (UsageError, FeedError) as error:  # perhaps this engine's answers alone are too much for it
+        except (UsageError, FeedError) as error:  # perhaps only this engine's outputs are too many for it
             self._failures[name] = str(error) if name not in BUILTIN else f"--metric {name}: {error}"
             self._counts.pop(name, None)
             return

@@ -45,9 +45,9 @@ from enginebench.runs.child.programs import end_group
 PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE"}
 # Enough for the last traceback and the messages of a native library before it.
 STDERR_TAIL_BYTES = 8192
-# A million samples with device times are about 20 MB; an answer beyond this is a fault.
+# A million samples with device times are about 20 MB; a response beyond this is a fault.
 RESPONSE_LIMIT_BYTES = 512 << 20
-# How long a child may take to end by itself once it has answered: runtimes tear down threads at exit.
+# How long a child may take to end by itself after its response: runtimes tear down threads at exit.
 EXIT_GRACE_S = 20.0
 
 
@@ -128,7 +128,7 @@ class Child:
         assert self._child.stdin is not None and self._child.stdout is not None
         self._stdin, self._noise = self._child.stdin, self._child.stdout
         self._on_note: Callable[[str], None] = lambda text: None
-        self._expected: Any = Any  # until a job is sent, nothing is answered
+        self._expected: Any = Any  # no response before a job is sent
         self._response: FinalResponse[Any] | ErrorResponse | None = None
         self._failure: EngineBenchError | None = None
         self._last_note = ""
@@ -239,7 +239,7 @@ class Child:
         return self._response.response
 
     def _send(self, message: Job[Any] | PreloadJob) -> None:
-        with suppress(BrokenPipeError):  # it died at once; its exit status says why
+        with suppress(BrokenPipeError):  # it died at once; its exit status has the reason
             self._stdin.write(msgspec.json.encode(strip_environment(message)) + b"\n")
             self._stdin.flush()
 

@@ -77,9 +77,9 @@ class SourceJob(Job[SourceResponse], frozen=True, kw_only=True, tag="source"):
     source: ModelSource
     out_dir: str
     batch: int = 1
-    any_batch: bool = False  # nobody asked for it: a graph that is wanted as a file has the one that the model takes
+    any_batch: bool = False  # no batch was requested: a graph that is wanted as a file keeps the model's own
     onnx: bool = True
-    needs_onnx: bool = True  # else a failed export is told in the answer, and the PyTorch artifact stands alone
+    needs_onnx: bool = True  # else the response has why an export failed, beside the PyTorch artifact
     onnx_out: str | None = None
     dynamic_batch: bool = True
     dynamic_axes: dict[str, tuple[int, ...]] = {}
@@ -124,7 +124,7 @@ class Labelled(Struct, frozen=True, kw_only=True):
     n: int
     input_size: int | None = None
     metrics: tuple[str, ...] = ("top1", "top5")
-    targets: str | None = None  # the file of right answers; None: the data have labels of their own
+    targets: str | None = None  # the file of labels; None: the data have labels of their own
     task: Task | None = None
     unlabelled: str | None = None  # why there are no labels; then there are no metrics either
 
@@ -150,15 +150,15 @@ class PrepareJob(Job[PrepareResponse], frozen=True, kw_only=True, tag="prepare")
     outputs_path: str
     samples: int
     seed: int
-    prove: bool = True  # a loaded engine is asked for its record; one that times itself is in any case
+    prove: bool = True  # read the record of a loaded engine; a self-timed one always has its record read
     # What the metrics need of the outputs for it goes to `labelled_path`; without labels they are the outputs.
     labelled: Labelled | None = None
     labelled_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
-    graph: str | None = None  # of a finished plan, to hold its answers against
-    further_path: str = ""  # for the outputs on sets of inputs that reach further; "": nobody asks for them
+    graph: str | None = None  # of a finished plan, to compare its outputs with
+    further_path: str = ""  # for the outputs on sets of inputs that reach further; "": none
     examples: str = ""  # where the example inputs of the user's module lie, if it has any
-    recheck_path: str = ""  # for the outputs that are asked for again after each trial; "": nobody will
+    recheck_path: str = ""  # for the outputs that each trial must reproduce; "": none
 
     def perform(self, note: NoteCall, keep: KeepCall[PrepareResponse]) -> PrepareResponse:
         from enginebench.runs.child.perform.build import prepare_engine
@@ -173,7 +173,7 @@ class ReferenceResponse(Struct, frozen=True, kw_only=True):
 class ReferenceJob(Job[ReferenceResponse], frozen=True, kw_only=True, tag="reference"):
     """Compute the outputs of an unchanged graph for the inputs of a configuration's check, and save them."""
 
-    check: PrepareJob  # what is asked; its engine has the threads and the batch, and names no options
+    check: PrepareJob  # the check; its engine has the threads and the batch, and no options
     kind: ReferenceKind
     budget_s: float  # fewer calls are made where all of them would take longer
 
@@ -185,7 +185,7 @@ class ReferenceJob(Job[ReferenceResponse], frozen=True, kw_only=True, tag="refer
 
 class LabelledResponse(Struct, frozen=True, kw_only=True):
     n: int
-    nonfinite: int = 0  # samples whose answers are not all finite
+    nonfinite: int = 0  # samples whose outputs are not all finite
     preprocess_sha256: str | None
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
@@ -227,7 +227,7 @@ class MeasureJob(Job[MeasureResponse], frozen=True, kw_only=True, tag="measure")
     pin: bool = True
     prove: bool = False
     inputs: str | None = None  # folder of the user's inputs
-    recheck_path: str = ""  # outputs of the check, which are asked for again after the timed calls; "": they are not
+    recheck_path: str = ""  # outputs of the check, to be reproduced after the timed calls; "": none
 
     def perform(self, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
         from enginebench.runs.child.perform.measure import measure_trial

@@ -29,7 +29,7 @@ from enginebench.runs.folder import RunFolder, RunRequest, Stored
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.trust import trust_artifact, trust_engine
 
-# As long as `enginebench build` waits where nobody says otherwise.
+# The default of `enginebench build`.
 BUILD_LIMIT_S = 7200.0
 
 

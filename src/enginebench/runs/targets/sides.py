@@ -29,9 +29,9 @@ from enginebench.stats.alike import compare_preparation, compare_specs
 from enginebench.stats.effective import check_precision
 
 SIDE_TIMEOUT_S = 1800.0
-# What a side answers to further sets of inputs.
+# A side's outputs for further sets of inputs.
 FURTHER_OUTPUTS = "further.npz"
-# Extra time for each step: a tool that restarts for each answer loads its plan as often.
+# Extra time for each step: a tool that restarts for each call loads its plan as often.
 STEP_TIMEOUT_S = 60.0
 # Entries per call if a graph takes any number: enough to keep an engine busy, few enough for 1 GB.
 STEP = 16
@@ -45,7 +45,7 @@ class Side(Struct, frozen=True, kw_only=True):
     precision: tuple[Precision | None, Recipe | None] = ("fp32", None)
     batch: int | None = None
     threads: int | None = None
-    stored: Stored | None = None  # for a stored row, which is measured again on exactly the same artifact
+    stored: Stored | None = None  # for a stored configuration, which is measured again on exactly the same artifact
 
 
 def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:

@@ -25,7 +25,7 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
 from enginebench.models.precision.exclusion import read_exclusion
-from enginebench.models.precision.graph import answer, count_quantizers, load_whole_graph, prepare_graph
+from enginebench.models.precision.graph import count_quantizers, load_whole_graph, prepare_graph, run_graph
 from enginebench.models.precision.macs import list_quantized_products
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.zoo import packaged_onnx
@@ -227,13 +227,13 @@ CASES = [(model, recipe) for model in ("digits", "residual") for recipe in ("cpu
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_one_group_has_its_own_pairs_and_no_others(made, case):
     given, prepared, quantized, feeds = made[case]
-    reference = answer(prepared, feeds, 1)
+    reference = run_graph(prepared, feeds, 1)
     products = list_quantized_products(quantized)
     for group in find_groups(given, prepared, quantized):
         alone = quantize_only(prepared, quantized, group.nodes)
         assert list_quantized_products(alone) == [name for name in products if name in group.nodes]
         assert 0 < sum(count_quantizers(alone)) < sum(count_quantizers(quantized))
-        assert np.isfinite(measure_harm(reference, answer(alone, feeds, 1)))
+        assert np.isfinite(measure_harm(reference, run_graph(alone, feeds, 1)))
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
@@ -250,7 +250,7 @@ def test_each_quantized_node_is_in_one_group_and_every_product_begins_one(made, 
 def test_a_graph_that_does_not_run_is_refused(made):
     _, prepared, _, feeds = made["digits", "cpu"]
     with pytest.raises(ArtifactError, match="does not run"):
-        answer(prepared, {name: array[:, :, :2] for name, array in feeds.items()}, 1)
+        run_graph(prepared, {name: array[:, :, :2] for name, array in feeds.items()}, 1)
 
 
 def test_noise_is_the_power_of_the_difference_over_that_about_the_mean():

@@ -122,7 +122,7 @@ ORT_TENSORRT_RTX = Entry(
     packages=("onnxruntime", "onnx", "onnxruntime-ep-nv-tensorrt-rtx-cu13"),
     verified_on="registering its library, and refusing a machine without a GPU that it supports. Not yet run on one",
 )
-# What TensorRT does not take it leaves to other providers, and says so: no graph is refused for its Q/DQ nodes.
+# Nodes that TensorRT does not take run on other providers, with a note: no graph is refused for its Q/DQ nodes.
 ORT_TENSORRT = Entry(
     name="ort-tensorrt",
     builder=Builder(kept_with={}, tunes=True),

@@ -90,7 +90,7 @@ def check_plugin_request(artifact: Artifact, spec: EngineSpec) -> None:
     if spec.precision == "bf16":
         check_instructions(spec, "BF16" in read_plugin_capabilities(), options["force"] == "1")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if spec.threads > cores:  # it would take fewer without a word
+    if spec.threads > cores:  # it would silently use fewer
         raise BackendUnavailable(f"{NAME} was asked for {spec.threads} threads; the process may use {cores} CPUs")
 
 

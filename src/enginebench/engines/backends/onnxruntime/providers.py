@@ -22,7 +22,7 @@ from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check
 from enginebench.engines.ort import make_plain_options
 from enginebench.engines.refusals import make_refusal
 
-# How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
+# The beginning of ONNX Runtime's message if a graph has nodes for the CPU although that is forbidden.
 # Source: onnxruntime, core/session/inference_session.cc, of `session.disable_cpu_ep_fallback`.
 FELL_BACK = "fallback to CPU EP has been explicitly disabled"
 

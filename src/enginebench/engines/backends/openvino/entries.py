@@ -3,7 +3,7 @@
 from enginebench.core.entry import Builder, Entry, OnDevice, choice
 from enginebench.engines.verified import CPU_VERIFIED, FORCE
 
-# The fastest rows of docs/which-precision.md for four of six models, and 1% behind for the others.
+# The fastest configurations of docs/which-precision.md for four of six models, and 1% behind for the others.
 MIXED = {"recipe": "cpu", "floats": "bf16"}
 OPENVINO = Entry(
     name="openvino",

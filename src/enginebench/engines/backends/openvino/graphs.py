@@ -82,7 +82,7 @@ class GraphSource(BoundGraph):
             return super().open(shapes, values)
         try:
             model = openvino.Core().read_model(self._rewritable.rewrite(shapes, values))
-        except Exception:  # of onnx, its optimizer or OpenVINO: what it said of the file itself is what helps
+        except Exception:  # of onnx, its optimizer or OpenVINO: its message about the original file is the helpful one
             raise self._refusal from None
         check_model_interface(self._artifact, model, unused=[s.name for s in self._artifact.inputs])
         return model
@@ -115,7 +115,7 @@ def is_misread(path: Path) -> bool:
             if data.find(b"QLinearConv") < 0:
                 return False
     except (OSError, ValueError):
-        return False  # not there, or empty: OpenVINO says so
+        return False  # missing or empty: OpenVINO reports it
     with importing("onnx", 'pip install "enginebench[openvino]"'):
         import onnx
     try:

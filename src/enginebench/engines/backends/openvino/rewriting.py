@@ -26,7 +26,7 @@ POINTWISE = {
     "QLinearGlobalAveragePool": ("GlobalAveragePool", 1),
     "QLinearAveragePool": ("AveragePool", 1),
 }
-# The same of products with weights: the places of their bias, and of the answer's scale.
+# The same for products with weights: the indices of their bias, and of the output's scale.
 PRODUCTS = {"QLinearConv": ("Conv", 8, 6), "QGemm": ("Gemm", 6, 7)}
 # `DequantizeLinear` has an axis, which scales by channel need. Source: ONNX operator changelog.
 AXIS_OPSET = 13

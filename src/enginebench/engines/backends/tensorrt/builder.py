@@ -30,13 +30,13 @@ OLDEST = (8, 6)
 MIB = 1 << 20
 # Between two notes from the phases within a phase: a large graph has thousands of their steps.
 QUIET_S = 1.0
-# What the parser says of a node where there is none: its error is about the whole file.
+# The parser's node of an error that is about the whole file.
 NO_NODE = re.compile(r"In node -1 with name:\s+and operator:\s+\(\w*\): \w+: ")
 
 # Builder flags that ask for a precision under weak typing; as in trtexec_command, FP16 is what INT8 falls back to.
 WEAK_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8", "FP16"), "fp8": ("FP8", "FP16")}
 
-# What a version without strongly typed networks must be told to take a typed graph as it is; as in trtexec_command.
+# The flags with which a version without strongly typed networks keeps a graph's types; as in trtexec_command.
 GRAPH_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",), "fp8": ("FP8",)}
 
 HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"}
@@ -296,7 +296,7 @@ def make_calibrator(trt: Any, batches: list[dict[str, Array]], cache: Path | Non
 def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
     """The arrays of an .npz file, cut into whole batches along their first axis."""
     stored = read_array_file(path, "an .npz file with one array per input")
-    # Entries with such names are what `calibrate --keep-batches` tells of itself.
+    # Entries with such names are the facts that `calibrate --keep-batches` stores about itself.
     arrays = {name: array for name, array in stored.items() if not name.startswith("__")}
     lengths = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or min(lengths) < batch:

@@ -56,7 +56,7 @@ def read_dump(message: str) -> str:
         fields: dict[str, str] = dict(zip(pairs[::2], pairs[1::2], strict=True))
         tensors = {key: [_read_tensor(match) for match in _TENSOR.finditer(fields.get(key, ""))] for key in _TENSORS}
         layers.append({"Name": name, **fields, **tensors})
-    bindings = [_read_tensor(found) for line in rest.splitlines() if (found := _BINDING.match(line))]
+    bindings = [_read_tensor(match) for line in rest.splitlines() if (match := _BINDING.match(line))]
     return json.dumps({"Layers": layers, "I/O Tensors": bindings}, indent=1)
 
 
@@ -70,7 +70,7 @@ trt = import_module(RTX_MODULE)
 LIBRARY = Library(trt, "TensorRT for RTX")
 
 NAME, OPTIONS = TENSORRT_RTX.name, TENSORRT_RTX.options
-DEFAULTS = {key: option.default for key, option in BUILD_OPTIONS.items()}  # what TensorRT itself would be told
+DEFAULTS = {key: option.default for key, option in BUILD_OPTIONS.items()}  # the values that TensorRT itself would get
 
 # Compute capabilities that the builder knows, and those of them without a type. Seen in 1.7.1.
 TARGETS = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")

@@ -18,7 +18,7 @@ from enginebench.engines.request import read_number
 
 LAST_WEAK_MAJOR = 10
 
-# Plugin files may hold commas and spaces; no file name holds a line end that anybody types.
+# Names of plugin files may have commas and spaces; a line end cannot be typed in one.
 SEPARATOR = "\n"
 
 # Of the first line, `TRT-<version>-<algorithm>`.
@@ -256,7 +256,7 @@ def _read_whole(spec: EngineSpec, options: dict[str, str], key: str) -> int | No
     return int(number)
 
 
-# Which ONNX operator sets a version of TensorRT reads; of newer graphs 8.6 makes another network without a word.
+# Which ONNX operator sets a version of TensorRT reads; of newer graphs 8.6 silently makes another network.
 # The first version that reads each. Sources: docs/operators.md of onnx-tensorrt, 8.6, 9.0, 10.0, 10.15; release notes
 # of 10.6 (ONNX 1.17) and 11.5. Seen in 8.6.0: the axes input of ReduceMean is not read, so that it runs over all axes.
 NEWEST_OPSETS = {(8, 6): 17, (9, 0): 19, (10, 0): 20, (10, 6): 22, (10, 15): 24, (11, 5): 25}

@@ -41,7 +41,7 @@ MAPPING = "inductor_provenance_tracking_node_mappings"
 LIBRARY = ("extern_kernels.", "torch.ops.", "aten.")
 # What a compiled graph spends outside of what it calls: Python, and memory.
 BETWEEN = "between the kernels"
-# Between two graphs runs what PyTorch does not compile; what that is called where nobody knows.
+# The name of code between two graphs, which PyTorch does not compile, if its module is unknown.
 EAGER = "eager.module"
 EAGER_CODE = "eager code"
 # Part of the name of the kernel that copies what a graph of launches is given.
@@ -65,8 +65,8 @@ class MappingHandler(logging.Handler):
             self.mappings.append(getattr(record, "payload", None) or "{}")
 
 
-# By what makes modules alike: what was said when one of them was compiled. PyTorch compiles code once in a process for
-# all modules that run it and are alike.
+# Key that equal modules share -> the mappings when one of them was compiled. PyTorch compiles code once in a process
+# for all modules that run it and are alike.
 _MAPPINGS_BY_MODULE: dict[Any, list[str]] = {}
 
 
@@ -81,7 +81,7 @@ class GeneratedCode:
         self._module, self._fullgraph, self._strict = module, fullgraph, strict
         self._own_mappings: list[str] = []
         self._alike: Any = module
-        if isinstance(module, torch.nn.Module):  # one class wraps every module of a user: its own code says nothing
+        if isinstance(module, torch.nn.Module):  # one class wraps every module of a user: its code is no key
             shapes = tuple((path, tuple(one.shape)) for path, one in module.named_parameters())
             self._alike = tuple((path, type(one)) for path, one in module.named_modules()), shapes
 

@@ -146,7 +146,7 @@ def load_quantized(
     else:
         config = torchao.Int8DynamicActivationInt8WeightConfig()
     refusal = f"torchao makes no {spec.precision}@{spec.recipe} here"
-    with explaining(BackendUnavailable, refusal, AssertionError):  # how torchao says what a GPU lacks
+    with explaining(BackendUnavailable, refusal, AssertionError):  # torchao's message for what a GPU lacks
         torchao.quantize_(module, config, filter_fn=lambda layer, _: fits(layer))
     return module
 

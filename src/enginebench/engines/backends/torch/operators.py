@@ -269,7 +269,7 @@ def find_operator_dtype(name: str, dtype: str) -> str:
         return dtype
     kind = "conv" if "conv" in name else "matmul"
     settings = getattr(torch.backends.mkldnn, kind, None)
-    if settings is not None:  # since PyTorch 2.9; "fp32" unless somebody set it
+    if settings is not None:  # since PyTorch 2.9; "fp32" unless it was set
         return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
     return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"
 

@@ -201,7 +201,7 @@ class PytorchCompileBackend:
         compiled, generated = self._wrap(artifact, specs[0], options)
         engines: list[WatchedCudaTorchEngine] = []
         for spec in specs:
-            stamp = None  # the empty file that says that this engine was compiled into the cache before
+            stamp = None  # an empty file: this engine was compiled into the cache before
             if self._cache_dir is not None:
                 key = msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))
                 stamp = self._cache_dir / CACHE_NAME / f"{hashlib.sha256(key).hexdigest()[:16]}.stamp"
@@ -350,7 +350,7 @@ def find_missing_tools() -> dict[str, str]:
     return missing
 
 
-# How a break is told that `leave_recurrent` made. Source: PyTorch 2.6 to 2.13, torch/_dynamo/variables/functions.py;
+# The message of a break that `leave_recurrent` made. Source: PyTorch 2.6 to 2.13, torch/_dynamo/variables/functions.py;
 # versions before 2.8 cannot even pass by such a layer. Source: torch/_dynamo/variables/builder.py.
 _MEANT = re.compile(rf"{REASON}|disable.*<function (?:RNN|LSTM|GRU)\.forward|RNN, GRU,? (?:or )?LSTM", re.DOTALL)
 

@@ -12,7 +12,7 @@ from measured.core.engine_api import EngineBenchError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 WARMUP_S = 0.5
-# What the outputs of the row were compared with, where that is the graph as it stands.
+# The reference of the measured outputs, if that is the unchanged graph.
 REFERENCES = {
     "ort_unoptimized": "ONNX Runtime without graph optimizations",
     "onnx_evaluator": "onnx's reference evaluator",

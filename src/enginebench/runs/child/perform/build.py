@@ -48,10 +48,10 @@ from enginebench.runs.child.perform.recheck import sample_rechecked, save_expect
 from enginebench.runs.child.perform.sources import take_file
 from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
 
-# A tool that starts anew for each answer loads its engine each time: it is asked for as few as show a wrong engine.
+# A tool that starts anew for each call loads its engine each time: it gets as few calls as show a wrong engine.
 FEW = 4
-# How long such a tool may take to answer labelled samples in a run: trtexec starts in one to four seconds (H200), so
-# that this is 15 calls or more, in which a gross loss shows; a row with fewer samples than others says so.
+# The time that such a tool may take for labelled samples in a run: trtexec starts in one to four seconds (H200), so
+# that this is 15 calls or more, in which a gross loss shows; fewer samples than those of others are reported.
 TOOL_SCORING_S = 60.0
 # Of so few decisions one that lies near a tie is a quarter; another network agrees in fewer than half.
 AGREEMENT = 0.5
@@ -181,7 +181,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
             caller = make_tool_source(backend, artifact, job.engine, TOOL_SCORING_S, job.seed)
             kept, _ = collect_outputs(caller, open_labelled(job), job.labelled)
             save_arrays(Path(job.labelled_path), kept)
-        if job.recheck_path:  # a tool that times itself is asked for outputs here alone
+        if job.recheck_path:  # a self-timed tool computes outputs only here
             save_expected(Path(job.recheck_path), [])
     keep(sure)
     return replace(sure, proof=attempt_proof(lambda: prove_plan(backend, artifact, job.engine, note)))

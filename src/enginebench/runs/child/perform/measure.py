@@ -21,7 +21,7 @@ from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 NOT_PINNED = make_warning("environment.not_pinned")
 # Before and after each trial; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
-# More than half of the work: the row's times are those of the smaller part.
+# More than half of the work: the measured times would be those of the smaller part.
 LEFT_SHARE = 0.5
 
 
@@ -79,7 +79,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         measured = replace(
             measured,
             warnings=(*measured.warnings, *warnings),
-            load_s=round(loaded - start, 9),  # the clock tells no less than a nanosecond
+            load_s=round(loaded - start, 9),  # the resolution of the clock
             first_run_s=round(first_run - bound, 9),
             peak_memory_bytes=peak_memory,
         )
