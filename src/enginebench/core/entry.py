@@ -51,7 +51,7 @@ def switch(meaning: str, *, on: bool = False, tried: bool = False, outside: bool
 
 
 class Builder(Struct, frozen=True, kw_only=True):
-    """What an engine builds before it runs, and what that asks of whoever builds it."""
+    """The artifact that an engine builds before it runs, and the needs of the build."""
 
     tunes: bool = False  # it times kernels and keeps what was fastest: nothing may run beside it
     # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
@@ -62,7 +62,7 @@ class Builder(Struct, frozen=True, kw_only=True):
 
 
 class OnDevice(Struct, frozen=True, kw_only=True):
-    """What holds of an engine on one kind of device."""
+    """The properties of an engine on one kind of device."""
 
     options: Mapping[str, Option] = {}  # where they are others than `Entry.options`
     precisions: tuple[Precision, ...] = ()  # where they are others than `Entry.precisions`
@@ -112,7 +112,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     verified_on: str | None = None
 
     def describe_on(self, device: str) -> OnDevice:
-        """What holds of it on `device`."""
+        """Return the engine's properties on `device`."""
         return self.on.get(find_kind(device), OnDevice())
 
     def list_options(self, device: str) -> Mapping[str, Option]:

@@ -30,13 +30,16 @@ def parse_engines(texts: str | Iterable[str]) -> list[tuple[str, dict[str, str]]
 
     Commas in a list also separate options: a piece `key=value` belongs to the engine before it.
     """
-    parts: list[str] = [] if isinstance(texts, str) else list(texts)
-    for piece in filter(None, (p.strip() for p in texts.split(","))) if isinstance(texts, str) else ():
-        is_option = "=" in piece and ":" not in piece.split("=", 1)[0]
-        if is_option and parts:
-            parts[-1] += "," + piece if ":" in parts[-1] else ":" + piece
-        else:
-            parts.append(piece)
+    parts: list[str] = []
+    if isinstance(texts, str):
+        for piece in filter(None, (text.strip() for text in texts.split(","))):
+            is_option = "=" in piece and ":" not in piece.split("=", 1)[0]
+            if is_option and parts:
+                parts[-1] += "," + piece if ":" in parts[-1] else ":" + piece
+            else:
+                parts.append(piece)
+    else:
+        parts = list(texts)
     if not parts:
         raise UsageError("the list of engines is empty")
     engines = [parse_engine(part) for part in parts]

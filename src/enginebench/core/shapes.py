@@ -117,12 +117,14 @@ def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
 
     Some tools write the same for every axis that they do not know: "?", or the name that the first axis has.
     """
-    return tuple(
-        (BATCH_AXIS if i == 0 else f"{name}_axis{i}")
-        if axis in NAMELESS or (i > 0 and isinstance(axis, str) and axis == axes[0])
-        else axis
-        for i, axis in enumerate(axes)
-    )
+    named: list[int | str] = []
+    for i, axis in enumerate(axes):
+        repeats_first = i > 0 and isinstance(axis, str) and axis == axes[0]
+        if axis in NAMELESS or repeats_first:
+            named.append(BATCH_AXIS if i == 0 else f"{name}_axis{i}")
+        else:
+            named.append(axis)
+    return tuple(named)
 
 
 def match_axes(

@@ -64,7 +64,7 @@ def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
 
 
 def find_cache() -> Path:
-    """Where this user's programs keep what they can make again. Source: XDG Base Directory 0.8, `XDG_CACHE_HOME`."""
+    """Return the folder of the user's caches. Source: XDG Base Directory 0.8, `XDG_CACHE_HOME`."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()
     return base / "enginebench"
@@ -353,7 +353,7 @@ def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:
 
 
 def derive(parent: Artifact, files: list[Path], root: Path, **changes: Any) -> Artifact:
-    """What was made of an artifact: the first of these files is its path, and all are hashed."""
+    """Describe the artifact that was made of another one: the first of these files is its path, and all are hashed."""
     sha256, hashed = hash_files(files, root)
     own = {"path": str(files[0]), "sha256": sha256, "files": hashed, "parent_sha256": parent.sha256}
     return msgspec.structs.replace(parent, **own, **changes)

@@ -83,7 +83,7 @@ class Overlapping(Protocol):
 
 
 class StreamsSpec(NamedTuple):
-    """How to open an engine for many requests: streams, each with the threads of its `EngineSpec`, and batches."""
+    """The settings of an engine for many requests: streams, each with the threads of its `EngineSpec`, and batches."""
 
     streams: int = 1
     max_batch: int = 1

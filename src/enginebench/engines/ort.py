@@ -50,7 +50,9 @@ OPTIMISATION = {
 def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> OrtEngine:
     """An engine on `spec.threads` threads; `options` has a value for each."""
     session = open_session(artifact.path, make_session_options(spec, options))
-    return (LooseOrtEngine if needs_values(session, artifact) else OrtEngine)(session, artifact, spec)
+    if needs_values(session, artifact):
+        return LooseOrtEngine(session, artifact, spec)
+    return OrtEngine(session, artifact, spec)
 
 
 def make_session_options(spec: EngineSpecLike, options: Mapping[str, str]) -> Any:

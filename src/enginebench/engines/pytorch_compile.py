@@ -132,7 +132,10 @@ def drop_idle_mask(node: Node) -> None:
     if all(map(torch.equal, before, _read_generators())) and bool(
         (mask_value if mask_value.dtype is torch.bool else mask_value == 0).all()
     ):
-        (node.update_kwarg if argument == "attn_mask" else node.update_arg)(argument, None)
+        if argument == "attn_mask":
+            node.update_kwarg(argument, None)
+        else:
+            node.update_arg(argument, None)
 
 
 def _read_generators() -> list[Any]:

@@ -43,7 +43,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Module(Struct, frozen=True, kw_only=True):
-    """How the PyTorch module is made before its weights are loaded."""
+    """The way in which the PyTorch module is made before its weights are loaded."""
 
     kind: str  # "source": `name` in the bundle's `file`; "torchvision", "timm": `name` there, with `arguments`
     name: str

@@ -297,13 +297,15 @@ def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tu
     fp32 = {a.kind for a in sources if (a.precision, a.recipe) == ("fp32", None)}  # transforms start from FP32
     here = list_here(request)
     engines = [s for s in list_engines(request, sources) if s.recipe != "weak" and s.backend in here]
-    wanted = [
-        (find_graph_precision(s.backend, s.precision), start)
-        for s in engines
-        if (kind := takes(s.backend)) in fp32 and not _refuse(s, kind)
-        if ((start := find_start(s.backend, s.recipe)) and not lacks_torchao(start)) or kind != "torch"
-    ]
-    return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] != "fp32"]
+    needed: list[tuple[Precision | None, Recipe | None]] = []
+    for spec in engines:
+        kind = takes(spec.backend)
+        if kind not in fp32 or _refuse(spec, kind):
+            continue
+        start = find_start(spec.backend, spec.recipe)
+        if kind != "torch" or (start and not lacks_torchao(start)):
+            needed.append((find_graph_precision(spec.backend, spec.precision), start))
+    return [pair for pair in dict.fromkeys(needed) if pair not in have and pair[0] != "fp32"]
 
 
 def _plan_row(

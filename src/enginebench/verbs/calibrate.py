@@ -115,7 +115,10 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
         ranges = find_ranges(artifact, entries, method=method, percentile=percentile, batch=batch, threads=threads)
     if batches_out is not None:
         keep_batches(entries, batches_out)
-    (write_calibration_cache if place.suffix == CACHE_SUFFIX else write_calibration)(ranges, place)
+    if place.suffix == CACHE_SUFFIX:
+        write_calibration_cache(ranges, place)
+    else:
+        write_calibration(ranges, place)
     seconds = time.perf_counter() - start
     same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(

@@ -159,11 +159,11 @@ def read_limits(requested: Mapping[str, float] | Texts | None) -> dict[str, floa
     """Return the limits from {"cosine": 0.99} or `cosine=0.99,top1=0.98`; None if there are none."""
     from enginebench.stats.drift import LIMITS  # reads NumPy, which --help can do without
 
-    texts = (
-        [f"{name}={value}" for name, value in requested.items()] if isinstance(requested, Mapping) else requested or ()
-    )
+    if isinstance(requested, Mapping):
+        requested = [f"{name}={value}" for name, value in requested.items()]
+    text_list = requested if isinstance(requested, str) else ",".join(requested or ())
     limits: dict[str, float] = {}
-    for piece in split_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
+    for piece in split_texts(text_list) if text_list else ():
         name, sep, text = piece.partition("=")
         lead = f"--limit {piece!r}: "
         if name not in LIMITS or not sep or name in limits:

@@ -229,7 +229,8 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
         raise ArtifactError(f"{result.id} has no record of which {contents.runtime[0]} was measured; run it again")
     module = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
     requirements = runtime | writing.find_versions(contents.others, versions) | (module.packages if module else {})
-    artifact = (writing.write_weights if module else writing.copy_model)(stage, stored.chain[-1])
+    write_artifact = writing.write_weights if module else writing.copy_model
+    artifact = write_artifact(stage, stored.chain[-1])
     writing.copy_engine(stage, contents)
     if module and module.source and module.module.file:
         write_atomic(stage / module.module.file, module.source.read_bytes())

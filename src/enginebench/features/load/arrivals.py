@@ -96,7 +96,7 @@ class MemoryBoard:
 
     @property
     def scheduled(self) -> Times:
-        """When each request was due, in host nanoseconds; in a closed loop, when it was released."""
+        """The time at which each request was due, in host nanoseconds; in a closed loop, when it was released."""
         return np.asarray(self.offset + self.head[START])
 
 

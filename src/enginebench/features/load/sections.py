@@ -92,14 +92,8 @@ COLUMNS = (
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
     lines = [f"{format_row(row)}: {format_capacity(row.capacity)}" for row in document.rows if row.capacity]
     lines += format_verdicts(document)
-    for row in document.rows if not lines else ():  # of each configuration what the highest rate came to
-        if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
-            highest = max(points, key=lambda point: _take_rate(point) or 0.0)
-            rate = format_digits(_take_rate(highest))
-            p99 = _show_figure(highest, "p99_ms")
-            if " " not in p99:  # else it has a unit of its own
-                p99 += " ms"
-            lines.append(f"{format_row(row)}: p99 {p99} at {rate} requests a second")
+    if not lines:
+        lines += _format_highest(document)
     lines += (*_format_stages(document), *_format_seconds(document))
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
@@ -111,6 +105,19 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
+
+
+def _format_highest(document: LoadDocument) -> Iterator[str]:
+    """Format p99 of each configuration at its highest rate."""
+    for row in document.rows:
+        points = [point for point in document.points if point.row == row.id and _take_rate(point)]
+        if not points:
+            continue
+        highest = max(points, key=lambda point: _take_rate(point) or 0.0)
+        p99 = _show_figure(highest, "p99_ms")
+        if " " not in p99:  # else it has a unit of its own
+            p99 += " ms"
+        yield f"{format_row(row)}: p99 {p99} at {format_digits(_take_rate(highest))} requests a second"
 
 
 def _format_seconds(document: LoadDocument) -> Iterator[str]:

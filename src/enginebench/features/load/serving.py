@@ -56,7 +56,7 @@ class Batcher:
 
     @property
     def due_ns(self) -> int | None:
-        """When the oldest request has waited long enough; None if nobody waits."""
+        """Return when the oldest request has waited long enough; None if none is waiting."""
         return self._queue[0].since_ns + self._max_wait_ns if self._queue else None
 
     def clear(self) -> list[Waiting]:
@@ -119,8 +119,9 @@ def serve(
             if not batcher.add(request):
                 sink.drop(request)
         late = deadline_ns is not None and clock() >= deadline_ns
-        for request in batcher.clear() if late else ():
-            sink.drop(request)
+        if late:
+            for request in batcher.clear():
+                sink.drop(request)
         while len(flying) < streams.depth and (batch := batcher.take(clock())):
             flying[ticket] = batch
             samples, submit_ns = [find_sample(request.number) for request in batch], clock()

@@ -192,8 +192,9 @@ class _Index:
 
     def _find_moved(self, name: str) -> tuple[str, ...]:
         """Return the node for which `input_abcd_acdb_node` or `Reformatting CopyNode for ... to node` moves values."""
-        target = strip_reformat(name)
-        for piece in [target] if target else [*reversed(_MOVED.split(name)), *_MOVED.split(name)]:
+        target, parts = strip_reformat(name), _MOVED.split(name)
+        candidates = [target] if target else [*reversed(parts), *parts]
+        for piece in candidates:
             nodes = self._find_one(piece) or tuple(self._readers.get(piece, ()))[:1]
             if nodes:
                 return nodes

@@ -125,15 +125,13 @@ def join_best(peaks: Iterable[Peak]) -> tuple[Peak, ...]:
     groups: dict[tuple[PeakKind, Precision | None], list[Peak]] = {}
     for peak in peaks:
         groups.setdefault((peak.kind, peak.precision), []).append(peak)
-    return tuple(
-        replace(
-            (min if _is_cost(kind) else max)(group, key=lambda one: one.value),
-            low=min(one.low for one in group),
-            high=max(one.high for one in group),
-            n=sum(one.n for one in group),
-        )
-        for (kind, _), group in groups.items()
-    )
+    joined: list[Peak] = []
+    for (kind, _), group in groups.items():
+        choose = min if _is_cost(kind) else max
+        best = choose(group, key=lambda peak: peak.value)
+        low, high = min(peak.low for peak in group), max(peak.high for peak in group)
+        joined.append(replace(best, low=low, high=high, n=sum(peak.n for peak in group)))
+    return tuple(joined)
 
 
 def perform_peaks(job: PeaksJob, note: NoteCall) -> PeaksResponse:

@@ -256,7 +256,9 @@ def _write_graph(
         raise
     except Exception as error:  # the exporter has a dozen kinds, most of them private
         text = format_export_error(error, artifact.model, bool(opened))
-        raise (FixesBatch if FIXED in text else ModelError)(text) from error
+        if FIXED in text:
+            raise FixesBatch(text) from error
+        raise ModelError(text) from error
 
 
 def _drop_wrapper(model: Any, child: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a child runs: under this interpreter, or under that of another environment, which need not have EngineBench.
+"""Find the environment of a child: this interpreter, or that of another environment, which need not have EngineBench.
 
 An environment has a name, which the option `env=NAME` of an engine refers to. The name stands for a python: the user's
 (`--env NAME=PATH`), or one that `env make` made in the user's cache folder.

@@ -149,13 +149,13 @@ class LoadedEngine(SharedEngine):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What it takes."""
+        """The engine's inputs."""
         specs: tuple[TensorSpec, ...] = self._engine.inputs
         return specs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What it returns."""
+        """The engine's outputs."""
         specs: tuple[TensorSpec, ...] = self._engine.outputs
         return specs
 

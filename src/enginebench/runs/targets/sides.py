@@ -100,7 +100,7 @@ def open_stored(path: Path) -> Stored:
 
 
 class SideRequest(Struct, frozen=True, kw_only=True):
-    """What both sides of a comparison have in common."""
+    """The common request of both sides of a comparison."""
 
     device: str = "cpu"
     threads: int = 1

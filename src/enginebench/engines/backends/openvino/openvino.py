@@ -180,7 +180,7 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         return prove_precision(self._proven)
 
     def list_warnings(self) -> tuple[ResultWarning, ...]:
-        """That the graph does not compile in BF16, where that was asked for, and what ran."""
+        """Warn that the graph does not compile in BF16 although it was requested, and name the precision that ran."""
         if self._compiled is None or not has_lost_bf16(self._compiled, self._settings):
             return ()
         record = "Requested floats in bf16; OpenVINO has no BF16 kernel for a node of this graph, and ran them in fp32."

@@ -178,7 +178,7 @@ class TensorRtRtxBackend(PlanBackend):
         return (UNVERIFIED,)
 
     def _find_cache(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
-        """Where what a GPU compiled of a plan is kept: it holds for one version and one kind of GPU."""
+        """Return the path of the kernels that a GPU compiled of a plan: valid for one version and one kind of GPU."""
         gpu = describe_gpu(read_index(spec))
         if self._cache_dir is None or gpu == UNKNOWN_GPU:
             return None

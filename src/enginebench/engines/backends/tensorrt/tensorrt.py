@@ -51,12 +51,15 @@ class TensorRtBackend(PlanBackend):
         except BackendUnavailable as error:
             return Availability(engine=NAME, available=False, version=trt.__version__, reason=str(error))
         count = cuda.count_devices()
+        reason = LEAN_NOTE if is_lean(trt) else None
+        if not count:
+            reason = cuda.explain_no_device()
         return Availability(
             engine=NAME,
             available=count > 0,
             version=trt.__version__,
             devices=tuple(f"cuda:{i}" for i in range(count)),
-            reason=(LEAN_NOTE if is_lean(trt) else None) if count else cuda.explain_no_device(),
+            reason=reason,
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:

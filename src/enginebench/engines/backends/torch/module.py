@@ -113,9 +113,12 @@ def load_ready_module(
 def make_checks(specs: Sequence[TensorSpec], batch: int) -> Iterator[list[Any]]:
     """Tensors for the inputs: first with few samples, then with all, for a module that takes no other number."""
     shapes = [concrete_shape(spec, batch) for spec in specs]
-    few = [replace(s, shape=(min(batch, CHECK_BATCH), *s.shape[1:])) for s in specs if s.shape]
-    for own in (few, specs) if all(shape[:1] == (batch,) for shape in shapes) else (specs,):
-        yield [torch.from_numpy(array) for array in random_feeds(own, batch, seed=0).values()]
+    choices = [specs]
+    if all(shape[:1] == (batch,) for shape in shapes):
+        few = [replace(spec, shape=(min(batch, CHECK_BATCH), *spec.shape[1:])) for spec in specs if spec.shape]
+        choices = [few, specs]
+    for choice in choices:
+        yield [torch.from_numpy(array) for array in random_feeds(choice, batch, seed=0).values()]
 
 
 def load_engine_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:

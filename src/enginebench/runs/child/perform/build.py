@@ -1,4 +1,4 @@
-"""What a child does to an engine before it is timed: build and check it, build it to a file, ask whether it works."""
+"""Prepare an engine in a child before it is timed: build and check it, build it to a file, probe it."""
 
 import math
 import time
@@ -58,7 +58,7 @@ AGREEMENT = 0.5
 
 
 def compare_with_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec, note: NoteCall) -> Drift:
-    """How far the plan's outputs are from those of the graph as it stands; or why nobody can know."""
+    """Compare the plan's outputs with those of the unchanged graph; or return why that is impossible."""
     from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 
     name = Path(graph.path).name
