@@ -170,8 +170,8 @@ def verb(record: type) -> Callable[[F], F]:
         absent = {n: o.default for n, o in list_all_options(record).items() if n not in options}
 
         @functools.wraps(function)
-        def checked(*args: Any, **options: Any) -> Any:
-            bound = signature.bind(*args, **options)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            bound = signature.bind(*args, **keywords)
             bound.apply_defaults()
             for name, value in bound.arguments["options"].items():
                 if name in options or (name in absent and value == absent[name]):
