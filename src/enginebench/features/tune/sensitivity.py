@@ -17,11 +17,11 @@ from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityJob,
 from enginebench.models.precision.calibration_data import open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import (
-    run_graph,
     load_whole_graph,
     make_consumers,
     make_producers,
     prepare_graph,
+    run_graph,
     sort_nodes,
 )
 from enginebench.models.precision.macs import count_macs
