@@ -149,9 +149,11 @@ class Expectations:
         """`combinations`: the settings that have the options of `OnDevice.known_good`."""
         here = [one for one in times if one.device == device]
         family = next((name for name in families if any(one.family == name for one in here)), None)
-        self._known = [one for one in here if one.family == family]
+        self._observations = [one for one in here if one.family == family]
         self._combinations = {setting.name for setting in combinations}
-        self._least = {one.model: min(o.ms for o in self._known if o.model == one.model) for one in self._known}
+        self._least = {
+            one.model: min(o.ms for o in self._observations if o.model == one.model) for one in self._observations
+        }
 
     def find_times(self, setting: Setting) -> dict[str, KnownTime]:
         """Return model -> its time in this setting."""
@@ -169,7 +171,7 @@ class Expectations:
         """Return (model, combined) -> its time; FP16 stands in for BF16 where that was not measured, and the
         reverse."""
         alike = SHORT if setting.precision in SHORT else (setting.precision,)
-        mine = [one for one in self._known if one.engine == setting.engine and one.precision in alike]
+        mine = [one for one in self._observations if one.engine == setting.engine and one.precision in alike]
         mine.sort(key=lambda one: one.precision == setting.precision)  # its own last, which replaces the other
         return {(one.model, one.combined): one for one in mine}
 

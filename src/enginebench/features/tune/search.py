@@ -50,7 +50,7 @@ class Search:
         The `first` settings race first; else the defaults of the arms, with the known good `combinations`. Then the
         proposers take turns.
         """
-        self._known, self._slow = list(combinations), {arm.engine for arm in arms if arm.tunes}
+        self._combinations, self._slow = list(combinations), {arm.engine for arm in arms if arm.tunes}
         self._first = list(first) or order_first(arms, combinations)
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
@@ -131,7 +131,7 @@ class Search:
         return self._trial_s + max(0.0, self.record.request.run.measure.time_limit_s - RACE_TIME_S)
 
     def _go_through(self, index: int) -> None:
-        admitted = sorted(self._check(index), key=lambda setting: setting not in self._known[:1])
+        admitted = sorted(self._check(index), key=lambda setting: setting not in self._combinations[:1])
         names = dict.fromkeys([self.leader, *admitted] if self.leader else admitted)
         settings = {setting.name: setting for setting in names}
         race = Race(list(settings), generation=index + 1, first=self.record.generations[index].first_round)
@@ -190,7 +190,7 @@ class Search:
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
         """Build and check, and record how long that took where it may take long."""
         request, before_s = self.record.request, self._budget.spent_s
-        first = bool(self._known[:1]) and self._known[0] in chunk
+        first = bool(self._combinations[:1]) and self._combinations[0] in chunk
         long = first or any(one in chunk for one in self.defaults if one.engine in self._slow)
         limit_s = request.limit_child(MOST_FOR_FIRST if long else MOST_FOR_ONE, self._expect_build(chunk))
         if long and not first:  # those that were built before have to race

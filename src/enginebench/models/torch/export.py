@@ -452,8 +452,8 @@ def compare_with_torch(
     if reference.tool == EVALUATOR:
         warnings["evaluator"] = _explain_evaluator(path, reference)
     if late:
-        what, asked = "the export was checked, for as long as a check may take,", len(seeded) + len(others)
-        warnings["late"] = make_warning("partly_compared", what=what, n=asked - late, asked=asked)
+        what, total = "the export was checked, for as long as a check may take,", len(seeded) + len(others)
+        warnings["late"] = make_warning("partly_compared", what=what, n=total - late, asked=total)
     check = ExportCheck(
         batches=tuple(batches),
         seed=seed,
