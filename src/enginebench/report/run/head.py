@@ -172,7 +172,9 @@ def _name_baseline(document: RunDocument, headline: Headline) -> str:
 
 
 def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> Iterator[str]:
-    """Yield `openvino fp32 is as fast (no significant difference); ort fp32 is smaller`.
+    """Yield `openvino fp32 may be as fast (no significant difference); ort fp32 is smaller`.
+
+    Only what is equal within the margin is as fast: an interval from a third to three times says nothing of the kind.
 
     For those far behind in few trials: `ort fp32 took about 2.0 times as long (1 trial); more trials settle it`.
     """
@@ -196,16 +198,17 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
         others.append(f"{len(tied) - TIES_NAMED} more")
     *first, last = others
     listed = f"{', '.join(first)} and {last}" if first else last
-    verb = "are" if len(tied) > 1 else "is"
+    verb = "may be"
     choice = " and ".join(headline.choice)
     if headline.tie_reason:
         return f"{names[row.id]} {choice}. No verdict against {listed}: {headline.tie_reason}"
     alike = [one for one in document.rows if one.id in (row.id, *tied)]
     n, noun = (row.builds.builds, "builds") if row.builds else (min(one.processes for one in alike), "trials")
     if headline.equivalent:
+        verb = "are" if len(tied) > 1 else "is"
         difference = f"equal within {document.margin:.0%}"
     elif n < MIN_TRIALS:
-        verb, difference = "may be", f"too few {noun} to tell"
+        difference = f"too few {noun} to tell"
     else:
         difference = "no significant difference"
     return f"{listed} {verb} as fast ({difference}); {names[row.id]} {choice}"

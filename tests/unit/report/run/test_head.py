@@ -67,6 +67,17 @@ def test_among_equals_the_outputs_decide_and_what_the_user_has_comes_first() -> 
     assert found.startswith("tensorrt fp32   9.") and "openvino fp32 may be as fast (too few trials to tell)" in found
 
 
+def test_only_what_is_equal_within_the_margin_is_as_fast() -> None:
+    equal = make_result("openvino", median_ms=9.99, drift=AGREE, seed=2)
+    assert "is as fast (equal within 2%); " in head(PYTORCH, equal, ort())["USE"]
+    apart = [
+        replace(one, latency_ns=[ns * (3 if i % 2 else 1 / 3) for ns in one.latency_ns])
+        for i, one in enumerate(equal.measurements)
+    ]
+    found = head(PYTORCH, replace(equal, measurements=tuple(apart)), ort())["USE"]
+    assert "may be as fast (no significant difference); " in found
+
+
 def test_what_changes_the_outputs_is_not_recommended() -> None:
     output = replace(GROSS.outputs[0], flips=120, agreement=0.88)
     flipped = replace(GROSS, n=1000, outputs=(output,), limits={"agreement": 0.9})
