@@ -387,18 +387,18 @@ class Slices(Struct, frozen=True, kw_only=True):
 
 
 class OutputDrift(Struct, frozen=True, kw_only=True):
-    """Differences of one output, candidate against reference, over n samples."""
+    """Differences of one output, candidate against reference, over n samples; None: the output has no such figure."""
 
     name: str
-    mean_abs_diff: float | None
-    max_abs_diff: float | None
-    mean_rel_diff: float | None
-    cosine_mean: float | None
-    cosine_min: float | None
-    centred_cosine_mean: float | None
-    snr_db: float | None
-    top1_agreement: float | None
-    top5_agreement: float | None
+    mean_abs_diff: float | None = None
+    max_abs_diff: float | None = None
+    mean_rel_diff: float | None = None
+    cosine_mean: float | None = None
+    cosine_min: float | None = None
+    centred_cosine_mean: float | None = None
+    snr_db: float | None = None
+    top1_agreement: float | None = None
+    top5_agreement: float | None = None
     nonfinite: int  # of both sides together
     nonfinite_alike: int = 0  # places where both have the same infinity, or no number
     # Classes only. A flip is another best class; a near tie is a sample that noise of the size seen could flip.

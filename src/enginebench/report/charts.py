@@ -22,7 +22,7 @@ from enginebench.report.numbers import format_significant
 from enginebench.stats.profile import sort_layers, sum_layers_ns
 
 Spec = dict[str, Any]
-Row = dict[str, Any]
+Point = dict[str, Any]
 
 INSTALL = 'pip install "enginebench[report]"'
 WIDTH = 680
@@ -110,7 +110,7 @@ def leave_room(longest: float, letters: int) -> Any:
     return alt.Scale(domainMin=0, domainMax=end, nice=False)
 
 
-def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
+def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Point]:
     """A row for each of the slowest layers, and one for all others."""
     ordered, total_ns = sort_layers(layers), sum_layers_ns(layers)
     names = fold_names([layer.name for layer in ordered[:topk]])
@@ -133,7 +133,7 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     return bars
 
 
-def chart_rows(rows: list[Row]) -> Any:
+def chart_rows(rows: list[Point]) -> Any:
     """Make a chart over rows that are part of the specification."""
     return alt.Chart(alt.Data(values=rows))
 

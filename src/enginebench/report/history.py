@@ -16,7 +16,7 @@ from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.core.names import format_precision, show_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
-from enginebench.report.charts import GREY, Spec, alt, finish
+from enginebench.report.charts import GREY, Point, Spec, alt, finish
 from enginebench.report.csv_table import format_csv
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.table import Column, Section, make_notes, make_table
@@ -126,8 +126,6 @@ def list_history(document: HistoryDocument, last: int) -> list[Section]:
     table = [make_table(_COLUMNS, rows, file="history")] if rows else []
     return [Section(title=title, parts=(*table, *make_notes(unread)))]
 
-
-Point = dict[str, Any]
 
 # Of one line: more than this lie within a pixel of each other on a picture 680 units wide.
 _POINTS = 600

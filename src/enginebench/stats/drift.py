@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import NormalDist
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -99,21 +99,6 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
 # Two scores that each err by noise of this deviation differ by sqrt(2) of it, and 95 % of normal noise lies within
 # 1.96 deviations: a margin beyond both is more than this noise explains.
 NEAR_TIE = 1.96 * math.sqrt(2)
-
-# Figures of an output that names do not have.
-_NOTHING: dict[str, Any] = dict.fromkeys(
-    (
-        "mean_abs_diff",
-        "max_abs_diff",
-        "mean_rel_diff",
-        "cosine_mean",
-        "cosine_min",
-        "centred_cosine_mean",
-        "snr_db",
-        "top1_agreement",
-        "top5_agreement",
-    )
-)
 
 # What varies less than this between samples, relative to the outputs, is the rounding of FP32 (6e-8 each time), and
 # a cosine of it means nothing.
@@ -306,11 +291,14 @@ def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], matches:
     sample, own, other = matches.pairs.T
     corners = [side[sample, entries] for side, entries in zip(take_corners(boxes), (own, other), strict=True)]
     pairs = [(getattr(boxes[0], n)[sample, own], getattr(boxes[1], n)[sample, other]) for n in ("boxes", "scores")]
-    parts = [_measure_differences(*pair) | {"snr_db": _measure_snr(*pair)} for pair in pairs]
-    figures = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
+    parts = [_measure_differences(*pair) for pair in pairs]
+    ratios = [snr for pair in pairs if (snr := _measure_snr(*pair)) is not None]
     return OutputDrift(
         name="boxes",
-        **_NOTHING | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in figures.items()},
+        mean_abs_diff=_find_largest(part.mean_abs for part in parts),
+        max_abs_diff=_find_largest(part.max_abs for part in parts),
+        mean_rel_diff=_find_largest(part.mean_rel for part in parts),
+        snr_db=min(ratios, default=None),
         snr_min_db=_measure_corners(*corners),
         snr_min_at="corners against the sizes of boxes",
         nonfinite=sum(map(_count_nonfinite, arrays)),
@@ -373,7 +361,9 @@ def _measure_output(name: str, reference: Array, candidate: Array, options: _Dri
         flips = _count_flips(ref[whole], cand[whole])
         pairs = list(zip(decode_tokens(reference, 0), decode_tokens(candidate, 0), strict=True))
         agreement = sum(a == b for a, b in pairs) / len(pairs) if pairs else None
-        return replace(drift, decisions="sequences", decided=len(pairs), agreement=agreement, **flips)
+        if flips is not None:
+            drift = _add_flips(drift, flips)
+        return replace(drift, decisions="sequences", decided=len(pairs), agreement=agreement)
     return drift
 
 
@@ -391,7 +381,6 @@ def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrif
     same = np.asarray(reference == candidate)
     return OutputDrift(
         name=name,
-        **_NOTHING,
         nonfinite=0,
         decisions="labels",
         decided=same.size,
@@ -409,9 +398,12 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, options: _Dr
     shape = (len(a), *reference.shape[1:])
     # A user who allows another fraction of wrong samples has decided about single ones.
     worst = _find_worst_slice(a.reshape(shape), b.reshape(shape), samples=options.share == MOST_SAMPLES)
-    return OutputDrift(
+    differences = _measure_differences(ref[finite], cand[finite])
+    drift = OutputDrift(
         name=name,
-        **_measure_differences(ref[finite], cand[finite]),
+        mean_abs_diff=differences.mean_abs,
+        max_abs_diff=differences.max_abs,
+        mean_rel_diff=differences.mean_rel,
         cosine_mean=_mean(cosines),
         cosine_min=float(cosines.min()) if cosines.size else None,
         centred_cosine_mean=_measure_centred(a, b),
@@ -426,8 +418,9 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, options: _Dr
         samples=options.share,
         snr_most_db=_measure_most(a, b, options.share),
         boxes_like=options.task is None and find_box_axis(reference) is not None,
-        **(_count_flips(a, b) if classes else {}),
     )
+    flips = _count_flips(a, b) if classes else None
+    return drift if flips is None else _add_flips(drift, flips)
 
 
 def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
@@ -566,7 +559,7 @@ def _measure_box_samples(
     rows: list[SampleDrift] = []
     for i, (own, other) in enumerate(samples):
         # A sample in which neither side shows a box decides nothing, and has nothing to compare.
-        nothing = OutputDrift(name="boxes", **_NOTHING, nonfinite=0)
+        nothing = OutputDrift(name="boxes", nonfinite=0)
         rows += [
             _take_sample(i, output) for output in (_measure_outputs(own, other, options) if shown[i] else (nothing,))
         ]
@@ -594,10 +587,13 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         a, b = ref[i : i + 1], cand[i : i + 1]
         finite = np.isfinite(a) & np.isfinite(b)
         sound = bool(finite.all())
+        differences = _measure_differences(a[finite], b[finite])
         row = SampleDrift(
             index=i,
             output=name,
-            **_measure_differences(a[finite], b[finite]),
+            mean_abs_diff=differences.mean_abs,
+            max_abs_diff=differences.max_abs,
+            mean_rel_diff=differences.mean_rel,
             cosine=_mean(_cosines(a, b)) if sound else None,
             centred_cosine=_mean(_cosines(a - centre, b - centre)) if sound and centre is not None else None,
             snr_db=_measure_snr(a[finite], b[finite]),
@@ -618,18 +614,25 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
     return rows
 
 
-def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
-    """Count samples whose best class changed, those of them beyond what noise explains, and those that noise could
-    flip."""
+class _Flips(NamedTuple):
+    """Samples whose best class changed, those of them beyond what noise explains, and those that noise could flip."""
+
+    all: int
+    beyond_noise: int
+    near_ties: int
+
+
+def _count_flips(ref: Floats, cand: Floats) -> _Flips | None:
+    """Count the samples whose best class changed, or could; None without samples or without a second class."""
     if not len(ref) or ref.shape[1] < 2:
-        return {}
+        return None
     flipped = ref.argmax(axis=1) != cand.argmax(axis=1)
     sure = _measure_margins(ref) > NEAR_TIE * _measure_noise(ref, cand)
-    return {
-        "flips": int(flipped.sum()),
-        "flips_beyond_noise": int((flipped & sure).sum()),
-        "near_ties": int((~sure).sum()),
-    }
+    return _Flips(all=int(flipped.sum()), beyond_noise=int((flipped & sure).sum()), near_ties=int((~sure).sum()))
+
+
+def _add_flips(drift: OutputDrift, flips: _Flips) -> OutputDrift:
+    return replace(drift, flips=flips.all, flips_beyond_noise=flips.beyond_noise, near_ties=flips.near_ties)
 
 
 def _measure_margins(ref: Floats) -> Floats:
@@ -653,15 +656,24 @@ def _as_rows(array: Array) -> Floats:
     return rows
 
 
-def _measure_differences(ref: Floats, cand: Floats) -> dict[str, Any]:
+class _Differences(NamedTuple):
+    """Differences of the elements of an output; None without any."""
+
+    mean_abs: float | None
+    max_abs: float | None
+    mean_rel: float | None
+
+
+def _find_largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _measure_differences(ref: Floats, cand: Floats) -> _Differences:
     """Return absolute differences, and relative ones over the elements whose reference is not zero."""
     difference, size = np.abs(ref - cand), np.abs(ref)
     relative = difference[size > 0] / size[size > 0]
-    return {
-        "mean_abs_diff": _mean(difference),
-        "max_abs_diff": float(difference.max()) if difference.size else None,
-        "mean_rel_diff": _mean(relative),
-    }
+    largest = float(difference.max()) if difference.size else None
+    return _Differences(mean_abs=_mean(difference), max_abs=largest, mean_rel=_mean(relative))
 
 
 def scale_alike(a: Floats, b: Floats) -> tuple[Floats, Floats]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from enginebench.core.names import slug
 from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, format_row
-from enginebench.report.charts import GREY, ORANGE, Row, chart_rows, finish, import_altair
+from enginebench.report.charts import GREY, ORANGE, Point, chart_rows, finish, import_altair
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     choose_unit,
@@ -292,7 +292,7 @@ def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[An
     return alt.layer(*layers), subtitle
 
 
-def list_latencies(points: Named) -> Iterator[Row]:
+def list_latencies(points: Named) -> Iterator[Point]:
     """List a record for each line and point; a mean of zero has no position on a log axis."""
     for name, point in points:
         values = {"p99": point.p99_ms, "p50": point.p50_ms, "queue": point.queue_ms, "service": point.service_ms}

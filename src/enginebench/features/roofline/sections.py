@@ -10,7 +10,7 @@ from enginebench.report.table import Section, list_texts, make_notes, make_table
 
 if TYPE_CHECKING:
     from enginebench.core.peaks import Peak, Peaks, Unit
-    from enginebench.report.charts import Row, Spec
+    from enginebench.report.charts import Point, Spec
 
 NAMES = {
     "gemm": "matrix product",
@@ -82,7 +82,7 @@ def list_measured_devices(peaks: Sequence[Peak]) -> list[tuple[str, int | None]]
     return list(most.items())
 
 
-def draw_roofline(peaks: Sequence[Peak], device: tuple[str, int | None]) -> list[Row]:
+def draw_roofline(peaks: Sequence[Peak], device: tuple[str, int | None]) -> list[Point]:
     """Return the two ends and the corner of each precision's line on a device."""
     own = [peak for peak in peaks if (peak.device, peak.threads) == device]
     memory = next((peak.value for peak in own if peak.kind == "memory"), None)
@@ -95,7 +95,7 @@ def draw_roofline(peaks: Sequence[Peak], device: tuple[str, int | None]) -> list
     name = device[0] if device[1] is None else f"{device[0]}, {device[1]} threads"
     corners = {precision: rate / memory for precision, rate in rates.items()}
     first, last = min(corners.values()) / 10, max(corners.values()) * 10
-    points: list[Row] = []
+    points: list[Point] = []
     for precision, rate in rates.items():
         labels = {"device": name, "precision": precision, "label": f"{precision} {format_significant(rate)}"}
         for at in (first, corners[precision], last):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -65,6 +65,14 @@ def name_page(model: str, kind: str) -> str:
     return f"{slug(f'{model}-{kind}')}.html"
 
 
+class _Details(TypedDict):
+    """What the page of one line shows, as its script reads it."""
+
+    title: str
+    facts: list[tuple[str, str]]
+    warnings: list[str]
+
+
 def _assemble(
     title: str,
     head: Section,
@@ -73,7 +81,7 @@ def _assemble(
     links: Sequence[str],
     sections: Sequence[Section],
     up: str = "",
-    details: dict[str, Any] | None = None,
+    details: dict[str, _Details] | None = None,
 ) -> str:
     table = make_table(columns, cells)
     lines = []
@@ -90,7 +98,7 @@ def _assemble(
     return format_page(title, [head, matrix, *sections], data=data, script=SCRIPT.read_text(encoding="utf-8"), up=up)
 
 
-def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
+def _describe_details(cell: SweepCell, row: SweepRow) -> _Details:
     facts = [
         ("engine", f"{cell.engine} {row.engine_version or ''}"),
         ("precision", cell.precision),

@@ -223,7 +223,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
 
 
-def list_given_options(entry: Options) -> dict[str, Any]:
+def list_given_options(entry: Options) -> dict[str, object]:
     """The options that an entry sets, by name."""
     values = {EARLIER.get(name, name): value for name, value in _list_set_fields(entry).items()}
     return {name: value for name, value in values.items() if name in OPTIONS}
@@ -231,7 +231,7 @@ def list_given_options(entry: Options) -> dict[str, Any]:
 
 def merge_run_options(*entries: Options) -> RunOptions:
     """All options of `run`; the last entry that gives one decides."""
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     for own in map(list_given_options, entries):
         if DROPS & own.keys():
             merged = {name: value for name, value in merged.items() if name not in DROPS}
@@ -309,7 +309,7 @@ def _cross(axes: Mapping[str, list[Any]]) -> list[Cell]:
     return [Cell(**dict(zip(names, values, strict=True))) for values in product(*(axes[name] for name in names))]
 
 
-def _list_set_fields(entry: Struct) -> dict[str, Any]:
+def _list_set_fields(entry: Struct) -> dict[str, object]:
     return {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
 
 

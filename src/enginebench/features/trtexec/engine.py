@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -54,8 +54,20 @@ from enginebench.features.trtexec.tool_files import ToolFiles
 WARMUP_MS = 200
 
 
-def plan_timing(measure: MeasureSpec) -> dict[str, Any]:
-    """Return the settings with which trtexec takes the samples that `measure` requests.
+class Timing(NamedTuple):
+    """How long trtexec runs: a warm-up, and as many iterations and seconds as both are reached."""
+
+    warmup_ms: int
+    duration_s: float
+    iterations: int
+
+    def apply(self, settings: RunSettings) -> RunSettings:
+        """Return the settings with these times."""
+        return replace(settings, warmup_ms=self.warmup_ms, duration_s=self.duration_s, iterations=self.iterations)
+
+
+def plan_timing(measure: MeasureSpec) -> Timing:
+    """Return the times in which trtexec takes the samples that `measure` requests.
 
     trtexec's warm-up is a time, its iterations a minimum, and both iterations and duration must be reached. Exact
     numbers need a run without its warm-up: as many queries as warm-up and samples together, the first ones dropped
@@ -63,11 +75,11 @@ def plan_timing(measure: MeasureSpec) -> dict[str, Any]:
     ones again, also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
     """
     own_ms = WARMUP_MS if measure.warmup_ms is None else measure.warmup_ms
-    return {
-        "warmup_ms": own_ms if measure.warmup is None else 0,
-        "duration_s": 0 if measure.iters else measure.time_limit_s,
-        "iterations": (measure.warmup or 0) + (measure.iters or 1),
-    }
+    return Timing(
+        warmup_ms=own_ms if measure.warmup is None else 0,
+        duration_s=0 if measure.iters else measure.time_limit_s,
+        iterations=(measure.warmup or 0) + (measure.iters or 1),
+    )
 
 
 NAME, OPTIONS = TRTEXEC.name, TRTEXEC.options
@@ -81,7 +93,7 @@ PROFILE = "profile.json"
 LAYERS = "layers.json"
 OUTPUT = "output.json"
 # One query, for what is not timed.
-ONCE: dict[str, Any] = {"warmup_ms": 0, "duration_s": 0, "iterations": 1}
+ONCE = Timing(warmup_ms=0, duration_s=0, iterations=1)
 
 # Source: TensorRT's release notes, 10.0 ("INT64 support").
 FIRST_INT64 = (10, 0, 0)
@@ -254,7 +266,8 @@ class TrtexecBackend(PlanBackend):
         if options["profile_index"] != OPTIONS["profile_index"].default:
             artifact = replace(artifact, allowed={})  # what was noted is of the first profile
         untyped = tool.version < FIRST_INT64  # only the layers show the types then
-        settings = replace(self._run_settings(artifact, spec, options), **ONCE, layers=LAYERS if untyped else None)
+        settings = ONCE.apply(self._run_settings(artifact, spec, options))
+        settings = replace(settings, layers=LAYERS if untyped else None)
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
         process.require_success(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         layers = self._plan_folder(artifact, ADOPT) / LAYERS
@@ -311,7 +324,7 @@ class TrtexecBackend(PlanBackend):
             (folder / file).write_bytes(feed[name].tobytes())
         settings = self._run_settings(artifact, spec, options)
         shapes = {name: feed[name].shape if name in feed else shape for name, shape in settings.shapes.items()}
-        settings = replace(settings, **ONCE, shapes=shapes, transfers=True, inputs=files, output=OUTPUT)
+        settings = replace(ONCE.apply(settings), shapes=shapes, transfers=True, inputs=files, output=OUTPUT)
         outcome = self._run(tool, artifact, settings, folder)
         process.require_success(outcome, f"trtexec gave no outputs for {artifact.path}")
         return process.read_outputs(folder / OUTPUT, artifact.outputs)
@@ -344,10 +357,9 @@ class TrtexecBackend(PlanBackend):
         if measure.cache == "cold":
             raise UsageError("trtexec cannot flush the GPU's cache between queries. Use --cache hot")
         return replace(
-            self._run_settings(artifact, spec, options),
+            plan_timing(measure).apply(self._run_settings(artifact, spec, options)),
             transfers=measure.scope == "io",
             percentiles=measure.percentiles,
-            **plan_timing(measure),
             times=TIMES,
             extra=split_argv(options["run_extra"]),
         )

@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError
@@ -167,11 +168,12 @@ def read_run(run: RunLines) -> LogRun:
     if not any(line.level for line in run.lines):
         own = [line._replace(text=line.text.strip()) for line in run.lines]
     options = read_option_blocks(own)
-    fields, nonfinite = read_figures(own)
+    figures, nonfinite = read_figures(own)
     # Versions up to 9 print the size only by the library: whole MiB, of which none is less than one.
     size = next((m[1] for x in run.lines if x.library and (m := _LIBRARY_SIZE.match(x.text))), "0")
-    rounded = "engine_bytes" not in fields and int(size) > 0
-    fields |= {"engine_bytes": int(size) << 20} if rounded else {}
+    rounded = figures.engine_bytes is None and int(size) > 0
+    if rounded:
+        figures.engine_bytes = int(size) << 20
     errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
     ending = find_ending(run)
     status, reason = decide_status(run, errors, ending)
@@ -179,22 +181,15 @@ def read_run(run: RunLines) -> LogRun:
         errors = (*errors, ending)
     if has_old_figures(run):
         # 7 counts images in place of queries, and none of an explicit batch.
-        fields = {name: value for name, value in fields.items() if name not in ("queries", "warmup_queries")}
+        figures.queries = figures.warmup_queries = None
     banner = run.banner
     # Model, precision and device as the option blocks name them; the model also from the command line.
     command = banner.command if banner else None
     build, device = options.get("Build Options", {}), options.get("Device Information", {})
     model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
-    fields |= {
-        "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
-        "precision": None if build.get("Load engine") else build.get("Precision") or None,
-        "device": device.get("Selected Device") or None,
-        "device_info": device,
-    }
-    fields["batch"] = read_batch(own, options, command)
     printed = next((match[1] for line in own if (match := _VERSION.match(line.text))), None)
     version = (banner and banner.version) or (decode_version(printed) if printed and "." not in printed else printed)
-    fields |= read_switches(run, version, warnings, options)
+    switches = read_switches(run, version, warnings, options)
     return LogRun(
         version=version,
         build=banner.build if banner else None,
@@ -205,10 +200,35 @@ def read_run(run: RunLines) -> LogRun:
         warnings=warnings,
         errors=errors,
         nonfinite=nonfinite,
-        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ()), *note_unread(own)),
+        notes=(*read_notes(run, figures, options), *((_ROUNDED,) if rounded else ()), *note_unread(own)),
         first_line=run.first_line,
         parent=run.parent,
-        **fields,
+        model=model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
+        precision=None if build.get("Load engine") else build.get("Precision") or None,
+        batch=read_batch(own, options, command),
+        device=device.get("Selected Device") or None,
+        device_info=device,
+        data_transfers=switches.data_transfers,
+        spin_wait=switches.spin_wait,
+        streams=switches.streams,
+        cuda_graph=switches.cuda_graph,
+        latency_ms=figures.latency_ms,
+        end_to_end_ms=figures.end_to_end_ms,
+        gpu_compute_ms=figures.gpu_compute_ms,
+        h2d_ms=figures.h2d_ms,
+        d2h_ms=figures.d2h_ms,
+        enqueue_ms=figures.enqueue_ms,
+        throughput_qps=figures.throughput_qps,
+        host_walltime_s=figures.host_walltime_s,
+        gpu_compute_total_s=figures.gpu_compute_total_s,
+        gpu_cov_percent=figures.gpu_cov_percent,
+        build_s=figures.build_s,
+        load_s=figures.load_s,
+        warmup_ms=figures.warmup_ms,
+        engine_bytes=figures.engine_bytes,
+        queries=figures.queries,
+        warmup_queries=figures.warmup_queries,
+        profile_iterations=figures.profile_iterations,
     )
 
 
@@ -232,22 +252,49 @@ def read_option_blocks(lines: list[Line]) -> dict[str, dict[str, str]]:
     return {heading: {name: "; ".join(values) for name, values in block.items()} for heading, block in blocks.items()}
 
 
-def read_figures(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read (field -> value of every figure in the log, names of inf and nan). The first of a kind counts."""
-    fields: dict[str, Any] = {}
+class Figures(Struct, kw_only=True):
+    """The figures of a log, by the names of `ROWS`, `_FIGURES` and `_COUNTS`; None: not printed, or inf or nan."""
+
+    latency_ms: Stat | None = None
+    end_to_end_ms: Stat | None = None
+    gpu_compute_ms: Stat | None = None
+    h2d_ms: Stat | None = None
+    d2h_ms: Stat | None = None
+    enqueue_ms: Stat | None = None
+    throughput_qps: float | None = None
+    host_walltime_s: float | None = None
+    gpu_compute_total_s: float | None = None
+    gpu_cov_percent: float | None = None
+    build_s: float | None = None
+    load_s: float | None = None
+    warmup_ms: float | None = None
+    engine_bytes: int | None = None
+    queries: int | None = None
+    warmup_queries: int | None = None
+    profile_iterations: int | None = None
+
+
+def read_figures(lines: list[Line]) -> tuple[Figures, tuple[str, ...]]:
+    """Return (the figures in the log, what was inf or nan). The first of a kind counts."""
+    figures = Figures()
+    printed: set[str] = set()
     nonfinite: list[str] = []
     for line in lines:
-        read_row(line.text, fields, nonfinite)
+        read_row(line.text, figures, printed, nonfinite)
         if not _ANY_FIGURE.match(line.text):
             continue
         for name, pattern in _FIGURES:
-            if name not in fields and (match := pattern.match(line.text)):
+            if name not in printed and (match := pattern.match(line.text)):
+                printed.add(name)
                 number = read_finite(match[1], name, nonfinite)
-                fields[name] = round(number * 2**20) if name == "engine_bytes" and number is not None else number
+                if name == "engine_bytes" and number is not None:
+                    number = round(number * 2**20)
+                setattr(figures, name, number)
         for name, pattern in _COUNTS:
-            if name not in fields and (match := pattern.match(line.text)):
-                fields[name] = int(match[1])
-    return fields, tuple(nonfinite)
+            if name not in printed and (match := pattern.match(line.text)):
+                printed.add(name)
+                setattr(figures, name, int(match[1]))
+    return figures, tuple(nonfinite)
 
 
 def read_finite(text: str, name: str, nonfinite: list[str]) -> float | None:
@@ -258,10 +305,10 @@ def read_finite(text: str, name: str, nonfinite: list[str]) -> float | None:
     return value
 
 
-def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
+def read_row(text: str, figures: Figures, printed: set[str], nonfinite: list[str]) -> None:
     """Add the summary row in `text`, if it is one. A row that is cut gives the values before the cut."""
     row = _ROW.match(text)
-    if row is None or _FIELDS[row[1]] in fields:
+    if row is None or _FIELDS[row[1]] in printed:
         return
     values: dict[str, float | None] = {}
     percentiles: dict[str, float | None] = {}
@@ -272,7 +319,8 @@ def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
         else:
             values[item[1]] = value
     if values or percentiles:
-        fields[_FIELDS[row[1]]] = Stat(**values, percentiles=percentiles)
+        printed.add(_FIELDS[row[1]])
+        setattr(figures, _FIELDS[row[1]], Stat(**values, percentiles=percentiles))
 
 
 def note_unread(lines: list[Line]) -> tuple[str, ...]:
@@ -309,17 +357,21 @@ def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: s
     return None
 
 
+class Switches(NamedTuple):
+    """The switches that make numbers comparable or not; None: the log does not say."""
+
+    data_transfers: bool | None
+    spin_wait: bool | None
+    streams: int | None
+    cuda_graph: bool | None  # what ran: a failed capture is False
+
+
 def read_switches(
     run: RunLines, version: str | None, warnings: tuple[str, ...], options: dict[str, dict[str, str]]
-) -> dict[str, Any]:
-    """Read the switches that make numbers comparable or not. `cuda_graph` is what ran: a failed capture is False."""
+) -> Switches:
+    """Read the switches as the log shows them."""
     inference = options.get("Inference Options", {})
     streams = inference.get("Inference Streams") or inference.get("Streams") or ""
-    fields: dict[str, Any] = {
-        "data_transfers": _ENABLED.get(inference.get("Data transfers", "")),
-        "spin_wait": _ENABLED.get(inference.get("Spin-wait", "")),
-        "streams": int(streams) if re.fullmatch(r"[0-9]{1,9}", streams) else None,
-    }
     graph = _ENABLED.get(inference.get("CUDA Graph", ""))
     if any(_NOT_CAPTURED.search(warning) for warning in warnings):
         graph = False
@@ -331,7 +383,12 @@ def read_switches(
         heard = any(line.level in ("W", "E") or line.text.startswith("$ ") for line in run.lines)
         timed = any(line.text == "=== Performance summary ===" for line in run.lines)
         graph = True if silent and heard and timed else None
-    return fields | {"cuda_graph": graph}
+    return Switches(
+        data_transfers=_ENABLED.get(inference.get("Data transfers", "")),
+        spin_wait=_ENABLED.get(inference.get("Spin-wait", "")),
+        streams=int(streams) if re.fullmatch(r"[0-9]{1,9}", streams) else None,
+        cuda_graph=graph,
+    )
 
 
 def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
@@ -409,9 +466,9 @@ def has_old_figures(run: RunLines) -> bool:
     return any(_OLD_FIGURE.match(text) or text.lower() in _OLD_HEADINGS for text in texts)
 
 
-def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
+def read_notes(run: RunLines, figures: Figures, options: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """List notes for the reader of the numbers that the log does not state in words."""
-    untimed = fields.get("latency_ms") is None
+    untimed = figures.latency_ms is None
     candidates = (
         (
             untimed and has_old_figures(run),
@@ -429,7 +486,7 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
             options.get("Build Options", {}).get("Load engine"),
             "the engine was loaded: neither its precision nor the options of its build are in the log",
         ),
-        (fields.get("engine_bytes") == 0, "the engine has size 0: the build failed, whatever follows"),
+        (figures.engine_bytes == 0, "the engine has size 0: the build failed, whatever follows"),
         (
             untimed and any(line.text.startswith(_PROFILED) for line in run.lines),
             "profiled without --separateProfileRun: trtexec up to 10 then reports no latency",

@@ -18,7 +18,7 @@ from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
 from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
-from enginebench.report.charts import BLUE, Row, Spec, chart_rows, draw_layers, finish, import_altair
+from enginebench.report.charts import BLUE, Point, Spec, chart_rows, draw_layers, finish, import_altair
 from enginebench.report.layer_table import format_remainder, format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
@@ -186,7 +186,7 @@ def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.
     alt = import_altair()
     places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
     parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
-    buckets: list[Row] = [
+    buckets: list[Point] = [
         {"at": float(places[p[0]]), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
         for p in parts
         if len(v := values_ms[p][np.isfinite(values_ms[p])])

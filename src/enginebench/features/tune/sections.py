@@ -9,7 +9,7 @@ import msgspec
 
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.tune.records import Candidate, Finalist, TuneDocument
-from enginebench.report.charts import GREY, Row, Spec, chart_rows, finish, import_altair
+from enginebench.report.charts import GREY, Point, Spec, chart_rows, finish, import_altair
 from enginebench.report.numbers import format_range, format_ratio, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
@@ -215,7 +215,7 @@ def draw_frontier(document: TuneDocument) -> Spec:
     return finish(line + dots, TITLE, f"{document.model}; speeds are those of the race", HEIGHT)
 
 
-def list_points(document: TuneDocument) -> list[Row]:
+def list_points(document: TuneDocument) -> list[Point]:
     front = {point.candidate for point in document.frontier}
     return [
         {

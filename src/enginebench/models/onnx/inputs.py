@@ -56,7 +56,7 @@ ONLY_ERRORS = 4  # log only fatal errors: refusals are expected here
 class _Tried(Struct, frozen=True, kw_only=True):
     """The outputs of one call, or the reason why it failed."""
 
-    outputs: dict[str, Any] = {}
+    outputs: dict[str, Array] = {}
     refusal: str = ""
 
     @property

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
-from enginebench.core.protocols import Feeds
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import TensorSpec
 from enginebench.core.store import write_atomic
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
@@ -331,7 +330,7 @@ def read_versions(tools: Sequence[str]) -> dict[str, str]:
     return {tool: onnxruntime.__version__ if tool == "onnxruntime" else version(tool) for tool in tools}
 
 
-def run_graph(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
+def run_graph(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Array]:
     """Run a graph in ONNX Runtime and return its float outputs by name, with 8-bit kernels where there are any."""
     options = onnxruntime.SessionOptions()
     register_operators(options, libraries)

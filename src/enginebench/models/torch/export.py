@@ -454,23 +454,26 @@ def compare_with_torch(
     if late:
         what, total = "the export was checked, for as long as a check may take,", len(seeded) + len(others)
         warnings["late"] = make_warning("partly_compared", what=what, n=total - late, asked=total)
+    largest = _check_inputs("", differences_by_set.pop("", []))
     check = ExportCheck(
         batches=tuple(batches),
         seed=seed,
-        **_take_largest(differences_by_set.pop("", [])),
-        others=tuple(
-            InputsCheck(inputs=name, n=len(calls), **_take_largest(calls)) for name, calls in differences_by_set.items()
-        ),
+        max_abs_diff=largest.max_abs_diff,
+        max_rel_diff=largest.max_rel_diff,
+        others=tuple(_check_inputs(name, calls) for name, calls in differences_by_set.items()),
     )
     return check, tuple(warnings.values())
 
 
-def _take_largest(calls: Sequence[Sequence[_Difference]]) -> dict[str, float]:
+def _check_inputs(name: str, calls: Sequence[Sequence[_Difference]]) -> InputsCheck:
+    """Return the largest differences over the calls with one set of inputs."""
     differences = [difference for outputs in calls for difference in outputs]
-    return {
-        "max_abs_diff": max((difference.absolute for difference in differences), default=0.0),
-        "max_rel_diff": max((difference.relative for difference in differences), default=0.0),
-    }
+    return InputsCheck(
+        inputs=name,
+        n=len(calls),
+        max_abs_diff=max((difference.absolute for difference in differences), default=0.0),
+        max_rel_diff=max((difference.relative for difference in differences), default=0.0),
+    )
 
 
 def _make_seeded(inputs: Sequence[TensorSpec], batches: Sequence[int], seed: int, opened: Axes) -> list[_Call]:

@@ -12,11 +12,10 @@ from typing import Any
 from msgspec import Struct
 
 from enginebench.core.records import Result
-from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, alt, draw_layers, finish, style_chart
+from enginebench.report.charts import COLOURS, GREY, WIDTH, Point, Spec, alt, draw_layers, finish, style_chart
 from enginebench.report.run.columns import SPEED_UP
 from enginebench.report.run.rows import RunDocument, name_items
 from enginebench.report.run.series import (
-    Point,
     bin_rows,
     follow_batches,
     follow_rows,

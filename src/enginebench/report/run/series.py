@@ -10,7 +10,7 @@ import numpy as np
 
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
-from enginebench.report.charts import shorten_name
+from enginebench.report.charts import Point, shorten_name
 from enginebench.report.numbers import format_verdict
 from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.head import name_rows
@@ -20,8 +20,6 @@ from enginebench.stats.metrics.scores import find_metric, find_value
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.quantiles import Floats, median, nearest_rank
 from enginebench.stats.stages import StagesDocument
-
-Point = dict[str, Any]
 
 # Bars between the fastest call and p99.9; more of them are narrower than three pixels of the picture.
 _BINS = 48

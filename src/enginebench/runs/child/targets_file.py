@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -49,7 +49,14 @@ def _read_arrays(path: Path) -> Targets:
     return Targets(values=next(iter(arrays.values())) if len(arrays) == 1 else arrays, **more)
 
 
-def _read_more(entries: Mapping[str, Any]) -> dict[str, Any]:
+class _More(TypedDict, total=False):
+    """What a file says beside its targets."""
+
+    vocabulary: tuple[str, ...] | None
+    blank: int | None
+
+
+def _read_more(entries: Mapping[str, Any]) -> _More:
     vocabulary, blank = entries.get("vocabulary"), entries.get("blank", 0)
     words = None if vocabulary is None else tuple(map(str, vocabulary))
     return {"vocabulary": words, "blank": None if blank is None else int(blank)}
@@ -57,7 +64,7 @@ def _read_more(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> Targets:
     content = json.loads(check_regular(path).read_text(encoding="utf-8"))
-    more: dict[str, Any] = {}
+    more: _More = {}
     if isinstance(content, dict) and "targets" in content:
         more, content = _read_more(content), content["targets"]
     if isinstance(content, dict):

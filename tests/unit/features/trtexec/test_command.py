@@ -355,4 +355,4 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
     ],
 )
 def test_exact_numbers_are_had_without_the_tools_warm_up(measure, warmup_ms, duration_s, iterations) -> None:
-    assert plan_timing(measure) == {"warmup_ms": warmup_ms, "duration_s": duration_s, "iterations": iterations}
+    assert plan_timing(measure) == (warmup_ms, duration_s, iterations)
