@@ -134,14 +134,15 @@ def is_time(value: Any) -> bool:
     return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
-def read_time_value(value: Any, place: str, path: Path) -> float:
-    """Return the number; nan for null, which was nan or inf, and for a whole number too large for a float."""
+def read_time_value(value: Any, place: str, path: Path, unit_ms: float = 1.0) -> float | None:
+    """Return the time in ms; None for null, which was nan or inf, and for what is too large for a float."""
     if not is_time(value):
         raise ParseError(path, place, f"{name_type(value)}", "a number")
     try:
-        return math.nan if value is None else float(value)
+        time_ms = None if value is None else float(value) * unit_ms
     except OverflowError:
-        return math.nan
+        return None
+    return time_ms if time_ms is not None and math.isfinite(time_ms) else None
 
 
 def read_column(

@@ -1,7 +1,6 @@
 """Read layer times from JSON that trtexec did not write itself: rewritten by a library, or wrapped by another
 script."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,11 +36,11 @@ EXPECTED = (
 
 
 class RawLayer(NamedTuple):
-    """One entry of a profile, in ms."""
+    """One entry of a profile, in ms; None: not in the file, or nan or inf."""
 
     name: str
-    total_ms: float
-    average_ms: float
+    total_ms: float | None
+    average_ms: float | None
     median_ms: float | None
 
 
@@ -91,7 +90,7 @@ def read_other_profile(document: Any, path: Path) -> RawProfile:
 
 
 def _identify(layer: RawLayer) -> tuple[str, str]:
-    """Return the key by which two entries are one layer; nan equals nan."""
+    """Return the key by which two entries are one layer."""
     return layer.name, repr(layer.average_ms)
 
 
@@ -172,14 +171,13 @@ def _transpose(node: JsonNode, lists: Mapping[str, Sequence[Any]], path: Path) -
 def _read_table_layers(table: LayerTable, count: int | None, path: Path) -> list[RawLayer]:
     layers = []
     for place, name, entry in table.entries:
-        times = {
-            time: read_time_value(entry[key], f"{place}, key {key}", path) * (unit_ms or 1.0)
-            for time, (key, unit_ms) in table.keys.items()
-        }
+        times = {}
+        for time, (key, unit_ms) in table.keys.items():
+            times[time] = read_time_value(entry[key], f"{place}, key {key}", path, unit_ms or 1.0)
         total, average = times.get("total"), times.get("average")
-        if total is None:
-            total = (average if average is not None else math.nan) * (count or 1)
-        if average is None:
+        if "total" not in times and average is not None:
+            total = average * (count or 1)
+        if "average" not in times and total is not None:
             average = total / (count or 1)
         layers.append(RawLayer(name, total, average, times.get("median")))
     return layers

@@ -47,8 +47,8 @@ def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None =
     for raw_layer in raw.layers:
         alike.setdefault((raw_layer.name, repr(raw_layer.average_ms)), raw_layer)
     merged = list(alike.values())
-    total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
-    averages = [layer.average_ms for layer in merged if math.isfinite(layer.average_ms)]
+    total = math.fsum(layer.total_ms for layer in merged if layer.total_ms is not None)
+    averages = [layer.average_ms for layer in merged if layer.average_ms is not None]
     average = math.fsum(averages) if averages else None
     layers = [finish_layer(layer, total, position) for position, layer in enumerate(merged)]
     layers.sort(key=lambda layer: math.inf if layer.total_ms is None else -layer.total_ms)
@@ -62,7 +62,7 @@ def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None =
         remainder_ms=end_to_end_ms - average if end_to_end_ms is not None and average is not None else None,
         duplicates_merged=len(raw.layers) - len(merged),
         names_repaired=raw.strange,
-        nonfinite=sum(not math.isfinite(value) for layer in merged for value in layer[1:3]),
+        nonfinite=sum(time is None for layer in merged for time in (layer.total_ms, layer.average_ms)),
         notes=list_notes(raw, merged, total),
     )
 
@@ -106,17 +106,17 @@ def read_lines(text: str) -> RawProfile | None:
         name = body[:cut]
         strange += '"' in name or "\\" in name
         values = [to_number(group) for group in figures.groups()]
-        layers.append(RawLayer(name, values[0], values[1], values[2] if figures[3] else None))
+        layers.append(RawLayer(name, total_ms=values[0], average_ms=values[1], median_ms=values[2]))
     return RawProfile(int(count[1]) if count else None, layers, strange)
 
 
-def to_number(value: str | None) -> float:
-    """Return the number; nan for nan, inf, None and text that is no number."""
+def to_number(text: str | None) -> float | None:
+    """Return the finite number in the text; None for nan, inf, no text and text that is no number."""
     try:
-        number = math.nan if value is None else float(value)
+        number = None if text is None else float(text)
     except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
+        return None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def explain_cut(error: Exception, text: str, path: Path) -> ParseError:
@@ -139,11 +139,15 @@ def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
 
 
 def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:
-    """Add a layer's fraction of the total; None in place of nan."""
-    total, average, median = (v if v is not None and math.isfinite(v) else None for v in layer[1:])
-    share = total / total_ms if total is not None and total_ms > 0 else None
+    """Add a layer's fraction of the total."""
+    share = layer.total_ms / total_ms if layer.total_ms is not None and total_ms > 0 else None
     return ProfiledLayer(
-        name=layer.name, total_ms=total, average_ms=average, median_ms=median, share=share, position=position
+        name=layer.name,
+        total_ms=layer.total_ms,
+        average_ms=layer.average_ms,
+        median_ms=layer.median_ms,
+        share=share,
+        position=position,
     )
 
 
@@ -156,7 +160,7 @@ def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> 
         notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
     if total_ms == 0:
         notes.append("all times are 0: no percentages")
-    lost = sum(not (math.isfinite(layer.total_ms) and math.isfinite(layer.average_ms)) for layer in layers)
+    lost = sum(layer.total_ms is None or layer.average_ms is None for layer in layers)
     if lost and total_ms != 0:
         notes.append(f"{count_of(lost, 'layers')} with a time that is nan or inf, which the sums leave out")
     if raw.strange:
