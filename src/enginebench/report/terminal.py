@@ -156,7 +156,9 @@ class _Fitted:
     def _choose(self, widths: dict[int, int], room: int) -> list[Column]:
         """Choose all columns, or the usual ones and as many others as there is room for, the most important first."""
         usual = [column for column in self.table.columns if self.table.wide or not column.wide]
-        used = sum(widths[id(column)] + 2 for column in usual) + (_BAR[1] + 2) * any(column.bar for column in usual)
+        used = sum(widths[id(column)] + 2 for column in usual)
+        if any(column.bar for column in usual):
+            used += _BAR[1] + 2
         for column in sorted(self.table.columns, key=lambda c: c.spare):
             if column not in usual and used + widths[id(column)] + 2 <= room:
                 usual.append(column)

@@ -116,22 +116,9 @@ def measure_side_accuracy(
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
     """
-    n, task, targets, model = options["n"], options["task"], to_text(options["targets"]), options["model"]
-    if data is None and request.source.inputs is None:
-        raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
-    check_labelled(data, targets)
-    check_sides_ahead([text for text in (side, reference) if text], request)
-    labelled = Labelled(
-        data=data if data in (None, "digits") else str(Path(data).absolute()),
-        n=n or ALL_SAMPLES,
-        input_size=request.source.input_size,
-        metrics=choose_metrics(read_metrics(options["metric"]), task),
-        targets=targets,
-        task=task,
-    )
-    check_labels_ahead(labelled.data, targets, labelled.metrics, labelled.n, request.source.seed)
+    labelled = _read_labelled(side, reference, data, request, options)
     devices = [sides.find_side_device(text, request.device) for text in (side, reference) if text]
     with open_scratch() as scratch, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         opened = open_metrics(labelled)
@@ -139,7 +126,7 @@ def measure_side_accuracy(
         own, other, reference_response = sides.open_side(side, request, scratch / "side", reporter, made), None, None
         if reference is not None:
             other = sides.open_side(reference, request, scratch / "reference", reporter, made)
-        model = model or _find_model(own, other, labelled)
+        model = options["model"] or _find_model(own, other, labelled)
         response = _compute_labelled(own, labelled, model, request, scratch / "side", reporter)
         if other is not None:
             reference_response = _compute_labelled(other, labelled, model, request, scratch / "reference", reporter)
@@ -151,8 +138,11 @@ def measure_side_accuracy(
     if response.nonfinite:
         failures.append(format_nonfinite(side, response.nonfinite, response.n))
     top1 = find_score(scores, "top1")
-    what = f"accuracy was measured, with what {data or request.source.inputs} holds,"
-    few = make_warning("partly_compared", what=what, n=response.n, asked=n or 0)
+    warnings = [*dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.warnings)]
+    warnings += response.warnings
+    if (n := options["n"]) is not None and response.n < n:
+        what = f"accuracy was measured, with what {data or request.source.inputs} holds,"
+        warnings.append(make_warning("partly_compared", what=what, n=response.n, asked=n))
     return AccuracyDocument(
         n=response.n,
         top1=find_value(scores, "top1"),
@@ -166,8 +156,8 @@ def measure_side_accuracy(
         data=data or str(request.source.inputs),
         seed=request.source.seed,
         preprocess_sha256=response.preprocess_sha256,
-        targets=targets,
-        task=task,
+        targets=labelled.targets,
+        task=labelled.task,
         reference=reference,
         reference_engine=other.engine if other is not None else None,
         reference_scores=reference_scores,
@@ -175,12 +165,29 @@ def measure_side_accuracy(
         nonfinite=response.nonfinite,
         reference_nonfinite=reference_response.nonfinite if reference_response is not None else 0,
         failures=tuple(failures),
-        warnings=(
-            *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.warnings),
-            *response.warnings,
-            *([few] if n is not None and response.n < n else []),
-        ),
+        warnings=tuple(warnings),
     )
+
+
+def _read_labelled(
+    side: str, reference: str | None, data: str | None, request: sides.SideRequest, options: AccuracyOptions
+) -> Labelled:
+    """Return the labelled samples and their metrics; raises an error for what can be seen before a model is built."""
+    targets, task = to_text(options["targets"]), options["task"]
+    if data is None and request.source.inputs is None:
+        raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
+    check_labelled(data, targets)
+    check_sides_ahead([text for text in (side, reference) if text], request)
+    labelled = Labelled(
+        data=data if data in (None, "digits") else str(Path(data).absolute()),
+        n=options["n"] or ALL_SAMPLES,
+        input_size=request.source.input_size,
+        metrics=choose_metrics(read_metrics(options["metric"]), task),
+        targets=targets,
+        task=task,
+    )
+    check_labels_ahead(labelled.data, targets, labelled.metrics, labelled.n, request.source.seed)
+    return labelled
 
 
 def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:

@@ -314,15 +314,7 @@ def bench_sides(
 
     Both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
     """
-    other = None
-    if against is not None:
-        for name, mine, theirs in (
-            ("batch", request.batches[0], against.batch),
-            ("threads", request.threads, against.threads),
-        ):
-            if theirs not in (None, mine):
-                raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
-        other = replace(request, model=against.target, engines=(against.engine,), precisions=(against.precision,))
+    other = None if against is None else _request_other(request, against)
     requests_of_sides = [request, *filter(None, (other,))]
     for spec in (spec for side_request in requests_of_sides for spec in common.list_specs(side_request)):
         # What can be checked before anything is built: options, and the command of a tool that times itself.
@@ -366,13 +358,28 @@ def bench_sides(
         if reasons := tuple(explain_difference(results)):
             results[-1] = replace(results[-1], warnings=(*results[-1].warnings, *reasons))
             folder.write_result(results[-1])
-        # The files of the configuration's tool, in a folder of its name, with one for each of several processes.
-        folders = [log.parent for log in find_logs(root, results[-1]) if log.parent.name.startswith(PROCESS)]
-        for place in folders:
-            home = root / results[-1].engine.backend / (place.name if len(folders) > 1 else "")
-            for path in filter(Path.is_file, place.iterdir()):
-                copy_file(path, home / path.name)
+        _copy_tool_files(root, results[-1])
         return results
+
+
+def _request_other(request: RunRequest, against: sides.Side) -> RunRequest:
+    """Return the request of the other side; a UsageError if its stored result has another batch or thread count."""
+    for name, mine, theirs in (
+        ("batch", request.batches[0], against.batch),
+        ("threads", request.threads, against.threads),
+    ):
+        if theirs not in (None, mine):
+            raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
+    return replace(request, model=against.target, engines=(against.engine,), precisions=(against.precision,))
+
+
+def _copy_tool_files(root: Path, result: Result) -> None:
+    """Copy what the configuration's tool wrote to a folder of its name, with one for each of several processes."""
+    folders = [log.parent for log in find_logs(root, result) if log.parent.name.startswith(PROCESS)]
+    for place in folders:
+        home = root / result.engine.backend / (place.name if len(folders) > 1 else "")
+        for path in filter(Path.is_file, place.iterdir()):
+            copy_file(path, home / path.name)
 
 
 def find_logs(root: Path, result: Result) -> list[Path]:
