@@ -198,7 +198,7 @@ TEMPLATES: dict[str, Template] = {
         "metrics.md",
     ),
     "low_coverage": Template(
-        "{share:.0%} of the {operations} have {operands}; the rest runs in floats",
+        "{share:.0%} of the {operations} {covered}; the rest runs in floats",
         "do not expect a speed-up: see which nodes stay in FP32, or take another recipe or engine",
         "quantization.md",
     ),

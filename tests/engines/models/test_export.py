@@ -231,7 +231,7 @@ def test_what_the_runtime_lacks_is_checked_elsewhere_and_named(
     made = export_onnx(user_model(name), tmp_path / "a.onnx")
     assert made.export_check is not None and made.export_check.max_rel_diff < 5e-2
     (warning,) = [c for c in made.warnings if c.code == "checked_by_evaluator"]
-    assert warning.figures == {"operator": operator, "type": type_} and "module.float()" in warning.advice
+    assert warning.figures == {"why": f"it has no {operator} in {type_}"} and "module.float()" in warning.advice
 
 
 def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path: Path) -> None:

@@ -180,12 +180,12 @@ def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module, kind, shape, 
     [
         (nn.TransformerEncoderLayer, "a", "pt2e", []),
         (nn.TransformerEncoderLayer, "a", "static", []),
-        (nn.TransformerDecoderLayer, "ab", "static", [{"share": 1 / 3}]),
+        (nn.TransformerDecoderLayer, "ab", "static", [1 / 3]),
     ],
 )
 def test_layers_that_pytorch_fuses_are_found(module, kind, names, recipe, low, tmp_path) -> None:
     made = quantize_net(module[0], kind(32, 4, 64, batch_first=True), (1, 8, 32), tmp_path, names, recipe)
-    assert [c.figures for c in made.warnings if c.code == "low_coverage"] == low
+    assert [c.figures["share"] for c in made.warnings if c.code == "low_coverage"] == low
 
 
 def test_static_fp8_runs_on_another_device_and_gives_rows_to_matrix_units(module, tmp_path, monkeypatch) -> None:

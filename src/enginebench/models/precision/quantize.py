@@ -299,11 +299,12 @@ def _finish(
         coverage = measure_coverage(change.model, quantizes_weights_only(recipe))
         warnings += source.warnings if source else ()
         if coverage < LOW_COVERAGE:
-            operands = "operands in 8 bits"
+            covered = "have operands in 8 bits"
             if find_needs(to, recipe) == "nothing":
-                operands = "constant matrices, all that this recipe changes (int8@cpu and int8@nncf: convolutions, too)"
-            covered = {"operations": "multiply-accumulates", "operands": operands}
-            warnings.append(make_warning("low_coverage", share=coverage, **covered))
+                covered = "are products with constant matrices, all that this recipe changes"
+                covered += " (int8@cpu and int8@nncf: convolutions, too)"
+            operations = "multiply-accumulates"
+            warnings.append(make_warning("low_coverage", share=coverage, operations=operations, covered=covered))
     if all(warning.code != "kept_fp32" for warning in warnings):
         kept = [("kept_fp32", change.reason, change.kept_fp32)]
         kept += [("excluded", "they are excluded", change.excluded)]

@@ -81,8 +81,8 @@ def quantize_module(
         shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if is_dynamic else None
         torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     sha256, files = hash_files([out], out.parent)
-    covered = {"operations": "products with weights", "operands": "inputs and weights in INT8"}
-    low = (make_warning("low_coverage", share=share, **covered),) if share < LOW_COVERAGE else ()
+    covered = "have inputs and weights in INT8"
+    low = make_warning("low_coverage", share=share, operations="products with weights", covered=covered)
     return replace(
         artifact,
         path=str(out),
@@ -93,7 +93,7 @@ def quantize_module(
         parent_sha256=artifact.sha256,
         preprocess_sha256=data.preprocess_sha256,
         made_by={"torch": str(torch.__version__), **({} if static else {"torchao": version("torchao")})},
-        warnings=tuple(dict.fromkeys((*artifact.warnings, *data.warnings, *low))),
+        warnings=tuple(dict.fromkeys((*artifact.warnings, *data.warnings, *([low] if share < LOW_COVERAGE else [])))),
     )
 
 
