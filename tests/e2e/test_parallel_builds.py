@@ -65,7 +65,7 @@ class TestWhichRows:
         found = self.split(*(plan(name, device="cuda:0") for name in names))
         assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
 
-    def test_what_is_compiled_for_a_cpu_is_timed_only_if_told_so(self) -> None:
+    def test_what_is_compiled_for_a_cpu_is_timed_only_on_request(self) -> None:
         rows = [plan("pytorch-compile", batch=1), plan("pytorch", batch=2)]
         assert self.split(*rows) == [["pytorch-compile1", "pytorch2"]]
         told = plan("pytorch-compile", batch=1, options={"mode": "max-autotune"})

@@ -157,7 +157,7 @@ def damage(request: pytest.FixtureRequest) -> Spoil:
 
 @pytest.mark.parametrize("what", ["outputs_path", "labelled_path"])
 @pytest.mark.parametrize("moment", [PrepareJob, MeasureJob])
-def test_answers_that_are_gone_are_taken_again(what, moment, damage, children, three, root, whole) -> None:
+def test_outputs_that_are_gone_are_taken_again(what, moment, damage, children, three, root, whole) -> None:
     """The reference's answers are damaged while the run rests: no other row takes its place."""
     interrupt(children, three, root, moment, 2)
     damage(getattr(RunFolder(root), what)(ids(root)[0]))
@@ -210,7 +210,7 @@ def test_a_row_whose_engine_is_gone_keeps_what_was_measured(children, three, roo
     assert tell(root) == whole
 
 
-def test_a_measured_row_whose_answers_cannot_be_taken_again_fails_alone(damage, children, three, root, whole) -> None:
+def test_a_measured_row_whose_outputs_cannot_be_taken_again_fails_alone(damage, children, three, root, whole) -> None:
     """It keeps its times and says why; the others are compared with the first that still has answers."""
     interrupt(children, three, root, MeasureJob, 3)
     damage(RunFolder(root).outputs_path(ids(root)[0]))

@@ -155,7 +155,7 @@ each_row = pytest.mark.parametrize("loaded", ROWS, ids=map(show, ROWS), indirect
 
 
 @each_row
-def test_answers_are_near_and_of_the_types_named(loaded: Any, expect: Any) -> None:
+def test_outputs_are_near_and_of_the_types_named(loaded: Any, expect: Any) -> None:
     engine, built, spec = loaded
     assert engine.outputs == built.outputs and engine.outputs[0].dtype == "float32"
     assert built.precision == spec.precision or built.kind == "torch"

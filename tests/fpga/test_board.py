@@ -28,7 +28,7 @@ def artifact(tmp_path):
     return make_artifact(write_chain(tmp_path / "ein Netz é.onnx"))
 
 
-def test_board_answers_and_models_within_both_banks(artifact, cache_dir):
+def test_board_outputs_and_models_within_both_banks(artifact, cache_dir):
     board = make_board(artifact, OPTIONS, cache_dir)
     inputs = np.random.default_rng(0).random((70, 6), dtype=np.float32)
     answers, cycles = board.infer(inputs)

@@ -178,7 +178,7 @@ def test_frames_have_published_check_values_and_lengths():
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=255)), max_size=4))
-def test_answers_come_out_as_they_went_in(answers):
+def test_outputs_come_out_as_they_went_in(answers):
     data = b"".join(pack_response(*answer) for answer in answers)
     assert split_answers(data) == ([frames.Answer(*answer) for answer in answers], b"")
 

@@ -42,7 +42,7 @@ def test_every_form_gives_what_onnx_runtime_gives(form, tmp_path):
     assert network.input_shape == ("batch", 6)
 
 
-def test_a_file_without_output_scale_answers_sums_and_a_pair_before_relu_is_folded(tmp_path):
+def test_a_file_without_output_scale_gives_sums_and_a_pair_before_relu_is_folded(tmp_path):
     path = write_chain(tmp_path / "f.onnx", output_q=False)
     network = read_network(path)
     assert network.answer_bytes == 4

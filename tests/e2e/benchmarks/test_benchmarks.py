@@ -29,7 +29,7 @@ def test_it_prints_one_line_of_json(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert ended.value.code == (0 if found["within_limit"] else 1)
 
 
-def test_a_case_reports_time_and_memory_and_digits_keep_their_answers(tmp_path: Path) -> None:
+def test_a_case_reports_time_and_memory_and_digits_keep_their_outputs(tmp_path: Path) -> None:
     script = load_script("benchmarks/quantize.py")
     path = packaged_onnx("digits-cnn")
     assert path is not None

@@ -212,7 +212,7 @@ def test_a_child_whose_turn_never_comes_leaves_nothing_behind(job: MeasureJob) -
     assert not can_wait(EngineSpec(backend="fake", options={"env": "other"}))
 
 
-def test_a_child_is_bound_before_it_imports_and_its_death_is_told_at_its_turn(job: MeasureJob) -> None:
+def test_a_child_is_bound_before_it_imports_and_its_death_is_reported_at_its_turn(job: MeasureJob) -> None:
     with Child() as child:
         child.ask_to_preload(PreloadJob(engine=job.engine, kind="onnx", out_dir=job.out_dir, pin=True))
         child.wait_until_ready(time.monotonic() + 60)

@@ -128,7 +128,7 @@ def test_a_changed_artifact_is_not_delivered_and_a_lost_row_is_named(run: Path, 
         deliver_row(folder.root, tmp_path / "other", row=name("ort"), reporter=Silent())
 
 
-def test_a_bundle_that_answers_otherwise_is_not_handed_over(run: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_other_outputs_is_not_handed_over(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     path = folder.outputs_path(name("ort"))
     with np.load(path) as stored:

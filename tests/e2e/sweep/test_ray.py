@@ -142,7 +142,7 @@ def test_a_server_that_gives_up_on_a_client_once_is_asked_again(monkeypatch: pyt
     assert ray_fleet.connect("auto") is ray and asked == ["auto", "auto"]
 
 
-def test_answers_that_are_none_and_what_is_no_cluster_say_so() -> None:
+def test_responses_that_are_none_and_what_is_no_cluster_say_so() -> None:
     for told, said in ((b"{", "cannot be read"), ("it is gone", "it is gone")):
         told_by = read_response("node", told)
         assert told_by.document is None and said in told_by.reason

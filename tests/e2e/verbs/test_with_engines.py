@@ -31,7 +31,7 @@ def test_a_built_in_model_and_its_file_are_fed_alike(cli: Cli, tiny_onnx: Path) 
         assert 0 < document["row"]["max_abs_diff"] < 1e-3
 
 
-def test_the_users_entries_are_compared_and_timed_and_their_shapes_told(cli: Cli, tmp_path: Path) -> None:
+def test_the_users_entries_are_compared_and_timed_and_their_shapes_reported(cli: Cli, tmp_path: Path) -> None:
     """Three widths, five entries: all are compared, the first is timed; nothing is chosen, so no warning says so."""
     path = write_lines(tmp_path)
     folder = tmp_path / "mine"
@@ -141,7 +141,7 @@ WHOLE = ("make_nested", "make_gru", "make_counter")
 
 
 @pytest.mark.parametrize("factory", [name for name in MODELS if name not in WHOLE])
-def test_the_graph_has_the_names_and_answers_of_the_module(factory: str, tmp_path: Path) -> None:
+def test_the_graph_has_the_names_and_outputs_of_the_module(factory: str, tmp_path: Path) -> None:
     """The export compares both on seeded inputs."""
     pytest.importorskip("transformers")
     job = SourceJob(source=ModelSource(model=f"factories:{factory}"), out_dir=str(tmp_path), onnx=True)

@@ -234,7 +234,7 @@ def test_what_the_runtime_lacks_is_checked_elsewhere_and_named(
     assert warning.figures == {"why": f"it has no {operator} in {type_}"} and "module.float()" in warning.advice
 
 
-def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path: Path) -> None:
+def test_a_graph_that_outputs_something_else_is_noticed(mlp: Artifact, tmp_path: Path) -> None:
     artifact = export_onnx(mlp, tmp_path / "a.onnx")
     module = load_module(mlp)
     with torch.no_grad():

@@ -177,7 +177,7 @@ def test_modules_answer_in_another_process_as_they_do_here(tmp_path: Path) -> No
     assert answers[texts["keyword inputs"]][3] == ["shift", "scale", "x"]
 
 
-def test_the_module_is_left_as_it_is_and_its_name_tells_it_apart(tmp_path: Path) -> None:
+def test_the_module_is_left_as_it_is_and_its_name_distinguishes_it(tmp_path: Path) -> None:
     module = Plain().train()
     module.layer.weight.requires_grad_(False)
     module.norm.eval()

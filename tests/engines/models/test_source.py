@@ -439,7 +439,7 @@ def deformed(): return Deformed(), torch.rand(1, 3, 16, 16)
         assert "Or import torchvision" not in str(caught.value)  # it has no stand-in
 
 
-def test_torchvision_failures_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvision_failures_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_with(error: Exception) -> None:
         def fail(name: str) -> None:
             raise error

@@ -138,7 +138,7 @@ def make(model: str, place: Path, **source: Any) -> tuple[Artifact, ...]:
     return make_source(job, lambda _: None, lambda _: None).artifacts
 
 
-def test_a_model_of_bytes_answers_as_that_of_floats_and_keeps_its_picture(tmp_path: Path) -> None:
+def test_a_model_of_bytes_computes_as_that_of_floats_and_keeps_its_picture(tmp_path: Path) -> None:
     name = "digits-cnn"
     (plain, _), (module, graph) = make(name, tmp_path / "f"), make(name, tmp_path / "b", normalize=Normalize())
     hashes = {artifact.preprocess_sha256 for artifact in (module, graph)}

@@ -37,7 +37,7 @@ def test_cards_agree_with_the_modules(name: str) -> None:
     assert output.shape == (1, card.classes)
 
 
-def test_kinds_of_models_are_told_by_their_names(tmp_path: Path) -> None:
+def test_kinds_of_models_are_recognized_by_their_names(tmp_path: Path) -> None:
     assert resolve_model("resnet18").kind == "builtin"
     timm = resolve_model("timm:resnet18.a1_in1k")
     assert (timm.kind, timm.name) == ("timm", "resnet18.a1_in1k")
@@ -133,7 +133,7 @@ def test_offline_falls_back_to_random_weights_and_damage_is_refused(tmp_path, mo
         fetch_url(url)
 
 
-def test_a_server_that_answers_is_enough_whatever_the_status() -> None:
+def test_a_server_that_responds_is_enough_whatever_the_status() -> None:
     asked = []
 
     def answer(request: urllib.request.Request, timeout: float) -> io.BytesIO:

@@ -154,7 +154,7 @@ def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(onnx_art
     assert hash_files([tmp_path / file.path for file in built.files], tmp_path) == (built.sha256, built.files)
 
 
-def test_dynamic_shapes_compile_once_and_a_missing_plugin_is_told(onnx_artifact, expect, monkeypatch) -> None:
+def test_dynamic_shapes_compile_once_and_a_missing_plugin_is_reported(onnx_artifact, expect, monkeypatch) -> None:
     with OpenvinoBackend().load(onnx_artifact, replace(SPEC, options={"shapes": "dynamic"})) as engine:
         compiled = engine._compiled
         for batch in (1, 3, 2):
@@ -255,7 +255,7 @@ def test_a_node_below_a_microsecond_has_run_and_is_known() -> None:
     assert [(node.name, node.time_ns) for node in choose_longest(runs)] == [("a", 5000.0), ("b", 2000.0)]
 
 
-def test_an_interruption_is_left_out_and_times_near_the_clock_are_told() -> None:
+def test_an_interruption_is_left_out_and_times_near_the_clock_are_reported() -> None:
     (node,), _ = choose_calm_window(join(count("a", [90] + [50] * 10 + [9000] + [50] * 9)))
     assert 46_000 <= node.time_ns <= 54_000
     nodes, length = choose_calm_window([[Operator("f32", 7000.0, "a", "Add")]])

@@ -79,7 +79,7 @@ def test_a_plan_is_built_for_gpus_that_are_not_here_as_the_builder_says(build: C
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp8"])  # all of them: test_a_model_in_every_precision
-def test_a_precision_is_told_with_the_products_that_have_it(build, graph, precision, cli) -> None:
+def test_a_precision_is_reported_with_the_products_that_have_it(build, graph, precision, cli) -> None:
     targets = "8.9,12.0"
     calib = []
     if precision == "fp8":
@@ -211,7 +211,7 @@ def quantized_convolution(path: Path, shape: tuple[int, ...]) -> Path:
     return write_text(path, text, weights)
 
 
-def test_an_integer_kernel_that_is_given_up_is_told(tmp_path: Path) -> None:
+def test_an_integer_kernel_that_is_given_up_is_reported(tmp_path: Path) -> None:
     """With a scale of shape [1] in place of [] the builder convolves in floats, and says nothing."""
     good, bad = (quantized_convolution(tmp_path / f"{shape}.onnx", shape) for shape in ((), (1,)))
     enginebench.quantize(bad, "int8@tensorrt", tmp_path / "mended.onnx")

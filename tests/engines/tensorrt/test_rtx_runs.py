@@ -53,7 +53,7 @@ def list_caches(tmp_path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("graph", ["0", "1", "rtx"])
-def test_answers_as_the_graph_does(backend: Any, tmp_path: Path, graph: str) -> None:
+def test_it_computes_as_the_graph_does(backend: Any, tmp_path: Path, graph: str) -> None:
     plan = backend.build(GRAPH, make_spec(graph=graph), tmp_path)
     expected = answer_as_ort(GRAPH.path, random_feeds(GRAPH.inputs, 4, 0))["output"]
     np.testing.assert_allclose(run_once(backend, plan, graph=graph)["output"], expected, rtol=1e-5)

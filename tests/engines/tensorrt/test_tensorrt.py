@@ -66,7 +66,7 @@ def live() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("captured", ["0", "1"])
-def test_answers_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path, captured: str) -> None:
+def test_it_computes_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path, captured: str) -> None:
     spec = make_spec(graph=captured)
     plan = backend.build(graph, spec, tmp_path)
     assert plan.kind == "plan" and plan.parent_sha256 == graph.sha256
@@ -262,7 +262,7 @@ def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path,
         backend.build(source, make_spec(), tmp_path)
 
 
-def test_timings_are_kept_foreign_ones_ignored_and_progress_is_told(backend, graph, tmp_path, version) -> None:
+def test_timings_are_kept_foreign_ones_ignored_and_progress_is_reported(backend, graph, tmp_path, version) -> None:
     cache = tmp_path / "own.timing"
     cache.write_bytes(b"of another version")
     backend.build(graph, make_spec(timing_cache=str(cache)), tmp_path)

@@ -36,7 +36,7 @@ def package(source: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artif
     return open_backend("pytorch-aoti", load_module, out / "cache").build(source, SPEC, out)
 
 
-def test_a_package_answers_like_its_module_and_shows_what_ran(source: Artifact, package: Artifact) -> None:
+def test_a_package_computes_like_its_module_and_shows_what_ran(source: Artifact, package: Artifact) -> None:
     feeds, answers = random_feeds(source.inputs, 2, seed=0), []
     for name, artifact in (("pytorch", source), ("pytorch-aoti", package)):
         backend: Any = open_backend(name, load_module)

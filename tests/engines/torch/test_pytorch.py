@@ -131,7 +131,7 @@ def test_loader_is_needed_and_must_return_a_module(backend: Any, torch_artifact:
         backend(lambda artifact: {}).load(torch_artifact, spec)
 
 
-def test_freezing_folds_weights_and_keeps_the_answers(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
+def test_freezing_folds_weights_and_keeps_the_outputs(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
     feeds = random_feeds(torch_artifact.inputs, 1, seed=0)
     answers = []
     for freezing in ("0", "1"):
@@ -159,7 +159,7 @@ def make_normed(seed: int = 0) -> torch.nn.Sequential:
 @pytest.mark.parametrize(
     "backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)], ids=["pytorch", "compiled"]
 )
-def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
+def test_batch_norms_are_folded_and_outputs_stay(backend: Any) -> None:
     image = TensorSpec(name="x", dtype="float32", shape=("batch", 1, 2, 2))
     artifact = replace(describe("y"), inputs=(image,))
     feeds = random_feeds(artifact.inputs, 2, seed=1)
@@ -341,7 +341,7 @@ CPP = "CppCompileError: C++ compile error"
         ("", "RuntimeError. With "),
     ],
 )
-def test_a_failure_to_compile_is_told_in_one_line(text: str, wanted: str) -> None:
+def test_a_failure_to_compile_is_reported_in_one_line(text: str, wanted: str) -> None:
     told = pytorch_compile.explain_failure(RuntimeError(text))
     assert told.startswith(wanted) and "\n" not in told
 

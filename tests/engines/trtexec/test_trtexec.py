@@ -147,7 +147,7 @@ def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) 
     assert isinstance(backend, KeepsLog)
 
 
-def test_answers_are_those_of_the_graph(backend: TrtexecBackend, plan: Artifact, graph: Artifact, version: str) -> None:
+def test_outputs_are_those_of_the_graph(backend: TrtexecBackend, plan: Artifact, graph: Artifact, version: str) -> None:
     # Each is a process of its own; that all are answered needs to be seen once.
     feeds = [random_feeds(graph.inputs, 4, seed) for seed in range(6 if version == "11.1" else 1)]
     answers = backend.compute_outputs(plan, make_spec(), feeds)
@@ -381,7 +381,7 @@ def test_advice_on_what_the_real_8_6_printed() -> None:
 
 
 @pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
-def test_what_the_tool_is_told_and_asked_once_more(backend, plan, monkeypatch, graph, tmp_path) -> None:
+def test_what_the_tool_is_given_and_asked_once_more(backend, plan, monkeypatch, graph, tmp_path) -> None:
     notes: list[str] = []
     backend.take_note(notes.append)
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "not_ready")
@@ -443,7 +443,7 @@ def write_sum(path: Path, dtype: str) -> Artifact:
     ("dtype", "bare"),
     [("float32", True), ("float16", False), ("int64", True), ("int32", False)],  # a plan alone
 )
-def test_answers_have_the_shapes_and_types_of_the_arrays(backend, tmp_path, version, dtype, bare) -> None:
+def test_outputs_have_the_shapes_and_types_of_the_arrays(backend, tmp_path, version, dtype, bare) -> None:
     """8.6 has no INT64 inputs, and its log shows no types; from 10 on half of a file that is too long is read."""
     source = write_sum(tmp_path / "sum.onnx", dtype)
     options = {"min_shapes": "x:1x1", "opt_shapes": "x:2x4", "max_shapes": "x:4x8"}

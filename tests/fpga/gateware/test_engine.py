@@ -49,7 +49,7 @@ def test_zero_points_and_relu(zero_points, relu):
 
 
 @pytest.mark.parametrize("relu", [False, True])
-def test_layer_without_quantization_answers_its_sums(relu):
+def test_layer_without_quantization_outputs_its_sums(relu):
     network = make_network((12, 8, 6), wide=True, relu=relu)
     assert network.answer_bytes == 4
     check(network, 4)

@@ -27,7 +27,7 @@ def make(**here: Any) -> dict[str, Any]:
     return {"schema": aoti.SCHEMA, "here": aoti.describe_here(None) | here}
 
 
-def test_a_package_is_told_from_other_files_by_its_names_alone(tmp_path: Path) -> None:
+def test_a_package_is_distinguished_from_other_files_by_its_names_alone(tmp_path: Path) -> None:
     package = write(tmp_path / "ä b.pt2", record=make())
     other = write(tmp_path / "o.pt2", names=("m/models/model.json",))
     (tmp_path / "t.pt2").write_bytes(package.read_bytes()[:-40])

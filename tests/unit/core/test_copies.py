@@ -91,7 +91,7 @@ def test_a_disk_that_fills_up_is_named_and_leaves_the_old_file_and_nothing_half(
     assert target.read_bytes() == b"old" and sorted(tmp_path.iterdir()) == sorted([source, target])
 
 
-def test_a_source_that_cannot_be_read_to_its_end_is_told_from_a_full_disk(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_read_to_its_end_is_distinguished_from_a_full_disk(tmp_path: Path) -> None:
     # The memory of this process, read from address 0, is a file of the kernel that opens and does not read.
     with pytest.raises(ArtifactError, match=r"cannot read /proc/self/mem: Input/output error"):
         copy_file(Path("/proc/self/mem"), tmp_path / "copy")

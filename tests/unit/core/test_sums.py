@@ -65,7 +65,7 @@ def test_a_graph_without_exact_kernels_is_loaded_with_others(old_processor, tmp_
     assert opened == ["0"]
 
 
-def test_a_damaged_file_is_told_in_the_words_of_the_first_refusal(old_processor, tmp_path, monkeypatch) -> None:
+def test_a_damaged_file_is_reported_in_the_words_of_the_first_refusal(old_processor, tmp_path, monkeypatch) -> None:
     settings = onnxruntime.SessionOptions()
     sums.keep_sums_exact(settings)
     refuse_exact_sums(monkeypatch)

@@ -97,7 +97,7 @@ def test_arguments_are_named_by_parameter_and_path(forward: Any, given: Any, nam
         ("text", []),
     ],
 )
-def test_answers_are_named_by_path(answer: Any, names: list[str]) -> None:
+def test_outputs_are_named_by_path(answer: Any, names: list[str]) -> None:
     assert name_output_tensors(answer, lambda leaf: isinstance(leaf, int)) == names
 
 

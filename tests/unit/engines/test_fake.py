@@ -138,7 +138,7 @@ def test_faults_come_at_their_stage(stage: str, tmp_path: Any) -> None:
         backend.build(ARTIFACT, spec, tmp_path) if stage == "build" else backend.load(ARTIFACT, spec)
 
 
-def test_nan_comes_after_good_answers() -> None:
+def test_nan_comes_after_good_outputs() -> None:
     engine = load(fault="nan", after="1")
     for good in (True, False):
         assert np.isfinite(run_on(engine, FEEDS)["y"]).all() == good
@@ -153,7 +153,9 @@ def test_nan_comes_after_good_answers() -> None:
         ({"ran": "int8", "ran_share": "0.6"}, {"int8": 1.0}),
     ],
 )
-def test_its_record_says_what_it_is_told(load_engine: Any, options: dict[str, str], shares: dict[str, float]) -> None:
+def test_its_record_has_what_its_options_say(
+    load_engine: Any, options: dict[str, str], shares: dict[str, float]
+) -> None:
     with load_engine("fake", precision="int8", options=options) as engine:
         with pytest.raises(UsageError, match="call bind first"):
             engine.effective_precision()

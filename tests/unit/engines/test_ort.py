@@ -162,7 +162,7 @@ def test_what_is_no_tensor_goes_in_and_comes_out(text: str, x: Any, y: Any, tmp_
         np.testing.assert_array_equal(run_on(engine, {"x": np.array(x)})["y"], y)
 
 
-def test_answers_of_every_form_become_arrays() -> None:
+def test_outputs_of_every_form_become_arrays() -> None:
     assert flatten_output(np.array([["cat"], ["dog"]], object)).dtype.kind == "U"
     assert flatten_output({"b": 1.0, "a": 2.0}).tolist() == [[2.0, 1.0]]
     assert flatten_output([np.ones((2, 2)), np.zeros(1)]).tolist() == [[1, 1, 1, 1, 0]]

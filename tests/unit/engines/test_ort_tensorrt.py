@@ -86,7 +86,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, session: Any = Session) -> None:
     monkeypatch.setattr(ort_tensorrt.onnxruntime, "get_available_providers", lambda: [PROVIDER])
 
 
-def test_answers_and_buffers(graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_and_buffers(graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     backend = create_backend(tmp_path)
     spec = make_spec(fallback="allow")

@@ -48,7 +48,7 @@ def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> N
         assert takes(name) in ("torch", "onnx"), name
 
 
-def test_what_run_takes_unasked_is_told_by_the_entries() -> None:
+def test_what_run_takes_unasked_stands_in_the_entries() -> None:
     assert list_unasked("cpu") == ("pytorch", "pytorch-compile", "ort", "openvino")
     assert list_unasked("cuda") == (*("pytorch", "pytorch-compile:cuda_graph=1", "pytorch-cudagraph", "ort-cuda"),)
     overlapping = ("pytorch", "pytorch-compile:cuda_graph=1", "pytorch-cudagraph")
@@ -74,7 +74,7 @@ def test_an_engine_file_reads_its_name_and_options_from_its_entry(entry: Entry) 
         (SimpleNamespace(create_backend=lambda: 7), "gives an int; expected something with name, probe and build"),
     ],
 )
-def test_a_factory_that_is_none_is_told_apart(module: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_that_is_none_is_distinguished(module: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "import_module", lambda name: module)
     with pytest.raises(BackendUnavailable, match=words):
         open_backend("fake")

@@ -396,7 +396,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.usefixtures("quiet")
-def test_a_faulty_engine_is_told_what_it_breaks(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faulty_engine_is_reported_with_what_it_breaks(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, promise, words = FAULTS[fault]
     checks = [check for check in CHECKS if promise in testing.name_check(check)]
     monkeypatch.setattr(testing, "CHECKS", checks)

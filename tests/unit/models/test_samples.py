@@ -50,7 +50,7 @@ def test_open_axes_take_the_lengths_of_the_users_own() -> None:
     assert concrete_shape(sound, 4) == (4, 256) and concrete_shape(state, 4) == (2, 4, 128)
 
 
-def test_what_does_not_fit_is_told_whole() -> None:
+def test_what_does_not_fit_is_reported_whole() -> None:
     given = make_sounds(1) | {"input": np.zeros((1, 512)), "rate": np.array(1)}
     del given["sr"]
     with pytest.raises(FeedError) as seen:

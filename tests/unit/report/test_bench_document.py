@@ -39,7 +39,7 @@ def judge(sides: list[Result]) -> tuple[BenchDocument, DiffRow]:
 
 
 @pytest.mark.parametrize(("median_ms", "verdict"), [(10.0, "faster"), (20.0, "equivalent"), (40.0, "slower")])
-def test_the_times_decide_where_the_answers_agree(median_ms: float, verdict: str) -> None:
+def test_the_times_decide_where_the_outputs_agree(median_ms: float, verdict: str) -> None:
     document, row = judge(make_sides(median_ms, make_drift(**SAME)))
     assert row.verdict == verdict and row.outputs_agree is True
     assert row.failures == (("slower",) if verdict == "slower" else ())
@@ -50,7 +50,7 @@ def test_the_times_decide_where_the_answers_agree(median_ms: float, verdict: str
 @pytest.mark.parametrize(
     ("median_ms", "verdict"), [(10.0, "not_comparable"), (20.0, "not_comparable"), (40.0, "slower")]
 )
-def test_no_verdict_that_passes_stands_on_other_answers(median_ms: float, verdict: str) -> None:
+def test_no_verdict_that_passes_stands_on_other_outputs(median_ms: float, verdict: str) -> None:
     document, row = judge(make_sides(median_ms, make_drift(**WRONG)))
     assert row.verdict == verdict and row.outputs_agree is False and row.ratio is not None
     assert row.failures[0] == (

@@ -9,6 +9,6 @@ def test_a_share_is_in_per_cent_and_a_limit_names_what_sets_it() -> None:
     assert (format_layer_cell(0.5), format_layer_cell(None)) == ("0.50000", "-")
 
 
-def test_what_lies_in_no_layer_is_told_from_layers_that_take_more_under_the_profiler() -> None:
+def test_what_lies_in_no_layer_is_distinguished_from_layers_that_take_more_under_the_profiler() -> None:
     assert format_remainder(0.25, 1.0) == "0.2500 ms (25.0%) lie in no layer"
     assert format_remainder(-0.25, 1.0) == "the layers add up to 0.2500 ms more under the profiler"

@@ -293,7 +293,7 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
 
 
-def test_answers_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None:
+def test_outputs_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None:
     rows = [bed.plan("1", batch=batch, bias=bias) for batch in (1, 2) for bias in ("0", "1")]
     results = bed.start(*rows).run()
     assert [r.drift.reference for r in results if r.drift] == [rows[0].id, rows[0].id, rows[2].id, rows[2].id]
@@ -374,7 +374,7 @@ def test_a_graph_without_an_fp32_form_is_its_own_reference(bed: Bed) -> None:
     assert result.drift is not None and (result.drift.reference, result.drift.elsewhere) == (row.id, False)
 
 
-def test_an_engine_that_answers_otherwise_each_time_judges_nothing(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_with_other_outputs_each_time_judges_nothing(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     steady = bed.start(bed.plan("1"), bed.plan("2"), at="a").run()
     assert not any(warning.code == "outputs_vary" for r in steady for warning in r.warnings)
     monkeypatch.setattr(build, "measure_variation", lambda first, again: 0.5)
@@ -397,7 +397,7 @@ def test_an_engine_that_answers_otherwise_each_time_judges_nothing(bed: Bed, mon
         ([1.0], [1.0, 2.0], 1.0),
     ],
 )
-def test_two_answers_differ_by_a_part_of_the_largest_value(first: list[Any], again: list[Any], expected: float) -> None:
+def test_two_outputs_differ_by_a_part_of_the_largest_value(first: list[Any], again: list[Any], expected: float) -> None:
     assert build.measure_variation({"y": np.array(first)}, {"y": np.array(again)}) == expected
 
 
@@ -568,7 +568,7 @@ def test_another_precision_than_asked_is_named() -> None:
         check_precisions([right, replace(wrong, requested_precision="int8")])
 
 
-def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:
+def test_a_run_keeps_the_outputs_of_its_reference_and_a_few_of_the_others(bed, monkeypatch) -> None:
     monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
     first, second = bed.plan("1"), bed.plan("2")
     folder = RunFolder(bed.path / "r")
@@ -655,5 +655,5 @@ def test_only_what_builds_is_built_again(graph: Artifact) -> None:
         count(backend="tensorrt", timing_cache="f")
 
 
-def test_answers_of_two_builds_are_compared_or_nobody_knows(tmp_path: Path) -> None:
+def test_outputs_of_two_builds_are_compared_or_nobody_knows(tmp_path: Path) -> None:
     assert measure_build_difference(tmp_path / "a.npz", tmp_path / "b.npz") is None

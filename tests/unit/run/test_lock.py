@@ -201,7 +201,7 @@ def test_what_is_no_folder_is_not_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(lock.sys.platform != "linux", reason="names of abstract sockets are Linux's")
-def test_who_waits_is_told_who_holds_the_device_and_again_every_ten_seconds(monkeypatch) -> None:
+def test_who_waits_learns_who_holds_the_device_and_again_every_ten_seconds(monkeypatch) -> None:
     stack, looks, messages = ExitStack(), [], list[str]()
     stack.enter_context(lock_device("cpu"))
 

@@ -146,7 +146,7 @@ def test_without_any_optimization_if_nothing_else_keeps_the_outputs(
     assert results[rows[1].id].drift.passed, "the engine that is right is not rejected"
 
 
-def test_the_evaluator_answers_where_the_session_cannot(bed: Bed, graph: Artifact, monkeypatch: Any) -> None:
+def test_the_evaluator_computes_where_the_session_cannot(bed: Bed, graph: Artifact, monkeypatch: Any) -> None:
     monkeypatch.setattr(perform, "open_unoptimized", refuse)
     row = plan(graph)
     (result,) = bed.run(row).values()

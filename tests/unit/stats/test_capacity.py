@@ -74,7 +74,7 @@ def test_time_that_runs_out_leaves_the_ends_as_they_stand() -> None:
     assert (ended.passes_qps, ended.fails_qps, ended.ended) == (60.0, None, "budget")
 
 
-def test_a_late_generator_at_an_end_is_told() -> None:
+def test_a_late_generator_at_an_end_is_reported() -> None:
     found = CapacitySearch(60.0, LIMIT)
     found.add(60.0, True, suspect=True)
     assert found.describe(ended_early=True).suspect

@@ -87,7 +87,7 @@ def test_zeros_are_alike_and_unlike_anything_else() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-310, 1e200])
-def test_the_size_of_the_answers_says_nothing(size: float) -> None:
+def test_the_size_of_the_outputs_says_nothing(size: float) -> None:
     """Squares of such numbers are 0 or infinite; two networks differ as they do at a size of one."""
     rng = np.random.default_rng(0)
     one, other = rng.standard_normal((2, 16, 8))
@@ -169,7 +169,7 @@ def test_an_answer_of_one_value_is_more_than_its_sign() -> None:
     assert out.centred_cosine_mean is not None and out.centred_cosine_mean < 0.9
 
 
-def test_answers_that_do_not_depend_on_the_input_are_held_to_the_plain_cosine() -> None:
+def test_outputs_that_do_not_depend_on_the_input_are_held_to_the_plain_cosine() -> None:
     ref = np.tile([0.3, -1.7, 2.1], (5, 1))
     near = measure_drift({"y": ref}, {"y": ref + 1e-3}, default_limits("int8"))
     assert (near.passed, near.outputs[0].centred_cosine_mean) == (True, None)
@@ -187,7 +187,7 @@ def test_no_outputs_no_samples_and_no_values_do_not_agree() -> None:
     assert find_exceeded(drift) == ("the outputs hold no values, so that nothing was compared",)
 
 
-def test_answers_that_hardly_differ_show_little() -> None:
+def test_outputs_that_hardly_differ_show_little() -> None:
     """Zeros agree with zeros, whatever was computed before a head of zeros."""
     zeros, varied = {"y": np.zeros((8, 5))}, {"z": np.random.default_rng(0).standard_normal((8, 5))}
     for same in (zeros, {"y": np.ones((8, 5))}):
@@ -796,7 +796,7 @@ def test_samples_by_hand() -> None:
     assert first.top5_agrees is None, "three classes cannot disagree in five"
 
 
-def test_flips_of_near_ties_are_told_from_flips_of_sure_answers() -> None:
+def test_flips_of_near_ties_are_distinguished_from_flips_of_sure_outputs() -> None:
     rng = np.random.default_rng(0)
     ref = np.zeros((100, 10))
     ref[:, 0] = 5.0

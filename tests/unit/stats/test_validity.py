@@ -165,7 +165,7 @@ def slowdown(side: list[Measurement]) -> float | None:
     return estimate_slowdown(measure_trials(side))
 
 
-def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
+def test_a_slow_call_beside_others_cannot_be_distinguished_from_a_starved_one() -> None:
     base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
     assert slowdown(base) is None
     validity, why = assess_result(base, cand)

@@ -56,7 +56,7 @@ def test_batches_that_differ_are_refused_before_anything_is_measured(cli: Cli, t
     assert "a.onnx runs at batch 3, b.onnx at 1: give --batch 3" in done.stderr and "build" not in done.stderr
 
 
-def test_the_gate_fails_on_other_answers_however_fast(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+def test_the_gate_fails_on_other_outputs_however_fast(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     sides = ("--engine", "fake:latency_us=50,bias=3", "--against", "fake:latency_us=2000")
     files = ("--junit", "j.xml", "--summary", "s.md", "--out", "b.json")
     done = cli("bench", tiny_onnx, *sides, *GATED, *files, code=4)

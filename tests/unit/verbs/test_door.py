@@ -107,7 +107,7 @@ def test_help_lists_every_verb_below_its_group() -> None:
         (Availability(engine="e", available=False, fix="pip install e"), "missing"),
     ],
 )
-def test_doctor_tells_what_cannot_run_here_from_what_is_missing(engine: Availability, state: str) -> None:
+def test_doctor_distinguishes_what_cannot_run_here_from_what_is_missing(engine: Availability, state: str) -> None:
     assert format_state(engine) == state
 
 

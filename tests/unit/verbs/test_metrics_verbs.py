@@ -45,7 +45,7 @@ def test_two_models_that_differ_on_purpose(cli: Cli, own: Path) -> None:
     cli("accuracy", "ort@mine.onnx", *given, "--ref", "ort@mine.onnx", "--max-metric-drop", "0", code=0)
 
 
-def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Path) -> None:
+def test_outputs_that_are_not_finite_are_reported_and_pass_no_gate(cli: Cli, own: Path) -> None:
     """Both sides are the same graph, so that nothing is lost; and a limit that allows any loss."""
     # A NaN wherever an input is negative; the first class is as likely as it was.
     write_text(own / "roots.onnx", "(float[batch, 3] x) => (float[batch, 3] y) { y = Sqrt(x) }")

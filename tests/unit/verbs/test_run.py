@@ -52,7 +52,7 @@ def test_engines_of_a_gpu_are_asked_for_on_a_gpu_that_is_there(cli, tiny_onnx, t
     assert not (tmp_path / "b").exists(), "refused before anything is exported"
 
 
-def test_builds_are_made_measured_and_told(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+def test_builds_are_made_measured_and_reported(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     fast = ("--warmup", "2", "--iters", "10", "--out", "r", "--json")
     engines = "fake:latency_us=50,fake:latency_us=50,build_sd=0.3"
     done = cli("run", tiny_onnx, "--engines", engines, "--builds", "2", "--processes", "3", *fast, code=0)

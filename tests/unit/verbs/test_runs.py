@@ -189,7 +189,7 @@ def test_a_notebook_sees_a_bar(tiny_onnx: Path, tmp_path: Path, monkeypatch: pyt
     assert "3/3" in shown.seen[-1]
 
 
-def test_the_kernel_of_a_notebook_is_told_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_of_a_notebook_is_distinguished_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = type("ZMQInteractiveShell", (), {})
     kinds = {"kernel": kernel, "derived": type("Shell", (kernel,), {}), "terminal": type("TerminalShell", (), {})}
     found = {}

@@ -120,7 +120,7 @@ NETS: dict[str, tuple[ModelProto, int, dict[str, tuple[int, ...]], bool]] = {
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_the_model_answers_every_request_that_triton_may_send(tmp_path: Path, net: str) -> None:
+def test_the_model_serves_every_request_that_triton_may_send(tmp_path: Path, net: str) -> None:
     model, batch, shapes, joins = NETS[net]
     onnx.save(model, tmp_path / "net.onnx")
     artifact = read_onnx(tmp_path / "net.onnx")

@@ -269,7 +269,7 @@ def test_design_keeps_its_chain(opened, artifact, tmp_path):
     FpgaSimBackend(None).measure(built, SPEC, MeasureSpec(iters=1))
 
 
-def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):
+def test_engine_outputs_what_the_board_outputs(opened, artifact, tmp_path):
     with FpgaSimBackend(tmp_path).load(artifact, SPEC) as engine:
         for use in (lambda: engine.run, engine.fetch):
             with pytest.raises(UsageError, match="bind"):

@@ -125,7 +125,7 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
         assert text in shown and "GPU: H200" in shown
 
 
-def test_a_warning_is_told_once_and_percentiles_of_few_requests_are_marked() -> None:
+def test_a_warning_is_reported_once_and_percentiles_of_few_requests_are_marked() -> None:
     engines = [EngineSpec(backend=name) for name in ("fake", "ort")]
     rows = [LoadRow(id=e.backend, engine=e, streams=1, max_batch=1, max_wait_ms=0.0) for e in engines]
     few = make_warning("too_few_samples", n=9, units="requests", percentile="99", needed=459)

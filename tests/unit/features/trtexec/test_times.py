@@ -186,7 +186,7 @@ def test_other_files_are_refused(data: bytes, found: str) -> None:
         summarize(data)
 
 
-def test_what_no_run_leaves_coarse_enqueue_times_and_several_streams_are_told() -> None:
+def test_what_no_run_leaves_coarse_enqueue_times_and_several_streams_are_reported() -> None:
     entries = json.loads(made.make_times(20))
     one, both = summarize(json.dumps(entries)), summarize(json.dumps(entries + entries))
     assert one.throughput_qps is not None

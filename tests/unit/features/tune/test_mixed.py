@@ -161,7 +161,7 @@ def test_a_child_that_dies_costs_precision_by_layer_and_nothing_else(search, tmp
     assert "signal 9" in str(read_mixed(RunFolder(tmp_path)).layerings[0].reason)
 
 
-def test_damage_and_another_version_are_told(tmp_path):
+def test_damage_and_another_version_are_reported(tmp_path):
     folder = RunFolder(tmp_path)
     assert read_mixed(folder).layerings == ()
     (tmp_path / MIXED_FILE).write_text('{"schema": "enginebench.mixed/1", "layerings": []}')

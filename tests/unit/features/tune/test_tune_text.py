@@ -105,7 +105,7 @@ def test_the_answer_comes_first(document: TuneDocument, answer: str) -> None:
     assert " ".join(format_answer(document)).startswith(answer)
 
 
-def test_a_final_that_others_disturbed_is_told_with_its_reasons() -> None:
+def test_a_final_that_others_disturbed_is_reported_with_its_reasons() -> None:
     rows = (make_row("new", validity="invalid", warnings=(DISTURBED, DISTURBED)), make_row("a", 1.25))
     candidates = tuple(replace(one, validity="suspect") for one in BEATEN.candidates)
     quota = make_warning("environment.setting", setting="CPU quota", value="1.5 cores", effect="it stops", cure="none")

@@ -78,7 +78,7 @@ def test_the_current_environment_is_the_one_after_if_none_is_named(tmp_path: Pat
     assert not found.gate_failed
 
 
-def test_answers_that_differ_fail_the_gate_however_fast(tmp_path: Path) -> None:
+def test_outputs_that_differ_fail_the_gate_however_fast(tmp_path: Path) -> None:
     rows = make_row("old"), make_row("new", 5.0)
     found = diff_environments([store(tmp_path / "a", *rows, answers={rows[1].id: 0.5})], BETWEEN, 0.02)
     (row,) = found.rows
@@ -87,7 +87,7 @@ def test_answers_that_differ_fail_the_gate_however_fast(tmp_path: Path) -> None:
     assert row.change is not None and row.change.max_abs_diff == pytest.approx(0.5, rel=1e-3)
 
 
-def test_answers_that_are_gone_are_not_taken_as_equal(tmp_path: Path) -> None:
+def test_outputs_that_are_gone_are_not_taken_as_equal(tmp_path: Path) -> None:
     rows = make_row("old"), make_row("new")
     root = store(tmp_path / "a", *rows)
     RunFolder(root).outputs_path(rows[0].id).unlink()
@@ -141,7 +141,7 @@ def test_layers_meet_by_the_nodes_that_they_compute() -> None:
     assert len(nchwc) == 1 and nchwc[0].base and nchwc[0].candidate
 
 
-def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
+def test_what_changed_is_reported_in_sentences(tmp_path: Path) -> None:
     layers = (LayerTime(name="conv", mean_ns=1e6, kind="Conv"), LayerTime(name="fc", mean_ns=1e6, kind="Gemm"))
     slower = (replace(layers[0], mean_ns=3e6), layers[1])
     rows = replace(make_row("old"), layers=layers), replace(make_row("new", 11.0), layers=slower, build_s=2.4)

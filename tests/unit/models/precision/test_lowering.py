@@ -188,7 +188,7 @@ def test_what_has_no_equal_is_refused_by_name(name: str, tmp_path: Path) -> None
     assert not (tmp_path / "made").exists()
 
 
-def test_a_form_that_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_with_other_outputs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a rule were wrong: here that for axes, which then are all of them."""
 
     def forget(given: NodeProto, *_: object) -> list[TensorProto]:

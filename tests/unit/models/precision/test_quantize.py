@@ -96,7 +96,7 @@ def test_scales_of_one_value_are_scalars(digits, tmp_path, to):
 @pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
 @pytest.mark.parametrize("recipe", ["tensorrt", "cpu"])
 @pytest.mark.parametrize("name", MODELS)
-def test_int8_keeps_the_answers_of_the_digits(digits, tmp_path, name, recipe, method):
+def test_int8_keeps_the_outputs_of_the_digits(digits, tmp_path, name, recipe, method):
     artifact, _, data, held_out = digits[name]
     calibration = calibrate(artifact, data, method=method, threads=1)
     quantize(artifact, "int8", recipe, tmp_path / "q.onnx", calibration=calibration)
@@ -247,7 +247,7 @@ def test_cpu_recipe_is_what_vnni_kernels_need(residual, tmp_path):
 
 
 @pytest.mark.parametrize("tail", ["y = Relu (h)", "y = Clip (h, low, high)", "r = Relu (h) y = Clip (r, low, high)"])
-def test_what_cuts_the_answers_off_stays_where_they_leave_as_floats(tmp_path, tail):
+def test_what_cuts_the_outputs_off_stays_where_they_leave_as_floats(tmp_path, tail):
     """The quantizer leaves it to the levels behind it, which the last kernel has none of."""
     constants = {
         "w": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32),

@@ -143,7 +143,7 @@ def test_a_sound_graph_has_no_refusals(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_told(name: str) -> None:
+def test_a_broken_rule_is_reported(name: str) -> None:
     model, words = BROKEN[name]
     assert any(words in refusal.reason for refusal in find_refusals(model))
 

@@ -170,7 +170,7 @@ def make_document(between: float, hashes: str, processes: int = 3) -> RunDocumen
     return describe_run(model="m", machine=None, spec={}, results=[base, built])
 
 
-def test_builds_that_differ_are_told_with_interval_cost_and_gain() -> None:
+def test_builds_that_differ_are_reported_with_interval_cost_and_gain() -> None:
     document = make_document(0.05, "abcdef")
     first, second = format_builds(document.rows)
     assert "its 6 builds differ: " in first and "between processes of one build" in first

@@ -68,7 +68,7 @@ LOGITS = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 7, 30)
 
 
-def test_a_metric_of_all_samples_gets_all_answers(tmp_path: Path) -> None:
+def test_a_metric_of_all_samples_gets_all_outputs(tmp_path: Path) -> None:
     kept = collect(("collected_metrics:whole",), {"out": LOGITS}, LABELS)
     assert sorted(kept) == ["outputs/out", "targets"] and (kept["outputs/out"] == LOGITS).all()
     save_arrays(tmp_path / "a.npz", kept)
@@ -87,7 +87,7 @@ def test_shapes_may_differ_from_sample_to_sample(tmp_path: Path) -> None:
     score_outputs(ScoreJob(metric="collected_metrics:whole", labelled_path="a.npz"))
 
 
-def test_one_engines_answers_may_be_too_much_for_a_metric() -> None:
+def test_one_engines_outputs_may_be_too_much_for_a_metric() -> None:
     broken = LOGITS.copy()
     broken[20] = np.nan
     kept = collect(("collected_metrics:strict", "top1"), {"out": broken}, LABELS)
@@ -118,18 +118,20 @@ def test_what_cannot_be_wrong_is_left_out() -> None:
         ("mae", np.zeros((30, 2)), "outputs have shape [30, 7], targets [30, 2]"),
     ],
 )
-def test_shapes_are_told_of_all_samples_not_of_those_that_came_together(metric: str, values: Any, said: str) -> None:
+def test_shapes_are_reported_of_all_samples_not_of_those_that_came_together(
+    metric: str, values: Any, said: str
+) -> None:
     kept = collect((metric,), {"out": LOGITS}, values, step=4)
     assert said in str(kept[f"failure/{metric}"])
 
 
-def test_answers_that_do_not_fit_are_the_users_to_mend() -> None:
+def test_outputs_that_do_not_fit_are_the_users_to_mend() -> None:
     kept = collect(("top1",), {"out": LOGITS}, LABELS + 7)
     assert "expected 0 to 6" in str(kept["failure/top1"]) and "counts/top1" not in kept
 
 
 @pytest.mark.parametrize(("values", "calls"), [(10, 32), (CHECKED_VALUES // 8, 8), (CHECKED_VALUES * 2, 2), (0, 32)])
-def test_large_answers_are_compared_a_few_times(values: int, calls: int) -> None:
+def test_large_outputs_are_compared_a_few_times(values: int, calls: int) -> None:
     assert limit_calls(32, values) == calls
     assert limit_calls(1, values) == 1
 
@@ -146,7 +148,7 @@ def test_the_first_calls_stay(tmp_path: Path) -> None:
     assert load_outputs(path)[1] == 2
 
 
-def test_small_answers_and_those_of_older_versions_stay_whole(tmp_path: Path) -> None:
+def test_small_outputs_and_those_of_older_versions_stay_whole(tmp_path: Path) -> None:
     save_outputs(tmp_path / "a.npz", {"y": np.ones((6, 2))}, 6)
     save_arrays(tmp_path / "old.npz", {"y": np.ones((4, KEPT_VALUES), np.float16)})
     for name in ("a.npz", "old.npz"):
@@ -190,7 +192,7 @@ def test_sides_without_a_sample_in_common_have_no_difference(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("seconds", "answered"), [(None, 30), (4.5, 5), (0.0, 1), (1e9, 30)])
-def test_a_tool_that_takes_its_time_answers_a_drawn_part(seconds: float | None, answered: int) -> None:
+def test_a_tool_that_takes_its_time_computes_a_drawn_part(seconds: float | None, answered: int) -> None:
     ticks = iter(range(1000))
     asked: list[int] = []
 

@@ -185,7 +185,7 @@ def test_rows_of_six_whose_corners_are_no_corners_are_refused():
 
 
 @pytest.mark.parametrize(("boxes", "logits"), [("pred_boxes", "logits"), ("b", "a")])
-def test_detr_of_four_logits_is_told_by_names_and_values(boxes, logits):
+def test_detr_of_four_logits_is_recognized_by_names_and_values(boxes, logits):
     values = np.full((1, 3, 4), -9.0)
     values[0, np.arange(3), CLASSES] = np.log(SCORES / (1 - SCORES))
     outputs = {logits: values, boxes: to_centres(CORNERS)[None]}

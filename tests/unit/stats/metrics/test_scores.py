@@ -67,7 +67,7 @@ def test_the_interval_covers_what_it_says():
     assert 0.9 <= covered / 200 <= 0.985
 
 
-def test_answers_that_are_all_alike_have_no_interval():
+def test_outputs_that_are_all_alike_have_no_interval():
     found = score_counts(MAE, average(np.full(50, 0.25)), average(np.full(50, 0.25)))
     assert (found.value.value, found.value.low, found.value.high, found.value.supported) == (0.25, None, None, False)
     assert found.delta.value == 0 and found.delta.low is None
@@ -178,7 +178,7 @@ def test_cosine_is_that_of_scipy():
     assert count_cosine({"out": np.zeros((1, 3))}, Targets(values=np.ones((1, 3))))[0, 0] == 0
 
 
-def test_shapes_that_differ_are_told():
+def test_shapes_that_differ_are_reported():
     with pytest.raises(FeedError, match=r"outputs have shape \[2, 3\], targets \[2, 4\]"):
         count_absolute({"out": np.zeros((2, 3))}, Targets(values=np.zeros((2, 4))))
     with pytest.raises(FeedError, match="differ from sample to sample"):
