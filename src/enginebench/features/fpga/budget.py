@@ -182,10 +182,17 @@ def budget(**options: Unpack[BudgetOptions]) -> CallBudget:
     stored = read_terms(source) if source else {}
     if not (transfers or stored or options["t_call_ms"]) and all(time is None for time in given.values()):
         raise UsageError("no term is given; start with --t-compute-ms, --bytes-in with --link, or --from result.json")
-    terms: dict[str, Any] = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
+    terms = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
     baseline_ms = math.fsum(read_terms(other).values()) if other else options["baseline_ms"]
     spec = BudgetSpec(
-        **terms | transfers, call_ms=options["t_call_ms"], batch=options["batch"], baseline_ms=baseline_ms
+        pre=terms["pre"],
+        copy_in=transfers.get("copy_in", terms["copy_in"]),
+        compute=terms["compute"],
+        copy_back=transfers.get("copy_back", terms["copy_back"]),
+        post=terms["post"],
+        call_ms=options["t_call_ms"],
+        batch=options["batch"],
+        baseline_ms=baseline_ms,
     )
     return compute_budget(spec)
 

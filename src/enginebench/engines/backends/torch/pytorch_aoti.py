@@ -81,16 +81,17 @@ class PytorchAotiBackend:
             tuple(replace(s, shape=concrete_shape(s, spec.batch), sizes=()) for s in specs)
             for specs in (artifact.inputs, artifact.outputs)
         )
-        fields: dict[str, Any] = {
-            "kind": "aoti",
-            "inputs": inputs,
-            "outputs": outputs,
-            "precision": spec.precision,
-            "recipe": spec.recipe,
-            "made_by": {"torch": str(torch.__version__)},
-            "made_with": {key: options[key] for key in COMPILED_WITH},
-        }
-        described = replace(artifact, path="", sha256="", files=(), parent_sha256=artifact.sha256, **fields)
+        package = replace(
+            artifact,
+            kind="aoti",
+            inputs=inputs,
+            outputs=outputs,
+            precision=spec.precision,
+            recipe=spec.recipe,
+            made_by={"torch": str(torch.__version__)},
+            made_with={key: options[key] for key in COMPILED_WITH},
+        )
+        described = replace(package, path="", sha256="", files=(), parent_sha256=artifact.sha256)
         record = {"here": describe_here(name_gpu(spec)), "artifact": msgspec.to_builtins(described)}
         name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec))).hexdigest()[:8]
         target = out_dir / f"{Path(artifact.path).stem}-{name}.pt2"
@@ -101,7 +102,7 @@ class PytorchAotiBackend:
             write_record(written, target, record)
         finally:
             written.unlink(missing_ok=True)
-        return derive(artifact, [target], out_dir, **fields, warnings=(*artifact.warnings, *warnings))
+        return derive(package, [target], out_dir, warnings=(*artifact.warnings, *warnings))
 
     def _compile(
         self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], written: Path
