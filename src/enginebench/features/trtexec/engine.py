@@ -55,7 +55,7 @@ WARMUP_MS = 200
 
 
 class Timing(NamedTuple):
-    """How long trtexec runs: a warm-up, and as many iterations and seconds as both are reached."""
+    """The times of a run of trtexec, which ends when both iterations and duration are reached."""
 
     warmup_ms: int
     duration_s: float
