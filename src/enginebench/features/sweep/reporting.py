@@ -66,7 +66,7 @@ def name_page(model: str, kind: str) -> str:
 
 
 class _Details(TypedDict):
-    """What the page of one line shows, as its script reads it."""
+    """The details of one line of the page, as its script reads them."""
 
     title: str
     facts: list[tuple[str, str]]

@@ -50,7 +50,7 @@ def _read_arrays(path: Path) -> Targets:
 
 
 class _More(TypedDict, total=False):
-    """What a file says beside its targets."""
+    """The entries of a file beside its targets."""
 
     vocabulary: tuple[str, ...] | None
     blank: int | None
