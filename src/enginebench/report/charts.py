@@ -29,7 +29,7 @@ WIDTH = 680
 # Pixels: the mean width of a letter beside a mark.
 LETTER = 5.6
 
-# Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
+# Okabe-Ito colours, which colour-blind readers can distinguish. Source: M. Okabe, K. Ito, "Color Universal Design".
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
 COLOURS = {
     "fp32": "#0072B2",

@@ -30,7 +30,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     """
 
     schema: str = "enginebench.drift/1"
-    n: int  # samples that both sides answered
+    n: int  # samples for which both sides have outputs
     n_asked: int
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float]
@@ -60,10 +60,7 @@ def list_drift(document: DriftDocument) -> list[Section]:
     sides = f"{document.candidate.text} against {document.reference.text}"
     figures = {label: [getattr(output, name) for output in document.outputs] for label, name in FIGURES.items()}
     shown = {label: values for label, values in figures.items() if any(value is not None for value in values)}
-    lines = [
-        (label, *(MISSING if v is None else str(v) if isinstance(v, int) else f"{v:.6g}" for v in values))
-        for label, values in shown.items()
-    ]
+    lines = [(label, *map(_format_value, values)) for label, values in shown.items()]
     table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
     texts = [
         conclude_drift(document),
@@ -73,6 +70,12 @@ def list_drift(document: DriftDocument) -> list[Section]:
     ]
     title = f"{sides}, {count_of(document.n, 'samples')}{missing}"
     return [Section(title=title, parts=(*make_notes(texts), table))]
+
+
+def _format_value(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 FIGURES = {

@@ -89,10 +89,12 @@ def _load(name: str) -> Any:
 def _list_filters(sections: Sequence[Section]) -> dict[str, list[str]]:
     """Return name -> values to filter by, for each key in which the rows of the page's tables differ."""
     choices: dict[str, dict[str, None]] = {}
-    tables = [part for section in sections for part in section.parts if isinstance(part, Table) and part.keys]
+    tables = [part for section in sections for part in section.parts if isinstance(part, Table)]
     for table in tables:
+        if table.keys is None:
+            continue
         for row in table.rows:
-            for name, value in table.keys(row).items() if table.keys else ():
+            for name, value in table.keys(row).items():
                 choices.setdefault(name, {})[value] = None
     return {name: list(values) for name, values in choices.items() if name != "label" and len(values) > 1}
 

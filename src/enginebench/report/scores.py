@@ -73,7 +73,7 @@ class AccuracyDocument(Struct, frozen=True, kw_only=True):
     max_metric_drop: float | None = None  # where given, a gate
     failures: tuple[str, ...] = ()  # what fails a gate
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
-    nonfinite: int = 0  # samples whose answers are not all finite; of any, a gate does not pass
+    nonfinite: int = 0  # samples whose outputs are not all finite; if there are any, no gate passes
     reference_nonfinite: int = 0
 
 

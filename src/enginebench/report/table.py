@@ -24,7 +24,7 @@ class Column(Struct, frozen=True):
     align: Literal["left", "right", "decimal"] = "left"
     wide: bool = False  # a terminal shows it where there is room, or where it is asked for
     spare: int = 0  # a narrow terminal does without the highest first; 0 is never given up
-    hint: str = ""  # what the title does not say
+    hint: str = ""  # the meaning, where the title is too short for it
     bar: bool = False  # a bar as long as the value of its row, for times that are compared
     span: Callable[[Any], Span | None] | None = None  # a ratio with its interval, drawn on a logarithmic axis
     # A time in ms, of which `text` has {} in place of the figure: `make_table` writes those of a table in one unit.
@@ -32,7 +32,7 @@ class Column(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """Rows under the columns that have anything to show for them."""
+    """Rows below the columns that have something to show for them."""
 
     columns: tuple[Column, ...]
     rows: tuple[Any, ...]
@@ -45,10 +45,10 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class Notes(Struct, frozen=True, kw_only=True):
-    """Labelled lines. A label that repeats is written once.
+    """Labelled lines. A repeated label is written once.
 
-    `head` is the answer, `list` are points with their labels in front, `facts` names with values, `command` what can be
-    pasted into a shell, `text` paragraphs.
+    `head` is the conclusion, `list` are points with their labels in front, `facts` names with values, `command` lines
+    to paste into a shell, `text` paragraphs.
     """
 
     lines: tuple[tuple[str, str], ...]

@@ -269,8 +269,11 @@ def fill_lengths(reference: Arrays, candidate: Arrays, names: Collection[str]) -
 
 
 def _fill(a: Array, b: Array) -> tuple[Array, Array]:
-    if a.ndim != b.ndim:  # one side gave every sample as many, and was joined without an axis of samples
-        a, b = _split(a, len(b)) if a.ndim < b.ndim else a, _split(b, len(a)) if b.ndim < a.ndim else b
+    # One side had as many boxes in every sample, and was joined without an axis of samples.
+    if a.ndim < b.ndim:
+        a = _split(a, len(b))
+    elif b.ndim < a.ndim:
+        b = _split(b, len(a))
     if a.ndim != b.ndim or len(a) != len(b):
         return a, b
     shape = tuple(map(max, zip(a.shape, b.shape, strict=True)))

@@ -126,8 +126,14 @@ def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
     measured = [r for r in group if _can_lead(r)]
     owned = engine == "pytorch"
     kinds = {r.artifacts[0].kind for r in group if r.artifacts}  # the form that the model came in
-    today = TODAY if kinds == {"torch"} else TODAY_OF_GRAPH if kinds == {"onnx"} else TODAY + TODAY_OF_GRAPH
-    for name, precision in today if owned else ((engine, "fp32"), (engine, None)):
+    wanted: Wanted = TODAY + TODAY_OF_GRAPH
+    if not owned:
+        wanted = ((engine, "fp32"), (engine, None))
+    elif kinds == {"torch"}:
+        wanted = TODAY
+    elif kinds == {"onnx"}:
+        wanted = TODAY_OF_GRAPH
+    for name, precision in wanted:
         alike = [r for r in measured if precision in (None, r.requested_precision)]
         if row := _find_named(alike, name, exactly=owned):
             return Today(result=row, owned=owned)
@@ -170,10 +176,13 @@ def is_plain_fp32(result: Result) -> bool:
 def compare_configurations(
     base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = True
 ) -> Comparison:
-    """The comparison of two rows with the validity of its ratio; `not_comparable`, with reasons, where they are unlike.
+    """Compare two configurations, with the validity of the ratio; unlike ones are `not_comparable`, with reasons.
 
-    Where others slowed one side alone there is neither ratio nor verdict; who is faster may be `clear` all the same.
-    `neighbours`: the rows were measured interleaved, in one run.
+    If other programs slowed one side alone there is neither ratio nor verdict; which one is faster may be `clear` all
+    the same.
+
+    Args:
+        neighbours: the configurations were measured interleaved, in one run.
     """
     if reasons := comparable(base, cand, margin, neighbours=neighbours):
         return refuse(*reasons, margin=margin)
@@ -264,7 +273,10 @@ def assess_result(
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
     comparison = compare_configurations(base, result, margin) if base and base.id != result.id else None
-    one = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method="the baseline itself")
+    speedup = comparison.ratio if comparison else None
+    if base and comparison is None:
+        method = "the baseline itself"
+        speedup = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method=method)
     outputs, outputs_reason = assess_outputs(result, is_reference=is_reference, requested=requested)
     return Assessment(
         result=result,
@@ -275,7 +287,7 @@ def assess_result(
         modelled="modelled" in clocks,
         baseline=base.id if base else None,
         comparison=comparison,
-        speedup=comparison.ratio if comparison else one if base else None,
+        speedup=speedup,
         agreement=_find_agreement(result.drift),
         outputs=outputs,
         outputs_reason=outputs_reason,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -86,6 +87,11 @@ class CapacitySearch:
 
     def describe(self, ended_early: bool) -> Capacity:
         passes, fails = self.find_ends()
+        ended: Literal["settled", "budget", "nothing passes"] = "settled"
+        if ended_early:
+            ended = "budget"
+        elif passes is None:
+            ended = "nothing passes"
         return Capacity(
             passes_qps=passes,
             fails_qps=fails,
@@ -93,7 +99,7 @@ class CapacitySearch:
             percentile=self._limit.percentile,
             probes=tuple(self.probes),
             suspect=any(probe.suspect for probe in self.probes if probe.qps in (passes, fails)),
-            ended="budget" if ended_early else "nothing passes" if passes is None else "settled",
+            ended=ended,
         )
 
     def _find_uncertain(self) -> float | None:

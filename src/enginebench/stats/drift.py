@@ -431,7 +431,8 @@ def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
         return None
     of = len(split.scale)
     worst = Slices(axis=split.axis, of=of, constant=of - len(split.order), lost=split.lost)
-    for group in split.groups if len(split.groups) > 1 else ():
+    groups = split.groups if len(split.groups) > 1 else []
+    for group in groups:
         a, b = (_as_rows(side.take(group, split.axis)) for side in (ref, cand))
         snr, centred, size = _measure_snr(a, b) or 0.0, _measure_centred(a, b), float(np.sqrt(np.mean(a**2)))
         if split.scores[group].all() and size < LEAST_SCORE:  # held against a score that is ever looked at
@@ -777,8 +778,9 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
             sentences.append(f"{output.name}: {shared} boxes have a partner; {others}")
     if not any(holds_values(o) for o in drift.outputs):
         sentences.append("the outputs hold no values, so that nothing was compared")
-    for further in drift.further if not sentences else ():  # what usual inputs show needs no others
-        sentences += [f"on {SET_NAMES[further.inputs]}: {sentence}" for sentence in find_exceeded(further)]
+    if not sentences:  # where the usual inputs show a difference, further ones are not listed
+        for further in drift.further:
+            sentences += [f"on {SET_NAMES[further.inputs]}: {sentence}" for sentence in find_exceeded(further)]
     return tuple(sentences)
 
 

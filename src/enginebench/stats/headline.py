@@ -293,7 +293,9 @@ def _always_beats(row: Assessment, other: Assessment, step: float = 1.0) -> bool
     """
     times = choose_clock(row.result.measurements, other.result.measurements)[1]
     sides = [[_find_median(m, times) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
-    return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else step) < min(sides[1])
+    if min(map(len, sides)) == 1:
+        step = WIDE_RATIO
+    return max(sides[0]) * step < min(sides[1])
 
 
 def _format_choice(row: Assessment, tied: Sequence[Assessment], is_today: bool) -> tuple[str, ...]:

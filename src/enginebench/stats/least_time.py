@@ -105,7 +105,7 @@ def bound_call_ms(
     """Return the milliseconds that no engine stays below.
 
     Args:
-        precisions: those that ran, of which the fastest counts; empty: nobody knows, so the fastest of all.
+        precisions: those that ran, of which the fastest counts; empty: unknown, so the fastest of all.
         pinned: the processors that the engine could use; None: all of the machine.
     """
     kinds = {_WIDTHS[name] for name in get_args(Precision) if name in precisions} or set(_WIDTHS.values())

@@ -292,6 +292,8 @@ def round_quality(quality: float) -> float:
 
 def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:
     """Return the metric's figure, larger if better, or the likeness to the reference's outputs; None without either."""
-    if by_metric:
-        return None if score is None else score.value.value if score.higher_is_better else -score.value.value
-    return 1.0 if is_truth else likeness
+    if not by_metric:
+        return 1.0 if is_truth else likeness
+    if score is None:
+        return None
+    return score.value.value if score.higher_is_better else -score.value.value

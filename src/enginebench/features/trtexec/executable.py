@@ -88,7 +88,7 @@ class Trtexec(Struct, frozen=True, kw_only=True):
         if not self.accepts(flag):
             first, gone = FLAGS.get(flag, (OLDEST, None))
             since = f"; it came with TensorRT {first[0]}.{first[1]}" if self.version < first else ""
-            # What took the place of an option that has gone is no help to one who does not have it yet.
+            # The replacement of an option that has gone does not help in a version that does not have it yet.
             instead = f". Instead: {INSTEAD[flag]}" if flag in INSTEAD and not (since and gone) else ""
             raise UsageError(f"{wanted}: trtexec {self.version_text} does not know --{flag}{since}{instead}")
 

@@ -198,13 +198,15 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     several runs could have made them: nothing is left out.
     """
     kinds = [kind for _, kind in files if kind != "drift"]
+    if not kinds:
+        return {}
     exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
-    if kinds and len(set(kinds)) == len(kinds):
+    if len(set(kinds)) == len(kinds):
         main, first = next((path, kind) for path, kind in files if kind != "drift")
         name = name_run(main, first, exported) or name_place(main.parent)
         return {name: {kind: path for path, kind in files}}
     groups: dict[str, dict[Kind, Path]] = {}
-    for path, kind in files if kinds else ():
+    for path, kind in files:
         name = name_run(path, kind, exported) or "run"
         group = groups.setdefault(path.name if kind in groups.get(name, {}) else name, {})
         group[kind] = path

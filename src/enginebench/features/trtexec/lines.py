@@ -26,7 +26,7 @@ _ONCE = frozenset({"=== Model Options ===", "=== Performance summary ==="})
 
 
 class Line(NamedTuple):
-    """One message: its level (None: printed without prefix), who wrote it, and its text."""
+    """One message: its level (None: printed without prefix), whether the library wrote it, and its text."""
 
     number: int
     level: str | None

@@ -60,7 +60,7 @@ NOT_READY = "Cuda failure: device not ready"
 class Advice(Struct, frozen=True):
     pattern: str
     advice: str
-    kind: type[EngineBenchError] | None = None  # None: as the call says
+    kind: type[EngineBenchError] | None = None  # None: the caller's
 
 
 # The first entry that is found in the log counts; a general pattern stands below a special one.

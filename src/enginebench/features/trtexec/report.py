@@ -207,7 +207,8 @@ def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.
 
 def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = None) -> list[LayerTime]:
     """Return the layers of a profile as those of any engine, with the precisions of the engine's own record."""
-    kinds = {layer.name: REORDER if layer.overhead else layer.precision for layer in layers.layers} if layers else {}
+    own_layers = layers.layers if layers else ()
+    kinds = {layer.name: REORDER if layer.overhead else layer.precision for layer in own_layers}
     each = profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else 1.0
     return [
         LayerTime(name=layer.name, mean_ns=1e6 * each * layer.total_ms, precision=kinds.get(layer.name))

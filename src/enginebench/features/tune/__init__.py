@@ -1,4 +1,4 @@
-"""`tune`: what may be set, who proposes settings, the race between them, and precision by layer."""
+"""`tune`: the space of settings, proposers of settings, the race between them, and precision by layer."""
 
 from enginebench.core.features import Feature, Verb
 from enginebench.core.hooks import RegionEngineCheck, SettingsSearch, SlowRegions

@@ -12,7 +12,7 @@ class NodeGroup(Struct, frozen=True, kw_only=True):
     name: str
     kind: str  # operator type of the first node
     nodes: tuple[str, ...]  # of the prepared graph
-    originals: tuple[str, ...]  # of the exported graph: what a list of excluded nodes says
+    originals: tuple[str, ...]  # of the exported graph: the names in a list of excluded nodes
     macs: int = 0  # multiply-accumulates of its products, at batch 1
 
 

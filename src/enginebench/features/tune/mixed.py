@@ -170,7 +170,9 @@ class MixedProposer:
     def _propose_graphs(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:
         """Return the next graphs of one engine, and make those that do not exist yet."""
         settings: list[Setting] = []
-        for count in () if layering.reason else choose_counts(len(layering.groups), list_kept(layering, costs)):
+        if layering.reason:
+            return settings
+        for count in choose_counts(len(layering.groups), list_kept(layering, costs)):
             try:
                 layering, graph = self._find_graph(layering, count)
             except EngineBenchError as error:

@@ -115,7 +115,9 @@ class Race:
         others = [name for name in self.alive if name != leader]
         for name, spread in zip(others, pool_spreads([self.compare(name) for name in others]), strict=True):
             bounds = spread.interval(LEVEL)
-            if spread.mean < -math.log(FAR) if bounds is None else bounds[1] < math.log1p(MARGIN):
+            # Without an interval, after the first round, only those that are far slower are dropped.
+            loses = spread.mean < -math.log(FAR) if bounds is None else bounds[1] < math.log1p(MARGIN)
+            if loses:
                 self.alive.remove(name)
                 slower = bounds is None or bounds[1] < 0
                 why = "slower than the leader" if slower else f"not faster than the leader by more than {MARGIN:.1%}"

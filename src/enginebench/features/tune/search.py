@@ -294,7 +294,7 @@ class Search:
             if failed or not self.track.count_laps(finalists[0]):
                 spent = f"the budget of {self.record.request.budget_s:g} s was spent on building and checking"
                 raise MeasurementError(f"nothing was measured: {failed or f'{spent}; give more with --time-budget'}")
-            self.final = None  # the time is over; the race has an answer
+            self.final = None  # the time is over; the race has a result
             return
         self.final_rows = self.track.close(list(settings.values()))
         self._save(replace(self.record, finished=final.over))

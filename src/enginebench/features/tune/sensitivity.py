@@ -167,7 +167,9 @@ class _PairCopier:
 
     def quantize_inputs(self, node: NodeProto) -> None:
         theirs = self._theirs.get(node.name)
-        for i, name in enumerate(theirs.input if theirs else ()):
+        if theirs is None:
+            return
+        for i, name in enumerate(theirs.input):
             if name in self._producers and self._producers[name].op_type == PAIR[1]:
                 node.input[i] = self._copy(name, node.input[i])
 

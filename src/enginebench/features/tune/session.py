@@ -95,12 +95,13 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
     notes = []
-    if (
-        comparison and comparison.ratio_validity not in (None, "good") and comparison.verdict != "not_shown"
-    ):  # else it stands there
+    validity = comparison.ratio_validity if comparison else None
+    # An inconclusive verdict has the reason beside it.
+    if comparison and validity not in (None, "good") and comparison.verdict != "not_shown":
         why = f": {comparison.ratio_reason}" if comparison.ratio_reason else ""
-        notes.append(f"The ratio to the best default is {comparison.ratio_validity.replace('_', ' ')}{why}.")
-    for name in [name for name in final.defaults if name in final.failed] if final else ():
+        notes.append(f"The ratio to the best default is {validity.replace('_', ' ')}{why}.")
+    failed = [name for name in final.defaults if name in final.failed] if final else []
+    for name in failed:
         notes.append(f"The default {name} failed in the final; it may be faster than the best that is named.")
     untried = [*search.record.untried, *(one.candidate for one in search.lost if one.reason == NO_TIME)]
     if untried:

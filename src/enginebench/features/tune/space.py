@@ -94,7 +94,7 @@ class Arm(Struct, frozen=True, kw_only=True):
             threads=max(1, int(values[THREADS]) // int(values.get(STREAMS, "1"))),
             streams=int(values.get(STREAMS, "1")),
             max_batch=max_batch,
-            max_wait_ms=float(values.get(WAIT, "0")) if max_batch > 1 else 0.0,  # one alone waits for nobody
+            max_wait_ms=float(values.get(WAIT, "0")) if max_batch > 1 else 0.0,  # a single request waits for no other
         )
 
     def read(self, setting: Setting) -> dict[str, str] | None:

@@ -226,7 +226,7 @@ class TimedTrack:
         refusals: dict[str, str | None] = {}
         for name, row in planned.items():
             result = results[row.id]
-            # The row that its outputs were compared with: itself, if others were compared with it; none, if nobody did.
+            # The configuration that its outputs were compared with, perhaps itself; None if they were not compared.
             reference = results.get(result.drift.reference or "") if result.drift else None
             refusals[name] = find_refusal(
                 result, reference, scored=self._find_scored(), max_drop=drop, limits=limits, requested=requested
@@ -244,8 +244,9 @@ class TimedTrack:
         return result is not None and any(m.trial == round_number for m in result.measurements)
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
-        for setting in group if final else ():
-            self._enter_final(setting)
+        if final:
+            for setting in group:
+                self._enter_final(setting)
         results, names = self._campaign.results, [self._plan(setting, final=final).id for setting in group]
         self._campaign.measure([name for name in names if results[name].status == "partial"], round_number)
         return [measure_trial(self._campaign.results[name], round_number) for name in names]

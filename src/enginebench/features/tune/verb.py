@@ -168,13 +168,14 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
     shared = common.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
-    # The other goals choose it, whatever the example inputs have.
-    batches = (1,) if goal != "latency" else None if batch is None else (batch,)
+    batches = None if batch is None else (batch,)
+    if goal != "latency":  # which choose the batch themselves, whatever the example inputs have
+        batches = (1,)
     precisions = common.read_precisions(options["precisions"] or "fp32")
     run = shared.make_request(
         model,
         engines=read_engines(options["engines"] or name_default_engines(shared.device)),
-        precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # the reference of the outputs, whoever asks
+        precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # FP32 is always the reference of the outputs
         batches=batches,
         measure=measure,
         input_size=options["input_size"],

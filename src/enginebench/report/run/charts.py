@@ -184,7 +184,7 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
         y=alt.value(height - height // 4),
         tooltip=_tips(row="row", trial="trial", ms="median (ms)"),
     )
-    # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
+    # Layers of different data can be in panels only as one table: the rows of both, distinguished by their fields.
     layers = alt.layer(bar.transform_filter("isValid(datum.calls)"), tick.transform_filter("isValid(datum.trial)"))
     spec = _draw_panels(
         layers,

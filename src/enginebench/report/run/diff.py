@@ -49,7 +49,8 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
         if document.verdict == "not_comparable" and not shows:
             return first
         whys = {name: [text for text in why if text != models] for name, why in whys.items()}
-    shared = [text for text in (whys[rows[0].id] if rows else ()) if text and all(text in why for why in whys.values())]
+    first_why = whys[rows[0].id] if rows else []
+    shared = [text for text in first_why if text and all(text in why for why in whys.values())]
 
     def explain(row: DiffRow) -> str:
         return "; ".join(text for text in whys[row.id] if text not in shared)

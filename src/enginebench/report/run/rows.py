@@ -96,7 +96,7 @@ class Row(Struct, frozen=True, kw_only=True):
     warnings: tuple[ResultWarning, ...] = field(name="caveats")
     result: str
     # Beside the contract.
-    mix: str = ""  # which nodes of the graph stay in FP32 by choice, as `name_mix` tells; "": none
+    mix: str = ""  # nodes of the graph that stay in FP32 by choice, as `name_mix` names them; "": none
     p90_ms: Estimate | None = None
     p95_ms: Estimate | None = None
     p50_unmarked_ms: Estimate | None = None
@@ -279,7 +279,7 @@ def _add_ratios(rows: Sequence[Row], results: Sequence[Result], margin: float) -
                 verdict = comparison.verdict if comparison.ratio.n >= MIN_TRIALS else None
                 with_ratios[row.id] = replace(row, ratio_to_next=comparison.ratio, verdict_to_next=verdict)
         requested = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
-        bits = {i: 8 if one in FEW_BITS else 16 if one in ("fp16", "bf16") else 32 for i, one in requested.items()}
+        bits = {row_id: _count_bits(precision) for row_id, precision in requested.items()}
         engines: dict[str, list[Row]] = {}
         for row in group:
             engines.setdefault(row.engine, []).append(row)
@@ -289,6 +289,12 @@ def _add_ratios(rows: Sequence[Row], results: Sequence[Result], margin: float) -
                 ratio = compare_configurations(by_id[wider.id], by_id[row.id], margin).ratio
                 with_ratios[row.id] = replace(with_ratios[row.id], wider=wider.id, ratio_to_wider=ratio)
     return tuple(with_ratios.values())
+
+
+def _count_bits(precision: Precision | None) -> int:
+    if precision in FEW_BITS:
+        return 8
+    return 16 if precision in ("fp16", "bf16") else 32
 
 
 def _describe_times(summary: Summary | None) -> dict[str, Any]:
@@ -315,7 +321,7 @@ def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | 
 
 def _collect_warnings(result: Result, warnings: Sequence[ResultWarning]) -> tuple[ResultWarning, ...]:
     """Collect every warning about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
-    # Older versions warned of every virtual machine; TRUST says where that matters.
+    # Older versions warned of every virtual machine; TRUST shows it where it matters.
     collected = [
         c for c in (result.machine.warnings if result.machine else ()) if "virtual" not in c.template + c.message
     ]

@@ -266,10 +266,12 @@ def read_io(document: JsonObject, layers: list[EngineLayer]) -> tuple[EngineTens
         # A binding of a second optimization profile is named "input [profile 1]".
         bare = re.sub(r" \[profile \d+\]$", "", tensor.name)
         layer_tensor = produced.get(bare) or consumed.get(bare)
-        mode: Literal["input", "output"] | None = "output" if bare in produced else "input" if layer_tensor else None
         declared = first_text(item.get("Mode"), item.get("IOMode")) if isinstance(item, dict) else None
+        mode: Literal["input", "output"] | None = None
         if declared:
             mode = "input" if "in" in declared.lower() and "out" not in declared.lower() else "output"
+        elif layer_tensor:
+            mode = "output" if bare in produced else "input"
         dtype, shape = (layer_tensor.dtype, layer_tensor.shape) if layer_tensor else (None, None)
         if layer_tensor and layer_tensor.format == UNNAMED and mode == "input":
             dtype = "uint8"

@@ -98,8 +98,10 @@ def _find_count(document: Any, path: Path) -> int | None:
     """Return the number of profiled iterations: of an entry, as trtexec writes it, or of a dictionary around the
     layers."""
     for node in list_json_nodes(document, path):
-        places = [node.value] if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else []
-        for entry in (place for place in places if isinstance(place, dict)):
+        entries = node.value if isinstance(node.value, list) else [node.value]
+        for entry in entries:
+            if not isinstance(entry, dict):
+                continue
             for value in (entry.get(key) for key in COUNTS):
                 if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                     return value
