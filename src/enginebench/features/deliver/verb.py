@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
@@ -318,11 +319,24 @@ def describe_bundle(
     )
 
 
+def is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
     """Return None if the bundle's own program reproduces the outputs; else why it was not run, or what it printed."""
     here = find_installed(bundle.engine.backend)
     if not here.available:
         return f"not checked: {here.reason}. Where the engine is: python predict.py --check"
+    if missing := [name for name in bundle.requirements if name not in bundle.runtime and not is_installed(name)]:
+        return (
+            f"not checked: it needs {', '.join(missing)}, not installed here. In the bundle: "
+            "pip install -r requirements.txt, then python predict.py --check"
+        )
     command = [sys.executable, "predict.py", "--check", *(["--force"] if force else [])]
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:

@@ -2,6 +2,8 @@
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, TensorSpec
-from enginebench.features.deliver.verb import choose_row, refuse_changed
+from enginebench.features.deliver.verb import check_bundle, choose_row, refuse_changed
 from enginebench.features.deliver.writing import (
     CPU,
     GPU,
@@ -61,6 +63,14 @@ def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:
     assert "label holds text" in str(refused[0]) and refused[1] is None
     engine = replace(result.engine, backend="pytorch-compile", precision="int8", recipe="pt2e")
     assert "torchao quantized its module" in (explain_refusal(replace(result, engine=engine)) or "")
+
+
+def test_what_needs_a_package_that_is_not_here_is_written_unchecked_and_says_so(tmp_path: Path) -> None:
+    """Pillow, which prepares images, is missing where no engine brought it; that is no fault of the bundle."""
+    engine, packages = SimpleNamespace(backend="fake"), {"numpy": "2", "no-such-package": "1"}
+    bundle: Any = SimpleNamespace(row="r", engine=engine, runtime={}, requirements=packages)
+    warning = check_bundle(tmp_path, bundle, force=False)
+    assert warning is not None and "not checked: it needs no-such-package, not installed here" in warning
 
 
 # What it may bring beside them.
