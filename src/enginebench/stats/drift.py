@@ -784,11 +784,11 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-# What a limit on a share of decisions says in words; `{value:.0%}` of what.
+# What a limit on a share of decisions says in words; `{value}` is a percentage.
 _SHARES = {
-    "agreement": "shares {value:.1%} of the decisions of the reference",
-    "top1": "has the best class of the reference in {value:.1%} of the samples",
-    "top5": "has the best class of the reference among its five in {value:.1%} of the samples",
+    "agreement": "shares {value} of the decisions of the reference",
+    "top1": "has the best class of the reference in {value} of the samples",
+    "top5": "has the best class of the reference among its five in {value} of the samples",
 }
 
 
@@ -807,15 +807,25 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
         if math.isinf(value):
             return f"the reference is 0 everywhere{where}, and these outputs are not (limit of SNR {limit:g} dB)"
         error, most = (10 ** (-db / 20) for db in (value, limit))
-        return f"error is {error:.3g} of the signal{where}, limit {most:.3g} (SNR {value:.3g} dB, limit {limit:g})"
+        shown, decibels = format_apart(error, most, "g", 3), format_apart(value, limit, "g", 3)
+        return f"error is {shown} of the signal{where}, limit {most:.3g} (SNR {decibels} dB, limit {limit:g})"
     if name in _SHARES and figure == name:
-        return f"{_SHARES[name].format(value=value)}, limit {limit:.1%}"
+        return f"{_SHARES[name].format(value=format_apart(value, limit, '%', 1))}, limit {limit:.1%}"
     if name == "centred_cosine":
         measure = figure.replace("centred_cosine", "centred cosine")
-        return (
-            f"its variation follows that of the reference by {value:.3g}, limit {limit:g} ({measure.removesuffix(',')})"
-        )
+        shown = format_apart(value, limit, "g", 3)
+        return f"its variation follows that of the reference by {shown}, limit {limit:g} ({measure.removesuffix(',')})"
     return f"{figure} is {value:.6g}, limit {limit:g}"
+
+
+def format_apart(value: float, limit: float, kind: str, digits: int) -> str:
+    """Format a value that breaks a limit, with at least `digits`, and as many as show that it is not the limit."""
+    text = ""
+    for precision in range(digits, digits + 6):
+        text = f"{value:.{precision}{kind}}"
+        if text != f"{limit:.{precision}{kind}}":
+            break
+    return text
 
 
 def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:

@@ -563,6 +563,19 @@ def test_a_limit_is_explained_in_plain_words(figure, value, name, limit, expecte
     assert explain_figure(figure, value, name, limit) == expected
 
 
+@pytest.mark.parametrize(
+    ("value", "name", "limit", "expected"),
+    [
+        (0.9998, "centred_cosine", 0.9999, "by 0.9998, limit 0.9999"),
+        (59.98, "snr", 60, "error is 0.001002 of the signal, limit 0.001 (SNR 59.98 dB, limit 60)"),
+        (0.98995, "top1", 0.99, "in 98.995% of the samples, limit 99.0%"),
+        (0.5, "top1", 0.99, "in 50.0% of the samples, limit 99.0%"),
+    ],
+)
+def test_a_value_that_breaks_a_limit_never_looks_like_it(value: float, name: str, limit: float, expected: str) -> None:
+    assert expected in explain_figure(name, value, name, limit)
+
+
 @pytest.mark.parametrize(("shape", "place", "where"), SLICES)
 def test_one_slice_that_is_wrong_does_not_hide_among_many(shape, place, where):
     right = np.random.default_rng(5).standard_normal(shape)
