@@ -217,7 +217,7 @@ def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: 
     request = replace(REQUEST, model=str(graph), data=str(tmp_path / "flat"))
     record, results = run(tmp_path / "r", request)
     assert [(r.status, r.scores) for r in results] == [("ok", ())] * 2
-    assert [(r.drift.n, r.drift.asked, r.drift.passed) for r in results if r.drift] == [(40, 40, True)] * 2
+    assert [(r.drift.n, r.drift.n_requested, r.drift.passed) for r in results if r.drift] == [(40, 40, True)] * 2
     assert not {c.code for r in results for c in r.warnings} & {"random_inputs", "no_score"}
     assert "compared on 40 images" in str(record.notes) and "is not in a class folder" in str(record.notes)
     assert len(list((tmp_path / "r" / "artefacts" / "samples").iterdir())) == 32, "those that are timed"
