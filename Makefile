@@ -32,11 +32,11 @@ tensorrt: $(VENV)/.installed-$(TORCH)
 # Pip compiles what it installs, but for what stays where it is. The tests start a thousand processes, and where nothing
 # compiled is written (PYTHONDONTWRITEBYTECODE) each would compile the sources anew: a tenth to a quarter of a second.
 test: $(VENV)/.dev-$(TORCH)
-	$(VENV)/bin/python -m compileall -q -x as-shipped src
+	$(VENV)/bin/python -m compileall -q -x as-shipped src plugins
 	$(TESTS) $(QUICK) -- $(ARGS)
 
 test-all: $(VENV)/.dev-$(TORCH) $(VENV)/.browser
-	$(VENV)/bin/python -m compileall -q -x as-shipped src
+	$(VENV)/bin/python -m compileall -q -x as-shipped src plugins
 	$(TESTS) $(ONLY) -- $(ARGS)
 
 check: $(VENV)/.dev-$(TORCH)

@@ -4,7 +4,7 @@
 
 --quick leaves place and route out. --write keeps the speeds found in the package, where `fpga-sim` reads them.
 
-The claims of src/enginebench/features/fpga/README.md rest on this.
+The claims of plugins/fpga/README.md rest on this.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 
 from enginebench.core.store import encode, write_atomic
-from enginebench.features.fpga.board import SPEEDS_FILE, Speed, SpeedTable, read_speeds
-from enginebench.features.fpga.network import count_ideal_cycles, requantize, split_scale
-from enginebench.features.fpga.simulation import count_engine_cycles, count_transaction_cycles
-from enginebench.features.fpga.synth import Synthesis
-from enginebench.features.fpga.verb import read_quantized_network, simulate_model, synthesize_model
+from enginebench_fpga.board import SPEEDS_FILE, Speed, SpeedTable, read_speeds
+from enginebench_fpga.network import count_ideal_cycles, requantize, split_scale
+from enginebench_fpga.simulation import count_engine_cycles, count_transaction_cycles
+from enginebench_fpga.synth import Synthesis
+from enginebench_fpga.verb import read_quantized_network, simulate_model, synthesize_model
 
 # Source of every limit: the first draft of this design, which this one must not fall behind (issue "Beyond the GPU").
 CYCLE_LIMITS = {1: 1.05, 4: 1.05, 8: 1.05, 16: 1.15}

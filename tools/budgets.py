@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
+PLUGINS = ROOT / "plugins"
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -100,14 +101,15 @@ def list_shared_names(trees: dict[Path, ast.Module]) -> list[str]:
 
 
 def list_budgets() -> list[Budget]:
-    trees = parse_files(list_files(SRC))
+    trees = parse_files([*list_files(SRC), *(path for path in list_files(PLUGINS) if "tests" not in path.parts)])
     text = "\n".join(path.read_text(encoding="utf-8") for path in trees)
     unformatted = sum(
         path.read_text(encoding="utf-8").count("# fmt: skip")
-        for folder in ("src", "tests", "benchmarks")
+        for folder in ("src", "plugins", "tests", "benchmarks")
         for path in list_files(ROOT / folder)
     )
-    sessions = [*ROOT.glob("tests/golden/sessions/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt")]
+    places = ("tests/golden/sessions/*.txt", "tests/unit/features/*/*.txt", "plugins/*/tests/*.txt")
+    sessions = [path for place in places for path in ROOT.glob(place)]
     pinned = sum(line.startswith("$ ") for path in sessions for line in path.read_text("utf-8").splitlines())
     pictures = len([path for path in ROOT.glob("tests/data/stored/*.txt") if path.name != "verdicts.txt"])
     options = count_options(trees)

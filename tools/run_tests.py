@@ -2,8 +2,9 @@
 
     python tools/run_tests.py TIER... [-- PYTEST OPTIONS AND PATHS]
 
-A tier is a folder of `tests/`. Where the options name tests (a path, or PATH::NAME), these run in place of the tiers.
-Ends with the first code of pytest that is neither 0 nor 5 (nothing selected), with 5 where no pass selected a test.
+A tier is a folder of `tests/`, or the tests of a package in `plugins/`. Where the options name tests (a path, or
+PATH::NAME), these run in place of the tiers. Ends with the first code of pytest that is neither 0 nor 5 (nothing
+selected), with 5 where no pass selected a test.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ PASSES = {"serial": ["-m", "serial"], "side by side": ["-m", "not serial", "-n",
 def main(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     tiers, options = arguments[:cut], arguments[cut + 1 :]
-    if unknown := [tier for tier in tiers if not (ROOT / "tests" / tier).is_dir()]:
-        raise SystemExit(f"no folder tests/{unknown[0]}; the tiers are {', '.join(list_tiers())}")
+    folders = list_tiers()
+    if unknown := [tier for tier in tiers if tier not in folders]:
+        raise SystemExit(f"no tier {unknown[0]}; the tiers are {', '.join(sorted(folders))}")
     named = any((ROOT / option.partition("::")[0]).exists() for option in options if not option.startswith("-"))
-    folders = [] if named else [ROOT / "tests" / tier for tier in tiers]
+    chosen = [] if named else [folders[tier] for tier in tiers]
     # To collect a tier takes longer than its few serial tests.
-    serial = [path for at in folders for path in at.rglob("test_*.py") if "mark.serial" in path.read_text("utf-8")]
+    serial = [path for at in chosen for path in at.rglob("test_*.py") if "mark.serial" in path.read_text("utf-8")]
     codes = [
-        run_pass(name, [*selected, *map(str, serial if name == "serial" else folders), *options])
+        run_pass(name, [*selected, *map(str, serial if name == "serial" else chosen), *options])
         for name, selected in PASSES.items()
         if named or name != "serial" or serial
     ]
@@ -38,9 +40,11 @@ def main(arguments: list[str]) -> int:
     return failed[0] if failed else min(codes)
 
 
-def list_tiers() -> list[str]:
-    """The folders of `tests` that hold tests."""
-    return sorted({path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")})
+def list_tiers() -> dict[str, Path]:
+    """Return the folder of each tier: those of `tests` that hold tests, and the tests of each package in `plugins`."""
+    own = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
+    packages = {path.parent.name: path for path in ROOT.glob("plugins/*/tests")}
+    return {tier: ROOT / "tests" / tier for tier in own} | packages
 
 
 def run_pass(name: str, options: list[str]) -> int:

@@ -63,6 +63,12 @@ def list_functions() -> Iterator[str]:
             module, _, name = target.partition(":")
             homes.setdefault(f"{HOME}.{feature}.{module}", []).append(name)
         yield from (BLOCK.format(home=home, names=", ".join(names)) for home, names in homes.items())
+    sys.path.insert(0, str(ROOT / "tools"))
+    from option_tables import list_points
+
+    for place in list_points("function").values():  # of our packages in plugins/
+        home, _, name = place.partition(":")
+        yield BLOCK.format(home=home, names=name)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

@@ -28,7 +28,7 @@ from enginebench.core.errors import (
     UsageError,
     explaining,
 )
-from enginebench.core.features import Plugin, Verb, find_plugins, list_brought, list_verbs, load_plugin
+from enginebench.core.features import Plugin, Verb, check_separate, find_plugins, list_brought, list_verbs, load_plugin
 from enginebench.core.text import clean_lines, clean_text, escape_json, find_failure, open_standard
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class LazyGroup(click.Group):
         name = args[0] if args else "-"
         names = [*VERBS] if name in VERBS or name.startswith("-") else self.list_commands(ctx)
         if name not in names and not name.startswith("-"):
+            check_separate("verb", name)
             from difflib import get_close_matches  # needed only for a mistyped name
 
             near = get_close_matches(name, names, n=len(names))

@@ -31,8 +31,8 @@ from enginebench.testing import CHECKS, INPUT, OUTPUT, Case, Inconclusive, check
 from graphs import write_graph
 from intel import skip_without_provider
 
-# Engines for GPUs keep the same promises in tests of their own, over stand-ins; `fpga-sim`, for INT8 chains alone, too.
-SHIPPED = [name for name, entry in ENTRIES.items() if not entry.device and name != "fpga-sim"]
+# Engines for GPUs keep the same promises in tests of their own, over stand-ins.
+SHIPPED = [name for name, entry in ENTRIES.items() if not entry.device]
 
 # PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

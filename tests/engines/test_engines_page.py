@@ -7,7 +7,6 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from boards import NumberBoard
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.names import parse_precision
 from enginebench.core.recipes import RECIPES
@@ -66,7 +65,6 @@ def test_the_page_has_every_engine_precision_and_reason() -> None:
 @pytest.mark.parametrize("name", PRESENT)
 def test_an_engine_accepts_and_refuses_as_the_matrix_says(name, precision, tmp_path, monkeypatch) -> None:
     skip_without_provider(name)
-    monkeypatch.setattr("enginebench.features.fpga.board.make_board", lambda *_: NumberBoard())
     backend = open_backend(name)
     forced = {"force": "1"} if "force" in ENTRIES[name].options else {}  # also on an older CPU
     spec = EngineSpec(backend=name, precision=precision, options=forced)

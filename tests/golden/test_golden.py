@@ -1,6 +1,7 @@
 """The command line from outside: exit code, stream, and the facts that each command of a session prints.
 
-Sessions of the kernel are `sessions/*.txt`; that of a feature lies beside its tests, `tests/unit/features/NAME/*.txt`.
+Sessions of the kernel are `sessions/*.txt`; that of a feature lies beside its tests, `tests/unit/features/NAME/*.txt`,
+or `plugins/NAME/tests/*.txt` of a package.
 
 A session is a folder of its own, in which the commands of one file run one after another, as a user types them:
 
@@ -32,12 +33,17 @@ from pathlib import Path
 import pytest
 
 import golden_graphs
+from enginebench.core.features import find_plugins
 from printed_commands import find_faults
 from printed_facts import find_fault, list_lines
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SESSIONS = sorted([*HERE.glob("sessions/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt")], key=lambda path: path.name)
+# Those of a package in plugins/ where it is installed.
+BROUGHT = [path for path in ROOT.glob("plugins/*/tests/*.txt") if find_plugins(f"verb.{path.stem}")]
+SESSIONS = sorted(
+    [*HERE.glob("sessions/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt"), *BROUGHT], key=lambda path: path.name
+)
 FORKED = re.compile(r"enginebench( [^|&;<>$`()*?~]+?)")
 STREAMS = {"|": "standard output", "!": "standard error"}
 

@@ -46,7 +46,7 @@ def test_a_package_brings_a_verb_a_step_and_a_section_and_is_imported_by_no_proc
     assert "Did you mean note" in run("notee", code=2).stderr
     document: dict[str, Any] = json.loads(run("doctor", "--json").stdout)
     brought = ["hook ReportSections", "hook RunFinished", "verb note"]
-    assert {"package": "enginebench-note 0.1", "brings": brought, "reason": None} in document["features"]
+    assert {"package": "enginebench-note 0.1", "brings": brought, "reason": None, "fix": None} in document["features"]
     assert not log.exists(), "metadata are enough"
 
     run("run", DATA_DIR / "digits-mlp.onnx", "--engines", "fake", "--baseline", "fake", "--quick", "--out", "r")

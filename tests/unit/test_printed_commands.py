@@ -128,7 +128,7 @@ def list_verbs_of(path: Path) -> list[str]:
     """The verbs that a source is about: of a file of `verbs`, and of a feature with one."""
     inner = path.relative_to(ROOT / "src" / "enginebench").parts
     features = {"versions": ["env", "bisect"], "load": ["load"], "roofline": ["roofline"], "sweep": ["sweep"]}
-    features |= {"tune": ["tune"], "trtexec": ["parse", "build", "bench", "run"], "fpga": ["fpga", "budget", "build"]}
+    features |= {"tune": ["tune"], "trtexec": ["parse", "build", "bench", "run"]}
     if inner[0] == "verbs" and path.stem in VERBS:
         return [path.stem]
     return features.get(inner[1], []) if inner[0] == "features" and len(inner) > 2 else []

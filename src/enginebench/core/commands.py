@@ -38,8 +38,6 @@ OPTIONS: dict[str, frozenset[str]] = {
     "env list": frozenset(),
     "env make": frozenset(),
     "export": frozenset({"--batch", *_MODEL_INPUTS}),
-    "fpga synth": frozenset(),
-    "fpga verilog": frozenset(),
     "infer": frozenset({"--no-wait", *_MODEL_INPUTS}),
     "load": frozenset(
         {

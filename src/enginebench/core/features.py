@@ -48,6 +48,26 @@ class Feature(NamedTuple):
     rank: int = 0  # features of a higher rank come later in lists and look-ups
 
 
+class Separate(NamedTuple):
+    """A package of ours that EngineBench does not carry: what it brings, and what installs it."""
+
+    package: str
+    verbs: tuple[str, ...]
+    engines: tuple[str, ...]
+    fix: str
+
+
+# No package index has it yet, and a name that nobody has registered there could be anybody's.
+SEPARATE = (
+    Separate(
+        package="enginebench-fpga",
+        verbs=("fpga", "budget"),
+        engines=("fpga-sim",),
+        fix="pip install ./plugins/fpga (in a checkout of EngineBench)",
+    ),
+)
+
+
 class Plugin(NamedTuple):
     """An entry point by which a package brings an engine, or a part of a feature. With a `fault` it is not used."""
 
@@ -131,6 +151,15 @@ def require_hook(hook: type[Hook]) -> Hook:
             f"the feature of EngineBench that this needs ({hook.__name__})", "pip install --force-reinstall enginebench"
         )
     return function
+
+
+def check_separate(kind: Literal["verb", "engine"], name: str) -> None:
+    """Raise MissingDependency for a verb or an engine that a package of ours brings, for where it is not installed."""
+    for separate in SEPARATE:
+        if name in (separate.verbs if kind == "verb" else separate.engines):
+            from enginebench.core.errors import MissingDependency
+
+            raise MissingDependency(f"{separate.package}, the package with the {kind} {name},", separate.fix)
 
 
 @cache

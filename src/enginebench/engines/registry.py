@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, explaining
-from enginebench.core.features import Plugin, find_each, list_rivals, read_points
+from enginebench.core.features import Plugin, check_separate, find_each, list_rivals, read_points
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Precision, Scope
@@ -287,6 +287,7 @@ def find_entry(name: str) -> Entry:
         return ENTRIES[name]
     if plugin := _find_plugin(name):
         return load_entry(plugin)
+    check_separate("engine", name)
     from difflib import get_close_matches  # needed only for a mistyped name
 
     # Engines whose names begin with what the package is called here, then those that are spelled alike.

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     from enginebench.features.deliver.verb import deliver_also as _deliver_BundlePrinter
     from enginebench.features.deliver.verb import deliver_run as _deliver_BundleWriter
     from enginebench.features.deliver.writing import check_free as _deliver_BundlePlace
-    from enginebench.features.fpga.budget import budget as budget
     from enginebench.features.load.verb import load as load
     from enginebench.features.load.verb import report_any as _load_FolderReport
     from enginebench.features.load.winners import bench_row as _load_LoadCheck

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.features import list_brought, require_hook
+from enginebench.core.features import SEPARATE, list_brought, require_hook
 from enginebench.core.hooks import NodeQuery
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
@@ -37,11 +37,12 @@ FLEET_TIMEOUT_S = 600.0
 
 
 class FeaturePackage(Struct, frozen=True, kw_only=True):
-    """Another package with a feature: what it brings (`verb note`, `hook RunFinished`), and why some is not used."""
+    """A package with a feature: what it brings (`verb note`, `hook RunFinished`), and why some or all is not used."""
 
-    package: str  # with its version
+    package: str  # with its version, if it is installed
     brings: tuple[str, ...] = ()
     reason: str | None = None
+    fix: str | None = None
 
 
 class DoctorDocument(Struct, frozen=True, kw_only=True):
@@ -124,6 +125,10 @@ def list_feature_packages() -> Iterator[FeaturePackage]:
         faults = [plugin.fault for plugin in own if plugin.fault]
         names = tuple(plugin.name.replace(".", " ", 1) for plugin in own if not plugin.fault)
         yield FeaturePackage(package=package, brings=names, reason="; ".join(faults) or None)
+    installed = {plugin.package.split()[0] for plugin in brought}
+    for separate in SEPARATE:
+        if separate.package not in installed:
+            yield FeaturePackage(package=separate.package, reason="not installed", fix=separate.fix)
 
 
 def examine_here(_: bytes) -> bytes:
@@ -170,8 +175,9 @@ def list_machine(document: DoctorDocument) -> list[Section]:
         lines += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
     features: list[tuple[str, str]] = []
     for feature in document.features:
-        features.append((feature.package, ", ".join(feature.brings) or "not used"))
-        features += [("", f"why: {feature.reason}")] if feature.reason else []
+        facts = {"why": feature.reason, "to add": feature.fix}
+        features.append((feature.package, ", ".join(feature.brings) or ("missing" if feature.fix else "not used")))
+        features += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
     parts = tuple(list_machine_facts(document.machine)), tuple(lines), tuple(features)
     return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts if part]
 

@@ -140,9 +140,9 @@ def test_names_stand_for_one_environment_and_say_what_is_known(lean: Path) -> No
 
 
 # What a child or a bundle imports may be run by an older Python than ours; none of these names exists in 3.10.
-FEATURES = ("deliver", "fpga", "load", "roofline", "trtexec", "tune")
+FEATURES = ("deliver", "load", "roofline", "trtexec", "tune")
 CHILDREN = ("core", "engines", "measure", "models", "runs/child", *(f"features/{name}" for name in FEATURES))
-PARENTS = ("verb.py", "budget.py", "session.py")  # of features: no child imports these
+PARENTS = ("verb.py", "session.py")  # of features: no child imports these
 TYPING = ("Self", "Unpack", "assert_never", "override")
 NEWER = {("datetime", "UTC"), ("enum", "StrEnum"), *(("typing", name) for name in TYPING)}
 SOURCE = Path(enginebench.__file__).parent

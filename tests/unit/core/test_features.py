@@ -27,7 +27,9 @@ from enginebench.core.features import (
     require_hook,
 )
 from enginebench.door import load_command, program
+from enginebench.engines import registry
 from enginebench.options import Opt, list_options, verb
+from enginebench.verbs.doctor import list_feature_packages
 from processes import ROOT, environment
 
 
@@ -172,3 +174,20 @@ def test_a_package_that_cannot_be_imported_is_named(site: None, tmp_path: Path) 
     sys.modules["sound_one"] = SimpleNamespace(sound="a command")  # type: ignore[assignment]
     with pytest.raises(DependencyError, match=r"verb\.sound, is of type str; expected a click\.Command"):
         load_command(plugin)
+
+
+def test_a_package_of_ours_that_is_not_installed_is_named_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (features, registry):
+        monkeypatch.setattr(module, "read_points", lambda group: ())
+    how = r" is not installed\. To add it: pip install \./plugins/fpga \(in a checkout of EngineBench\)$"
+    for name in ("fpga", "budget"):
+        with pytest.raises(MissingDependency, match=f"^enginebench-fpga, the package with the verb {name},{how}"):
+            program.resolve_command(click.Context(program), [name])
+    with pytest.raises(MissingDependency, match=f"^enginebench-fpga, the package with the engine fpga-sim,{how}"):
+        registry.find_entry("fpga-sim")
+    (listed,) = list_feature_packages()
+    assert (listed.package, listed.reason) == ("enginebench-fpga", "not installed")
+    assert str(listed.fix).startswith("pip install ./plugins/fpga") and not listed.brings
+    assert "fpga" not in program.list_commands(click.Context(program))

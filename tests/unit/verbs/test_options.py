@@ -169,11 +169,10 @@ def test_no_option_of_any_verb_takes_what_is_not_a_finite_number(text: str) -> N
 
 
 @pytest.mark.feature("load")
-@pytest.mark.feature("fpga")
 @pytest.mark.feature("trtexec")
 def test_the_walk_finds_the_options_of_all_verbs() -> None:
     found = {f"{verb} {option.opts[-1]}" for verb, option in OPTIONS if isinstance(option.type, FiniteRange)}
-    assert {"diff --max-metric-drop", "load --qps", "fpga --clock-mhz", "parse --warmup-ms"} <= found
+    assert {"diff --max-metric-drop", "load --qps", "parse --warmup-ms"} <= found
 
 
 def test_a_whole_number_without_a_limit_of_its_own_fits_into_64_bits() -> None:

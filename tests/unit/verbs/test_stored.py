@@ -50,7 +50,7 @@ def test_every_schema_that_is_written_is_known() -> None:
     written = set(re.findall(r'"(enginebench\.[\w.-]+/\d+)"', text))
     others = (
         *("run-record/1", "result/1", "result/2", "calibration/1", "plan/1", "plan-note/1", "dry-run/1", "search/1"),
-        *("laps/1", "sweep-record/1", "sweep-record/2", "aoti/1", "fpga.fmax/1"),
+        *("laps/1", "sweep-record/1", "sweep-record/2", "aoti/1"),
     )
     assert written - {f"enginebench.{name}" for name in others} == {*DOCUMENTS, *list_offered("documents")}
 
