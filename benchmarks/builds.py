@@ -71,12 +71,13 @@ def show(bench: enginebench.Bench, seconds: float) -> None:
     """The figures of the builds, each build on its own, and the warnings."""
     row, (result,) = bench.row, bench.results
     print(format_sections([Section(parts=tuple(make_builds([row])))], level=2))
-    medians = row.builds.medians_ms if row.builds else ()
+    medians = row.costs.builds.medians_ms if row.costs.builds else ()
     for i, (build, median_ms) in enumerate(zip(result.builds, medians, strict=False), start=1):
         print(f"build {i}: {median_ms:.4f} ms, made in {build.build_s:.1f} s, {(build.fingerprint or 'no hash')[:12]}")
     print("\n".join(format_builds([row])))
     print(
-        f"built beside: {row.built_beside}; validity: {row.validity}; {result.engine_version}; {seconds:.0f} s in all"
+        f"built beside: {row.costs.built_beside}; validity: {row.validity}; "
+        f"{result.engine_version}; {seconds:.0f} s in all"
     )
     for warning in row.warnings:
         print(f"- {warning.message}")

@@ -262,7 +262,7 @@ def print_table(record: RunRecord, results: Sequence[Result]) -> None:
         print(
             f"{row.engine:52} {row.precision:5} b{row.batch:<3} {row.scope:7} {row.cache:4} | {shown} | {speedup} | "
             f"{row.status} {row.validity} n={row.n} k={row.processes} load={_find_load_s(results, row.id):.1f}s "
-            f"mem={_show_device_memory(results, row.id)} mJ={row.energy_mj or 0:.2f} [{shares}] {codes} "
+            f"mem={_show_device_memory(results, row.id)} mJ={row.costs.energy_mj or 0:.2f} [{shares}] {codes} "
             f"{row.reason or ''}"
         )
 

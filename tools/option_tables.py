@@ -23,6 +23,7 @@ import msgspec
 import enginebench
 from enginebench import options
 from enginebench.core.features import HOME, find_each, list_features, list_offered
+from enginebench.core.store import list_figures, list_groups
 from enginebench.core.warnings import TEMPLATES
 from enginebench.door import VERBS
 from enginebench.options import Opt
@@ -158,6 +159,9 @@ def collect_parts(owner: str, record: type[msgspec.Struct], found: dict[type[msg
     """Adds the records that the fields of a record name, each with `owner.field`, and those that their fields name."""
     hints = get_type_hints(record)
     for field in msgspec.structs.fields(record):
+        if field.name in list_groups(record):  # whose fields stand among the record's own
+            collect_parts(owner, list_groups(record)[field.name], found)
+            continue
         for part in list_records(hints[field.name]):
             new = part not in found
             found.setdefault(part, []).append(f"`{owner}.{field.encode_name}`")
@@ -173,7 +177,7 @@ def list_records(hint: Any) -> list[type[msgspec.Struct]]:
 
 
 def _name_fields(kind: type[msgspec.Struct]) -> str:
-    return " ".join(f"`{name}`" for name in kind.__struct_encode_fields__)
+    return " ".join(f"`{field.encode_name}`" for _, field in list_figures(kind))
 
 
 def write_fields(page: str) -> str:

@@ -16,10 +16,12 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from enginebench.core.records import Estimate
+from enginebench.core.store import list_figures
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.runs.folder import read_results
@@ -72,10 +74,11 @@ def render_picture(document: RunDocument) -> str:
 
 
 def _list_facts(row: Row) -> Iterator[str]:
-    figures = {name: value for name in FIGURES if (value := getattr(row, name)) is not None}
+    values = {field.name: attrgetter(place)(row) for place, field in list_figures(Row)}
+    figures = {name: values[name] for name in FIGURES if values[name] is not None}
     if figures:
         yield "; ".join(f"{name} {format_estimate(value)}" for name, value in figures.items())
-    states = {name: getattr(row, name) for name in STATES}
+    states = {name: values[name] for name in STATES}
     yield "; ".join(f"{name} {_round(value)}" for name, value in states.items() if value is not None)
     codes = dict.fromkeys(warning.code for warning in row.warnings)
     yield f"warnings {', '.join(codes) or 'none'}"

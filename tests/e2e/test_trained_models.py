@@ -55,7 +55,7 @@ def check_rows(run: enginebench.Run, count: int) -> None:
         if row.precision != row.requested_precision:
             assert row.requested_precision == "fp16" and row.engine in others, row.id
             assert row.precision == "fp32" and "relabelled" in {c.code for c in row.warnings}, row.id
-    assert all((row.cosine or 0) > 0.999 for row in run.rows if row.requested_precision in ("fp32", "fp16"))
+    assert all((row.agreement.cosine or 0) > 0.999 for row in run.rows if row.requested_precision in ("fp32", "fp16"))
 
 
 def test_a_detector_of_speech_hears_it_in_every_precision(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Records as files: atomic writes and copies, reads that name file and field, and upgrades of older schemas."""
+"""Records as files: atomic writes and copies, reads that name file and field, and upgrades of older schemas.
+
+A record of many figures holds them in groups, so that the code can be read in parts; JSON has them one by one, under
+the names that its readers know.
+"""
 
 import errno
 import fcntl
@@ -11,8 +15,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -24,6 +29,99 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 # The document in a bundle's folder, which makes it one.
 BUNDLE = "bundle.json"
+
+# An object of a JSON document, as it was decoded: what it holds is checked where it is read.
+JsonObject = dict[str, Any]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that belong together. A record that holds them names them once; JSON has them one by one."""
+
+
+@cache
+def list_groups(record: type[msgspec.Struct]) -> dict[str, type[Group]]:
+    """List the groups among the fields of a record: {name of the field: its type}."""
+    hints = get_type_hints(record)
+    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)}
+
+
+@cache
+def list_figures(record: type[msgspec.Struct]) -> tuple[tuple[str, msgspec.structs.FieldInfo], ...]:
+    """List (place, field) of all that a record holds: `p50_ms`, and of a group `times.p90_ms`."""
+    groups = list_groups(record)
+    figures: list[tuple[str, msgspec.structs.FieldInfo]] = []
+    for field in msgspec.structs.fields(record):
+        if field.name in groups:
+            figures += [(f"{field.name}.{inner.name}", inner) for inner in msgspec.structs.fields(groups[field.name])]
+        else:
+            figures.append((field.name, field))
+    return tuple(figures)
+
+
+@cache
+def list_holders(document: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """List the fields of a document that hold records with groups: {name of the field: type of the records}."""
+    holders: dict[str, type[msgspec.Struct]] = {}
+    for name, hint in get_type_hints(document).items():
+        for kind in (hint, *get_args(hint)):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and list_groups(kind):
+                holders[name] = kind
+    return holders
+
+
+def flatten(document: msgspec.Struct) -> msgspec.Struct | JsonObject:
+    """Return what is encoded for a document: itself, or an object with the groups of its records taken apart."""
+    holders = list_holders(type(document))
+    if not holders:
+        return document
+    flat: JsonObject = {}
+    for field in msgspec.structs.fields(document):
+        value = getattr(document, field.name)
+        if field.name in holders and isinstance(value, tuple):
+            value = tuple(map(_flatten_record, value))
+        elif field.name in holders and value is not None:
+            value = _flatten_record(value)
+        flat[field.encode_name] = value
+    return flat
+
+
+def gather(document: JsonObject, kind: type[msgspec.Struct]) -> JsonObject:
+    """Put the fields of each group of a decoded document together again; what does not fit is left to its checks."""
+    for name, record in list_holders(kind).items():
+        held = document.get(name)
+        if isinstance(held, list):
+            document[name] = [_gather_record(one, record) for one in held]
+        else:
+            document[name] = _gather_record(held, record)
+    return document
+
+
+def _flatten_record(record: msgspec.Struct) -> JsonObject:
+    groups = list_groups(type(record))
+    flat: JsonObject = {}
+    for field in msgspec.structs.fields(record):
+        value = getattr(record, field.name)
+        if field.name in groups:
+            flat |= {inner.encode_name: getattr(value, inner.name) for inner in msgspec.structs.fields(value)}
+        else:
+            flat[field.encode_name] = value
+    return flat
+
+
+def _gather_record(flat: Any, record: type[msgspec.Struct]) -> Any:
+    if not isinstance(flat, dict):
+        return flat
+    rest = dict(flat)
+    gathered = {
+        name: {
+            inner.encode_name: rest.pop(inner.encode_name)
+            for inner in msgspec.structs.fields(group)
+            if inner.encode_name in rest
+        }
+        for name, group in list_groups(record).items()
+    }
+    return rest | gathered
+
 
 # What a decoder of JSON raises on bytes that are none, or in which brackets are nested too deep for it.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -37,10 +135,6 @@ DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
 # Asks for the blocks of another file, to be shared until either is written. Source: linux/fs.h, _IOW(0x94, 9, int).
 FICLONE = 0x40049409
-
-
-# An object of a JSON document, as it was decoded: what it holds is checked where it is read.
-JsonObject: TypeAlias = dict[str, Any]
 
 
 def _name_scores(document: JsonObject) -> JsonObject:
@@ -59,7 +153,7 @@ UPGRADES: dict[str, Callable[[JsonObject], JsonObject]] = {"enginebench.result/1
 
 
 def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
-    data = msgspec.json.encode(record)
+    data = msgspec.json.encode(flatten(record))
     return msgspec.json.format(data, indent=indent) if indent else data
 
 
@@ -260,6 +354,9 @@ def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgr
 
 def _decode(path: Path, data: bytes, kind: type[R]) -> R:
     with parsing(path, kind.__name__):
+        if issubclass(kind, msgspec.Struct) and list_holders(kind):
+            document = msgspec.json.decode(data, type=JsonObject)
+            return msgspec.convert(gather(document, kind), kind)
         return msgspec.json.decode(data, type=kind)
 
 

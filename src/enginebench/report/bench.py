@@ -43,12 +43,16 @@ def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> Benc
     row = describe_row(assess_result(_drop_own_drift(cand), base or cand, margin=margin))
     return BenchDocument(
         model=cand.model,
-        row=replace(row, outputs_agree=comparison.outputs_agree) if comparison else row,
+        row=_with_agreement(row, comparison.outputs_agree) if comparison else row,
         samples_ns=tuple(m.latency_ns for m in cand.measurements),
         warmup_dropped=tuple(m.warmup_dropped for m in cand.measurements),
         against=against,
         comparison=comparison,
     )
+
+
+def _with_agreement(row: Row, outputs_agree: bool | None) -> Row:
+    return replace(row, agreement=replace(row.agreement, outputs_agree=outputs_agree))
 
 
 def _drop_own_drift(result: Result) -> Result:
@@ -61,7 +65,7 @@ def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[
     """List the verdict on two configurations, the table, the requested percentiles, the warnings."""
     run = replace(list_rows(document), machine=machine)
     texts = [format_conclusion(document.comparison)] if document.comparison else []
-    for name, estimate in document.row.percentiles_ms.items():
+    for name, estimate in document.row.times.percentiles_ms.items():
         sure = "" if estimate.supported else f", too few samples ({estimate.n})"
         texts.append(f"p{name}: {format_latency(estimate)}{sure}")
     title = " · ".join([document.model, *list_facts(run)])

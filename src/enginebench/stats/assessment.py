@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
@@ -21,6 +21,7 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import find_size
+from enginebench.core.store import Group
 from enginebench.stats.alike import assess_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
 from enginebench.stats.condensed import condense_result
@@ -42,7 +43,7 @@ from enginebench.stats.validity import (
 MIN_SIGNS = 8
 
 
-class Agreement(Struct, frozen=True, kw_only=True):
+class Agreement(Group, frozen=True, kw_only=True):
     """The distance of a configuration's outputs from the reference's; of several outputs the worst. None: not
     compared."""
 
@@ -50,7 +51,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     cosine: float | None = None
     centred_cosine: float | None = None
     top1_agreement: float | None = None
-    agreement: float | None = None  # fraction of the reference's decisions that the row shares
+    shared_decisions: float | None = field(default=None, name="agreement")  # fraction of the reference's decisions
     nonfinite: int = 0
     outputs_agree: bool | None = None
 
@@ -311,7 +312,7 @@ def _find_agreement(drift: Drift | None) -> Agreement:
         cosine=worst("cosine_mean"),
         centred_cosine=worst("centred_cosine_mean"),
         top1_agreement=worst("top1_agreement"),
-        agreement=worst("agreement"),
+        shared_decisions=worst("agreement"),
         nonfinite=sum(o.nonfinite for o in outputs),
         outputs_agree=drift.passed if drift and not drift.unlike else None,
     )

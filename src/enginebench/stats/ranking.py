@@ -277,7 +277,7 @@ def _place(row: Assessment, metric: str | None) -> Place | None:
     """Return (setting and clock, p50 in ms, quality) of a configuration that can be on the front."""
     agreement = row.agreement
     is_truth = row.is_reference and agreement.outputs_agree is None
-    likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.agreement
+    likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.shared_decisions
     quality = find_quality(_find_score(row, metric), likeness, by_metric=metric is not None, is_truth=is_truth)
     unsound = row.result.status != "ok" or agreement.nonfinite or row.modelled or row.validity in UNUSABLE
     if unsound or row.summary is None or quality is None:

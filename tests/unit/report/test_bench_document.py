@@ -58,7 +58,7 @@ def test_no_verdict_that_passes_stands_on_other_outputs(median_ms: float, verdic
         "(SNR 12.5 dB, limit 60); logits: its variation follows that of the reference by 0.25, limit 0.9999 "
         "(centred cosine)"
     )
-    assert document.comparison is not None and document.row.outputs_agree is False
+    assert document.comparison is not None and document.row.agreement.outputs_agree is False
     assert format_conclusion(document.comparison).count(row.failures[0]) == 1
 
 
@@ -83,7 +83,7 @@ def test_nobody_says_that_they_agree_who_has_not_compared(drift: Drift | None, w
     document, row = judge(make_sides(10.0, drift))
     assert row.verdict == "not_comparable" and row.outputs_agree is None and why in row.reasons[0]
     assert row.failures == ("not comparable",)
-    assert document.row.outputs_agree is not True or (drift is not None and drift.n == 1)
+    assert document.row.agreement.outputs_agree is not True or (drift is not None and drift.n == 1)
 
 
 def test_stored_runs_were_not_compared_with_each_other() -> None:

@@ -31,7 +31,7 @@ def answer(*results: Result, **more: object) -> str:
 def test_a_comparison_with_nothing_is_none(change: dict[str, object]) -> None:
     rows = [make_result(median_ms=20), make_result("ort", median_ms=10, drift=replace(AGREE, **change), seed=1)]
     document = describe(*rows)
-    assert document.rows[1].outputs_agree is None
+    assert document.rows[1].agreement.outputs_agree is None
     assert document.fastest is not None and document.fastest.engine == "pytorch"
 
 

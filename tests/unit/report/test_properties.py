@@ -67,16 +67,18 @@ def show_all(document: RunDocument) -> str:
 def test_what_was_not_compared_never_agrees_and_says_so(results: list[Result]) -> None:
     document = describe(results)
     for result, row in zip(results, document.rows, strict=True):
-        if row.outputs_agree:
+        if row.agreement.outputs_agree:
             assert was_compared(result, results) or find_reference(result, results) == result.id
             assert result.drift is not None and result.drift.passed and result.drift.n
         named = [h for h in document.headlines if h.id == row.id]
         if not may_agree(result, row, results) and not any(r.scores for r in results):
             assert all(headline.outputs in ("changed", "not_judged") for headline in named)
         if not was_compared(result, results) and find_reference(result, results) != result.id:
-            assert row.max_abs_diff is None and row.cosine is None  # no figure of a comparison that was not made
+            assert (
+                row.agreement.max_abs_diff is None and row.agreement.cosine is None
+            )  # no figure of a comparison that was not made
             assert not row.pareto or row.scores or find_reference(result, results) is None
-    if any(row.n and row.outputs_agree is None and not row.is_reference for row in document.rows):
+    if any(row.n and row.agreement.outputs_agree is None and not row.is_reference for row in document.rows):
         assert "outputs were not compared" in show_all(document)
         assert "outputs were not compared" in write_markdown(document)
 

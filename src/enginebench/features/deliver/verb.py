@@ -174,8 +174,8 @@ def deliver_row(
         warnings.append(f"what to do about them: {format_command('report', str(root), options=[('--warnings', None)])}")
     if bundle.figures.validity != "valid":
         warnings.insert(0, "its absolute times were disturbed")
-    if described.ratio_validity == "not_given":
-        warnings.insert(0, f"no ratio: {described.ratio_reason}")
+    if described.comparison.ratio_validity == "not_given":
+        warnings.insert(0, f"no ratio: {described.comparison.ratio_reason}")
     if bundle.figures.outputs_agree is False:
         warnings.insert(0, "its outputs do not agree with the reference of the run")
     return DeliverDocument(
@@ -304,11 +304,11 @@ def describe_bundle(
         runtime=runtime,
         requirements=requirements,
         instructions=writing.find_instructions(result.engine.precision, machine, spec),
-        gpu=row.gpu,
+        gpu=row.setup.gpu,
         limits={name: limit for name, limit in default_limits(result.requested_precision).items() if name in CHECKED},
         check_seed=result.measure.seed,
-        figures=Figures(**{name: getattr(row, name) for name in Figures.__struct_fields__}),
-        machine_name=row.gpu or cpu,
+        figures=_take_figures(row),
+        machine_name=row.setup.gpu or cpu,
         machine=machine,
         drift=result.drift,
         scores=result.scores,
@@ -325,6 +325,23 @@ def is_installed(package: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _take_figures(row: Row) -> Figures:
+    if row.p50_ms is None:
+        raise ArtifactError(f"{row.id} has no times, which its bundle would state; measure it first")
+    return Figures(
+        p50_ms=row.p50_ms,
+        p99_ms=row.p99_ms,
+        throughput_per_s=row.throughput_per_s,
+        speedup=row.speedup,
+        baseline=row.baseline,
+        verdict=row.verdict,
+        validity=row.validity,
+        processes=row.processes,
+        n=row.n,
+        outputs_agree=row.agreement.outputs_agree,
+    )
 
 
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:

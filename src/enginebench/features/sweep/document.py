@@ -1,11 +1,13 @@
 """The document of a sweep: one cell for each configuration, each with the figures that the matrix shows."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from msgspec import Struct, field
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from enginebench.core.records import Capacity, Estimate, Result, ResultWarning, Score, Status, Validity, Verdict
+from enginebench.core.store import list_figures
 from enginebench.core.warnings import make_warning
 from enginebench.report.run.rows import Row
 from enginebench.stats.quantiles import median
@@ -121,7 +123,11 @@ class SweepDocument(Struct, frozen=True, kw_only=True):
 
 
 _OWN = {"result", "machines", "warnings"}
-_SHARED = tuple({field.name for field in fields(SweepRow)} & {field.name for field in fields(Row)} - _OWN)
+_SHARED = {
+    field.name: attrgetter(place)
+    for place, field in list_figures(Row)
+    if field.name in SweepRow.__struct_fields__ and field.name not in _OWN
+}
 
 
 def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRow:
@@ -130,7 +136,7 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
     warnings = (*row.warnings, *([make_warning("several_machines", count=count)] if count > 1 else []))
     kernels = [median(m.reference_ns) for m in result.measurements if m.reference_ns]
     return SweepRow(
-        **{name: getattr(row, name) for name in _SHARED},
+        **{name: take(row) for name, take in _SHARED.items()},
         warnings=warnings,
         result=f"{folder}/rows/{row.id}.json",
         environment=environment,

@@ -6,11 +6,10 @@ from operator import attrgetter
 from string import ascii_lowercase
 from typing import Any, get_args
 
-from msgspec.structs import fields
-
 from enginebench.core.names import NOT_KNOWN, show_precision
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
+from enginebench.core.store import list_figures
 from enginebench.report.numbers import format_digits, format_rate, format_ratio, format_significant, format_small
 from enginebench.report.run.rows import Row, name_items
 from enginebench.report.scores import format_score
@@ -38,7 +37,11 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("precision", format_ran_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column(
-            "axes", lambda row: (row.axes or "").replace("open", "dynamic"), when=_varies("axes"), wide=True, spare=8
+            "axes",
+            lambda row: (row.setup.axes or "").replace("open", "dynamic"),
+            when=_varies("setup.axes"),
+            wide=True,
+            spare=8,
         ),
         Column(
             "p50",
@@ -98,13 +101,13 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 def _list_details() -> tuple[Column, ...]:
     """List the columns of the wide table alone, which are the same for all runs."""
     return (
-        make_time("p99.9", "p999_ms", spare=8, wide=True),
+        make_time("p99.9", "times.p999_ms", spare=8, wide=True),
         make_time("mean", "mean_ms", spare=8, wide=True),
         Column(
             "max diff",
-            lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),
-            attrgetter("max_abs_diff"),
-            when=_any("max_abs_diff"),
+            lambda row: "" if row.agreement.max_abs_diff is None else format_small(row.agreement.max_abs_diff),
+            attrgetter("agreement.max_abs_diff"),
+            when=_any("agreement.max_abs_diff"),
             align="right",
             wide=True,
             spare=7,
@@ -112,25 +115,36 @@ def _list_details() -> tuple[Column, ...]:
         Column("ran in", format_shares, when=_any("effective_precision"), wide=True, spare=9, hint="fraction of time"),
         Column(
             "of peak",
-            lambda row: "" if row.of_limit is None else f"{row.of_limit:.0%} {row.bound_by}",
-            attrgetter("of_limit"),
-            when=_any("of_limit"),
+            lambda row: "" if row.limit.of_limit is None else f"{row.limit.of_limit:.0%} {row.limit.bound_by}",
+            attrgetter("limit.of_limit"),
+            when=_any("limit.of_limit"),
             align="right",
             wide=True,
             spare=3,
             hint="the least time by this machine's roofline, over the median; and what sets it",
         ),
         Column(
-            "build s", _format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
+            "build s",
+            _format_build,
+            attrgetter("costs.build_s"),
+            when=_any("costs.build_s"),
+            align="decimal",
+            wide=True,
+            spare=6,
         ),
         Column(
-            "workspace MiB", _take_text("workspace_mb"), when=_any("workspace_mb"), align="right", wide=True, spare=7
+            "workspace MiB",
+            _take_text("setup.workspace_mb"),
+            when=_any("setup.workspace_mb"),
+            align="right",
+            wide=True,
+            spare=7,
         ),
-        Column("calibration", _take_text("calibration"), when=_any("calibration"), wide=True, spare=9),
-        _make_scaled("size MB", "size_bytes", 1e-6, 6),
-        _make_scaled("memory MB", "peak_memory_bytes", 1e-6, 5),
-        _make_scaled("start s", "start_s", 1.0, 5),
-        _make_scaled("energy mJ", "energy_mj", 1.0, 4),
+        Column("calibration", _take_text("setup.calibration"), when=_any("setup.calibration"), wide=True, spare=9),
+        _make_scaled("size MB", "costs.size_bytes", 1e-6, 6),
+        _make_scaled("memory MB", "costs.peak_memory_bytes", 1e-6, 5),
+        _make_scaled("start s", "times.start_s", 1.0, 5),
+        _make_scaled("energy mJ", "costs.energy_mj", 1.0, 4),
         Column("times", lambda row: row.validity, when=lambda rows: any(map(is_disturbed, rows)), wide=True, spare=10),
     )
 
@@ -141,7 +155,7 @@ def mark_ties(rows: Sequence[Row]) -> dict[str, str]:
     marks: dict[str, str] = {}
     letters = iter(ascii_lowercase)
     for row, slower in pairwise(rows):
-        if row.verdict_to_next in ("equivalent", "not_shown"):
+        if row.comparison.verdict_to_next in ("equivalent", "not_shown"):
             letter = marks.get(row.id) or next(letters, "z")
             marks |= {row.id: letter, slower.id: letter}
     return marks
@@ -149,16 +163,19 @@ def mark_ties(rows: Sequence[Row]) -> dict[str, str]:
 
 def make_time(title: str, name: str, *, wide: bool = False, spare: int = 0) -> Column:
     def show(row: Row) -> str:
-        estimate: Estimate | None = getattr(row, name)
+        estimate: Estimate | None = take(row)
         return "{}?" if hint and estimate and not estimate.supported else "{}"
 
+    take = attrgetter(name)
     hint = "?: too few samples for this percentile" if name != "mean_ms" else ""
     return Column(title, show, take_end(name), align="decimal", wide=wide, spare=spare, hint=hint, is_time=True)
 
 
 def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
+    find = attrgetter(name)
+
     def take(row: Row) -> float | None:
-        value: float | None = getattr(row, name)
+        value: float | None = find(row)
         return None if value is None else value * factor
 
     return Column(
@@ -167,10 +184,10 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
 
 
 def _format_build(row: Row) -> str:
-    if row.build_s is None:
+    if row.costs.build_s is None:
         return ""
-    mark = "≤ " if row.built_beside else ""  # at most so many where others were built at the same time
-    return mark + format_significant(row.build_s, 2)
+    mark = "≤ " if row.costs.built_beside else ""  # at most so many where others were built at the same time
+    return mark + format_significant(row.costs.build_s, 2)
 
 
 def name_engine(row: Row) -> str:
@@ -228,15 +245,18 @@ def format_shares(row: Row) -> str:
 
 
 def _take_text(name: str) -> Callable[[Row], str]:
-    return lambda row: str(getattr(row, name) or "")
+    take = attrgetter(name)
+    return lambda row: str(take(row) or "")
 
 
 def _varies(name: str) -> Callable[[Sequence[Row]], bool]:
-    return lambda rows: len({getattr(row, name) for row in rows}) > 1
+    take = attrgetter(name)
+    return lambda rows: len({take(row) for row in rows}) > 1
 
 
 def _any(name: str) -> Callable[[Sequence[Row]], bool]:
-    return lambda rows: any(getattr(row, name) is not None for row in rows)
+    take = attrgetter(name)
+    return lambda rows: any(take(row) is not None for row in rows)
 
 
 _ENDS = {"value": "", "low": "_low", "high": "_high"}
@@ -245,19 +265,18 @@ _ENDS = {"value": "", "low": "_low", "high": "_high"}
 def list_fields() -> tuple[Column, ...]:
     """List the fields of a row for programs: one number in a cell, full precision, units in the headings."""
     columns: dict[str, Callable[[Any], Value]] = {}
-    for field in fields(Row):
-        name = field.name
-        if name in _NOT_IN_FILES:
+    for name, field in list_figures(Row):
+        if field.name in _NOT_IN_FILES:
             continue
         if field.type == Estimate | None:
-            columns |= {name + suffix: take_end(name, end) for end, suffix in _ENDS.items()}
+            columns |= {field.name + suffix: take_end(name, end) for end, suffix in _ENDS.items()}
         elif name == "scores":
             columns["metric"] = lambda row: row.scores[0].metric if row.scores else None
             columns |= {f"score{suffix}": _take_score(end) for end, suffix in _ENDS.items()}
         elif name == "capacity":
             columns |= {end: take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
-        elif name == "shapes":
-            columns[name] = lambda row: format_shapes(row.shapes)
+        elif field.name == "shapes":
+            columns[field.name] = lambda row: format_shapes(row.setup.shapes)
         elif name == "warnings":
             columns[field.encode_name] = lambda row: " ".join(dict.fromkeys(c.code for c in row.warnings))
         else:
@@ -267,7 +286,8 @@ def list_fields() -> tuple[Column, ...]:
 
 
 def take_end(name: str, end: str = "value") -> Callable[[Any], Value]:
-    return lambda row: getattr(getattr(row, name), end, None)
+    take = attrgetter(name)
+    return lambda row: getattr(take(row), end, None)
 
 
 def _take_score(end: str) -> Callable[[Any], Value]:

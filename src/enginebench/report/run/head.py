@@ -119,7 +119,8 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
         warning.message
         for one in document.rows
         for warning in one.warnings
-        if warning.template == "outputs_differ.optimizer" and (one.batch, one.bucket) == (row.batch, row.bucket)
+        if warning.template == "outputs_differ.optimizer"
+        and (one.batch, one.setup.bucket) == (row.batch, row.setup.bucket)
     )
     alike = [one for group in group_rows(document.rows) if row in group for one in group]
     yield from _format_implausible(alike, names)
@@ -203,7 +204,9 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
     if headline.tie_reason:
         return f"{names[row.id]} {choice}. No verdict against {listed}: {headline.tie_reason}"
     alike = [one for one in document.rows if one.id in (row.id, *tied)]
-    n, noun = (row.builds.builds, "builds") if row.builds else (min(one.processes for one in alike), "trials")
+    n, noun = (
+        (row.costs.builds.builds, "builds") if row.costs.builds else (min(one.processes for one in alike), "trials")
+    )
     if headline.equivalent:
         verb = "are" if len(tied) > 1 else "is"
         difference = f"equal within {document.margin:.0%}"
@@ -278,7 +281,9 @@ def _format_outputs(headline: Headline, row: Row) -> str:
     cures = [option for word, option in options.items() if headline.outputs == "not_judged" and f" {word}" in why]
     if not cures or not why.startswith("random"):
         return text
-    seen = f". {row.precision} differs by {format_small(row.max_abs_diff)}" if row.max_abs_diff else ""
+    seen = (
+        f". {row.precision} differs by {format_small(row.agreement.max_abs_diff)}" if row.agreement.max_abs_diff else ""
+    )
     return f"{text}{seen}. Give {' and '.join(cures)}"
 
 

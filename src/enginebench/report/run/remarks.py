@@ -1,6 +1,7 @@
 """Remarks and warnings beside the tables of a run."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from enginebench.core.names import format_precision
 from enginebench.core.precisions import REORDER, UNKNOWN
@@ -19,12 +20,13 @@ def list_remarks(document: RunDocument) -> list[str]:
     several = len({row.batch for row in document.rows}) > 1
     sentences = []
     for row in document.rows:
-        if row.wider and (ratio := row.ratio_to_wider) and ratio.high is not None and ratio.high < 1:
+        wider, ratio = row.comparison.wider, row.comparison.ratio_to_wider
+        if wider and ratio and ratio.high is not None and ratio.high < 1:
             where = f", batch {row.batch}," if several else ""
-            wider = format_precision(by_id[row.wider].precision, by_id[row.wider].recipe)
+            other = format_precision(by_id[wider].precision, by_id[wider].recipe)
             requested = row.requested_precision or row.precision
             where += f", asked for in {requested}," if requested != row.precision else ""
-            seen = f"{format_name(row)}{where} is slower than the same engine in {wider}"
+            seen = f"{format_name(row)}{where} is slower than the same engine in {other}"
             sentences.append(f"{seen} ({format_significant(ratio.value)}x): {_format_cause(row)}.")
     return sentences
 
@@ -53,13 +55,13 @@ def name_measured_rows(rows: Sequence[Row]) -> dict[str, str]:
     texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
     names = name_rows(rows)
     measured = [row for row in rows if row.n] or rows
-    settings = ("batch", "bucket", "scope", "cache", "device", "threads")
-    varied = [name for name in settings if len({getattr(row, name) for row in measured}) > 1]
+    settings = ("batch", "setup.bucket", "scope", "cache", "device", "threads")
+    varied = [name for name in settings if len({attrgetter(name)(row) for row in measured}) > 1]
 
     def list_settings(row: Row) -> list[str]:
         # The threads of the host are no setting of what runs on a GPU.
         own = [one for one in varied if one != "threads" or row.device == "cpu"]
-        return [texts.get(one, "{}").format(getattr(row, one)) for one in own]
+        return [texts.get(one, "{}").format(attrgetter(one)(row)) for one in own]
 
     return {row.id: ", ".join([names[row.id], *list_settings(row)]) for row in rows}
 
@@ -128,9 +130,11 @@ def _list_own(row: Row) -> Iterator[str]:
         yield f"times are of the {row.clock} clock; ratios compare device clocks"
     if row.outputs == "changed":
         yield f"outputs changed: {row.outputs_reason}"
-    elif row.outputs_agree is False and not row.outputs_reason.startswith("random"):  # which has its own warning
+    elif row.agreement.outputs_agree is False and not row.outputs_reason.startswith(
+        "random"
+    ):  # which has its own warning
         yield f"outputs not judged: {row.outputs_reason}"
-    if row.n and row.outputs_agree is None and row.is_reference is False:
+    if row.n and row.agreement.outputs_agree is None and row.is_reference is False:
         yield "outputs were not compared with those of another configuration"
-    if row.speedup_reason:
-        yield f"no ratio: {row.speedup_reason}"
+    if row.comparison.speedup_reason:
+        yield f"no ratio: {row.comparison.speedup_reason}"

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict as to_fields
 from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
@@ -37,10 +36,11 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import format_shapes
+from enginebench.core.store import Group
 from enginebench.core.warnings import limit_to_processes, make_warning
-from enginebench.stats.assessment import Assessment, compare_configurations
+from enginebench.stats.assessment import Agreement, Assessment, compare_configurations
 from enginebench.stats.builds import BuildEffect, describe_builds, list_build_warnings
-from enginebench.stats.compare import MIN_TRIALS, Unit
+from enginebench.stats.compare import MIN_TRIALS, Comparison, Unit
 from enginebench.stats.drift import list_sample_warnings
 from enginebench.stats.headline import Headline, find_start_s
 from enginebench.stats.metrics.scores import find_value
@@ -50,6 +50,69 @@ from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_res
 from enginebench.stats.summary import Summary, mean_or_none
 
 RUN_SCHEMA = "enginebench.run/1"
+
+
+class RowSetup(Group, frozen=True, kw_only=True):
+    """What else sets a configuration apart."""
+
+    engine_version: str | None = None
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
+    bucket: str = ""  # the shapes that were asked for, where a run has rows of several
+    axes: Axes | None = None  # "fixed": the engine was made for these shapes alone
+    gpu: str | None = None  # its name
+    workspace_mb: str | None = None  # scratch memory that the builder was allowed
+    calibration: str | None = None  # where the ranges of 8 bits come from
+
+
+class RowTimes(Group, frozen=True, kw_only=True):
+    """Its times beyond the median, p99 and mean."""
+
+    p90_ms: Estimate | None = None
+    p95_ms: Estimate | None = None
+    p999_ms: Estimate | None = None
+    p50_unmarked_ms: Estimate | None = None
+    percentiles_ms: dict[str, Estimate] = {}
+    marked_share: float = 0.0
+    stop_rules: tuple[StopRule, ...] = ()
+    start_s: float | None = None  # from loading to the first output in a new process, median
+
+
+class RowComparison(Group, frozen=True, kw_only=True):
+    """Its times against those of others: the baseline, the fastest, the next slower, and itself with more bits."""
+
+    ratio_validity: RatioValidity | None = None  # of `speedup`, whatever the `validity` of the times
+    ratio_reason: str = ""  # why it is not `good`
+    speedup_reason: str | None = None  # why `speedup` is empty
+    trials_needed: int | None = field(default=None, name="repetitions_needed")
+    unit: Unit = "process"  # what was repeated for `verdict`; `trials_needed` counts it
+    ratio_to_fastest: Estimate | None = None  # of the fastest row's median to this one's, paired
+    verdict_to_fastest: Verdict | None = None
+    ratio_to_next: Estimate | None = None  # of the next slower row's median to this one's, paired
+    verdict_to_next: Verdict | None = None  # "faster": than the next slower row of its batch and shape
+    wider: str | None = None  # id of the same engine's fastest row with the next more bits
+    ratio_to_wider: Estimate | None = None  # of that row's median to this one's, paired
+
+
+class RowCosts(Group, frozen=True, kw_only=True):
+    """What it takes beside time: building, files, memory, energy."""
+
+    build_s: float | None = None
+    built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
+    builds: BuildEffect | None = None  # how far several builds of the engine differ
+    size_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    peak_device_memory_bytes: int | None = None
+    energy_mj: float | None = None
+    energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open
+
+
+class RowLimit(Group, frozen=True, kw_only=True):
+    """Its median against the least time by this machine's peaks; None: none were stored."""
+
+    bound_ms: float | None = None  # the least time by this machine's peaks; None: none were stored
+    of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
+    bound_by: BoundBy | None = None
+    unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -81,69 +144,29 @@ class Row(Struct, frozen=True, kw_only=True):
     throughput_per_s: float | None
     throughput_pipelined_per_s: float | None
     speedup: Estimate | None
-    max_abs_diff: float | None
-    cosine: float | None
-    centred_cosine: float | None
-    top1_agreement: float | None
     top1_accuracy: Estimate | None  # of the labelled samples, where the model classifies
     scores: tuple[Score, ...]  # of the labelled samples; the first one decides
     effective_precision: dict[str, float] | None
-    build_s: float | None
-    size_bytes: int | None
-    peak_memory_bytes: int | None
-    energy_mj: float | None
     pareto: bool
     warnings: tuple[ResultWarning, ...] = field(name="caveats")
     result: str
-    # Beside the contract.
     mix: str = ""  # nodes of the graph that stay in FP32 by choice, as `name_mix` names them; "": none
-    p90_ms: Estimate | None = None
-    p95_ms: Estimate | None = None
-    p50_unmarked_ms: Estimate | None = None
-    percentiles_ms: dict[str, Estimate] = {}
-    marked_share: float = 0.0
-    stop_rules: tuple[StopRule, ...] = ()
-    engine_version: str | None = None
+    setup: RowSetup = RowSetup()
+    times: RowTimes = RowTimes()
+    comparison: RowComparison = RowComparison()
+    costs: RowCosts = RowCosts()
+    limit: RowLimit = RowLimit()
+    agreement: Agreement = Agreement()
     baseline: str | None = None  # id of the row that `speedup` is taken against
-    ratio_validity: RatioValidity | None = None  # of `speedup`, whatever the `validity` of the times
-    ratio_reason: str = ""  # why it is not `good`
-    ratio_to_fastest: Estimate | None = None  # of the fastest row's median to this one's, paired
-    verdict_to_fastest: Verdict | None = None
-    ratio_to_next: Estimate | None = None  # of the next slower row's median to this one's, paired
-    verdict_to_next: Verdict | None = None  # "faster": than the next slower row of its batch and shape
-    wider: str | None = None  # id of the same engine's fastest row with the next more bits
-    ratio_to_wider: Estimate | None = None  # of that row's median to this one's, paired
-    start_s: float | None = None  # from loading to the first output in a new process, median
-    p999_ms: Estimate | None = None
     outputs: Outputs = "not_judged"
     outputs_reason: str = ""
-    speedup_reason: str | None = None  # why `speedup` is empty
     verdict: Verdict | None = None  # against the baseline
-    trials_needed: int | None = field(default=None, name="repetitions_needed")
-    nonfinite: int = 0
-    outputs_agree: bool | None = None  # None: not compared
-    agreement: float | None = None  # fraction of the reference's decisions (labels, boxes, ...) that the row shares
     is_reference: bool = False  # the row that others were compared with
-    peak_device_memory_bytes: int | None = None
-    energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open
-    built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
-    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
-    bucket: str = ""  # the shapes that were asked for, where a run has rows of several
-    axes: Axes | None = None  # "fixed": the engine was made for these shapes alone
     capacity: Capacity | None = None  # requests a second under a limit, of rows that won
-    builds: BuildEffect | None = None  # how far several builds of the engine differ
-    unit: Unit = "process"  # what was repeated for `verdict`; `trials_needed` counts it
-    bound_ms: float | None = None  # the least time by this machine's peaks; None: none were stored
-    of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
-    bound_by: BoundBy | None = None
-    unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
-    gpu: str | None = None  # its name
-    workspace_mb: str | None = None  # scratch memory that the builder was allowed
-    calibration: str | None = None  # where the ranges of 8 bits come from
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `run`, which `report` reads."""
+    """What `run --json` prints and `report` reads."""
 
     schema: str = RUN_SCHEMA
     model: str
@@ -163,94 +186,133 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     p99_reasons: dict[str, str] = {}  # of a headline whose p99 another one beats: where they differ most
 
 
-# Fields of a row that are called so where they come from.
-_OF_RESULT = (
-    "id",
-    "requested_precision",
-    "status",
-    "reason",
-    "effective_precision",
-    "build_s",
-    "built_beside",
-    "shapes",
-    "capacity",
-    "axes",
-    "size_bytes",
-    "scores",
-    "engine_version",
-)
-_OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
-_OF_MEASURE = ("scope", "cache")
-_OF_ASSESSMENT = (
-    "clock",
-    "modelled",
-    "speedup",
-    "baseline",
-    "ratio_to_fastest",
-    "verdict_to_fastest",
-    "outputs",
-    "outputs_reason",
-    "pareto",
-    "is_reference",
-)
-
-
 def describe_row(assessment: Assessment) -> Row:
     result, comparison, summary = assessment.result, assessment.comparison, assessment.summary
-    effect = describe_builds(result)
+    engine, measure, bound = result.engine, result.measure, result.bound
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.
     limited_ms = None if summary is None or assessment.modelled else (summary.p50_device or summary.p50).value
-    beaten = list_bound_warnings(result.bound, limited_ms)
-    measured = [m for m in result.measurements if m.latency_ns]
-    engine, measure = result.engine, result.measure
+    beaten = list_bound_warnings(bound, limited_ms)
+    builds = describe_builds(result)
+    return Row(
+        id=result.id,
+        engine=format_engine(engine),
+        precision=engine.precision,
+        requested_precision=result.requested_precision,
+        recipe=engine.recipe,
+        batch=engine.batch,
+        scope=measure.scope,
+        cache=measure.cache,
+        device=engine.device,
+        threads=engine.threads,
+        weights=result.artifacts[0].weights if result.artifacts else None,
+        clock=assessment.clock,
+        modelled=assessment.modelled,
+        status=result.status,
+        reason=result.reason,
+        validity="suspect" if beaten and assessment.validity == "valid" else assessment.validity,
+        n=summary.n if summary else 0,
+        processes=summary.processes if summary else 0,
+        p50_ms=summary.p50 if summary else None,
+        p99_ms=summary.p99 if summary else None,
+        mean_ms=summary.mean if summary else None,
+        p50_device_ms=summary.p50_device if summary else None,
+        enqueue_ms=summary.enqueue if summary else None,
+        throughput_per_s=summary.throughput_per_s if summary else None,
+        throughput_pipelined_per_s=summary.throughput_pipelined_per_s if summary else None,
+        speedup=assessment.speedup,
+        top1_accuracy=find_value(result.scores, "top1"),
+        scores=result.scores,
+        effective_precision=result.effective_precision,
+        pareto=assessment.pareto,
+        warnings=_collect_warnings(result, (*assessment.warnings, *list_build_warnings(builds), *beaten)),
+        result=f"rows/{result.id}.json",
+        mix=engine.mix,
+        setup=_describe_setup(result),
+        times=_describe_times(result, summary),
+        comparison=RowComparison(
+            ratio_validity=comparison.ratio_validity if comparison else None,
+            ratio_reason=comparison.ratio_reason if comparison else "",
+            speedup_reason="; ".join(comparison.reasons) if comparison and comparison.ratio is None else None,
+            trials_needed=comparison.trials_needed if comparison else None,
+            unit=comparison.unit if comparison else "process",
+            ratio_to_fastest=assessment.ratio_to_fastest,
+            verdict_to_fastest=assessment.verdict_to_fastest,
+        ),
+        costs=_describe_costs(result, builds),
+        limit=RowLimit(
+            bound_ms=bound.bound_ms if bound else None,
+            of_limit=share_of_limit(bound, limited_ms),
+            bound_by=bound.bound_by if bound else None,
+            unmapped_share=bound.unmapped_share if bound else None,
+        ),
+        agreement=assessment.agreement,
+        baseline=assessment.baseline,
+        outputs=assessment.outputs,
+        outputs_reason=assessment.outputs_reason,
+        verdict=comparison.verdict if comparison else None,
+        is_reference=assessment.is_reference,
+        capacity=result.capacity,
+    )
+
+
+def _describe_setup(result: Result) -> RowSetup:
+    engine = result.engine
     gpus = result.machine.gpus if result.machine else ()
     made_with = {**(result.artifacts[-1].made_with if result.artifacts else {}), **engine.options}
-    sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (assessment, _OF_ASSESSMENT))
-    return Row(
-        **{name: getattr(source, name) for source, names in sources for name in names},
-        engine=format_engine(engine),
-        weights=result.artifacts[0].weights if result.artifacts else None,
-        validity="suspect" if beaten and assessment.validity == "valid" else assessment.validity,
-        bound_ms=result.bound.bound_ms if result.bound else None,
-        of_limit=share_of_limit(result.bound, limited_ms),
-        bound_by=result.bound.bound_by if result.bound else None,
-        unmapped_share=result.bound.unmapped_share if result.bound else None,
-        speedup_reason="; ".join(comparison.reasons) if comparison and comparison.ratio is None else None,
-        verdict=comparison.verdict if comparison else None,
-        ratio_validity=comparison.ratio_validity if comparison else None,
-        ratio_reason=comparison.ratio_reason if comparison else "",
-        trials_needed=comparison.trials_needed if comparison else None,
+    return RowSetup(
+        engine_version=result.engine_version,
+        shapes=result.shapes,
         bucket=format_shapes(engine.shapes),
+        axes=result.axes,
         gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
         workspace_mb=made_with.get("workspace_mb"),
         calibration=made_with.get("calibration"),
-        builds=effect,
-        unit=comparison.unit if comparison else "process",
-        peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
-        peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
+    )
+
+
+def _describe_times(result: Result, summary: Summary | None) -> RowTimes:
+    stop_rules = tuple(sorted({m.stop_rule for m in result.measurements if m.latency_ns}))
+    if summary is None:
+        return RowTimes(stop_rules=stop_rules, start_s=find_start_s(result))
+    return RowTimes(
+        p90_ms=summary.p90,
+        p95_ms=summary.p95,
+        p999_ms=summary.p999,
+        p50_unmarked_ms=summary.p50_unmarked,
+        percentiles_ms=summary.percentiles,
+        marked_share=summary.marked_share,
+        stop_rules=stop_rules,
         start_s=find_start_s(result),
+    )
+
+
+def _describe_costs(result: Result, builds: BuildEffect | None) -> RowCosts:
+    measured = [m for m in result.measurements if m.latency_ns]
+    return RowCosts(
+        build_s=result.build_s,
+        built_beside=result.built_beside,
+        builds=builds,
+        size_bytes=result.size_bytes,
+        peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
+        peak_device_memory_bytes=max(
+            (m.peak_device_memory_bytes for m in measured if m.peak_device_memory_bytes), default=None
+        ),
         energy_mj=mean_or_none([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
-        top1_accuracy=find_value(result.scores, "top1"),
-        warnings=_collect_warnings(result, (*assessment.warnings, *list_build_warnings(effect), *beaten)),
-        result=f"rows/{result.id}.json",
-        stop_rules=tuple(sorted({m.stop_rule for m in measured})),
-        **_describe_times(assessment.summary),
-        **to_fields(assessment.agreement),
     )
 
 
 def name_items(rows: Iterable[Row]) -> str:
     """Return the unit of a batch: images if all known shapes are one of four axes with one or three channels, else
     inputs."""
-    shapes = [[*row.shapes.values()] for row in rows if row.shapes]
+    shapes = [[*row.setup.shapes.values()] for row in rows if row.setup.shapes]
     alike = all(len(inputs) == 1 and len(inputs[0]) == 4 and {1, 3} & {inputs[0][1], inputs[0][3]} for inputs in shapes)
     return "images" if alike else "inputs"
 
 
 def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
     """Return the row of the same setting and clock with the lowest, clearly lower p99; none with one trial."""
-    setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "clock", "status")
+    setting = attrgetter("batch", "setup.shapes", "scope", "cache", "modelled", "clock", "status")
     usable = (r for r in rows if r.outputs != "changed" and r.validity != "implausible")
     candidates = [r for r in usable if setting(r) == setting(row) and r.processes > 1]
     candidates = [r for r in candidates if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
@@ -264,49 +326,44 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
     """Group rows that are compared with each other, in the order of their settings, each group fastest first."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.batch, row.bucket, row.scope, row.cache), []).append(row)
+        groups.setdefault((row.batch, row.setup.bucket, row.scope, row.cache), []).append(row)
     return [sorted(group, key=lambda row: row.p50_ms.value if row.p50_ms else math.inf) for group in groups.values()]
 
 
 def _add_ratios(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
     """Add each row's ratio to the next slower one, with a verdict after enough trials, and to more bits."""
-    by_id = {result.id: result for result in results}
-    with_ratios = {row.id: row for row in rows}
+    results_by_id = {result.id: result for result in results}
+    comparisons = {row.id: row.comparison for row in rows}
+
+    def measure_ratio(slower: Row, faster: Row) -> Comparison:
+        return compare_configurations(results_by_id[slower.id], results_by_id[faster.id], margin)
+
     for group in group_rows([row for row in rows if row.p50_ms]):
         for row, slower in pairwise(group):
-            comparison = compare_configurations(by_id[slower.id], by_id[row.id], margin)
-            if comparison.ratio is not None:
-                verdict = comparison.verdict if comparison.ratio.n >= MIN_TRIALS else None
-                with_ratios[row.id] = replace(row, ratio_to_next=comparison.ratio, verdict_to_next=verdict)
-        requested = {r.id: r.requested_precision or r.precision for r in group}  # of a relabelled row, too
-        bits = {row_id: _count_bits(precision) for row_id, precision in requested.items()}
-        engines: dict[str, list[Row]] = {}
+            to_next = measure_ratio(slower, row)
+            if to_next.ratio is not None:
+                verdict = to_next.verdict if to_next.ratio.n >= MIN_TRIALS else None
+                comparison = replace(comparisons[row.id], ratio_to_next=to_next.ratio, verdict_to_next=verdict)
+                comparisons[row.id] = comparison
         for row in group:
-            engines.setdefault(row.engine, []).append(row)
-        for row in group:
-            alike = [one for one in engines[row.engine] if bits[one.id] > bits[row.id]]
-            if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more
-                ratio = compare_configurations(by_id[wider.id], by_id[row.id], margin).ratio
-                with_ratios[row.id] = replace(with_ratios[row.id], wider=wider.id, ratio_to_wider=ratio)
-    return tuple(with_ratios.values())
+            wider = _find_wider(row, group)
+            if wider is not None:
+                ratio = measure_ratio(wider, row).ratio
+                comparisons[row.id] = replace(comparisons[row.id], wider=wider.id, ratio_to_wider=ratio)
+    return tuple(replace(row, comparison=comparisons[row.id]) for row in rows)
 
 
-def _count_bits(precision: Precision | None) -> int:
+def _find_wider(row: Row, group: Sequence[Row]) -> Row | None:
+    """Find the same engine's fastest row with the next more bits; `group` is sorted, the fastest first."""
+    wider = [other for other in group if other.engine == row.engine and _count_bits(other) > _count_bits(row)]
+    return min(wider, key=_count_bits, default=None)
+
+
+def _count_bits(row: Row) -> int:
+    precision = row.requested_precision or row.precision  # the requested one of a relabelled row, too
     if precision in FEW_BITS:
         return 8
     return 16 if precision in ("fp16", "bf16") else 32
-
-
-def _describe_times(summary: Summary | None) -> dict[str, Any]:
-    """Return the fields of a row that come from its samples."""
-    estimates = ("p50", "p90", "p95", "p99", "p999", "mean", "p50_device", "enqueue", "p50_unmarked")
-    missing = {"n": 0, "processes": 0, "marked_share": 0.0, "throughput_per_s": None}
-    missing |= {"throughput_pipelined_per_s": None}
-    return {
-        **{f"{name}_ms": getattr(summary, name, None) for name in estimates},
-        **{name: getattr(summary, name, value) for name, value in missing.items()},
-        "percentiles_ms": summary.percentiles if summary else {},
-    }
 
 
 def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:

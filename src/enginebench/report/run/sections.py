@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from enginebench.core.commands import format_command, join_words
@@ -30,7 +31,7 @@ from enginebench.report.table import Chart, Column, Notes, Section, Table, list_
 from enginebench.stats.builds import BuildEffect
 from enginebench.stats.validity import UNUSABLE
 
-_SETTING = ("batch", "bucket", "scope", "cache")
+_SETTING = ("batch", "setup.bucket", "scope", "cache")
 # Parts of a page that are charts, with what else stands in them, in their order.
 TITLES = {
     "speedup": "Speed-up",
@@ -120,14 +121,14 @@ def list_facts(document: RunDocument) -> list[str]:
     rows = [row for row in document.rows if row.n] or document.rows
     same = [name for name in _SETTING if not _varies(rows, name)]
     parts = [_name_setting(rows[0], same)] if rows else []
-    timed = dict.fromkeys(format_input_shapes(row.shapes) for row in rows if row.shapes)
+    timed = dict.fromkeys(format_input_shapes(row.setup.shapes) for row in rows if row.setup.shapes)
     if timed and (normalize := document.spec.get("normalize")):
         timed = {f"{'; '.join(timed)}, {normalize.get('input') or ''}".removesuffix(", ") + " in bytes": None}
     parts += ["; ".join(timed)] if timed else []
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
     if document.machine is None or len(devices) != 1:
-        parts.append(", ".join(sorted({f"GPU: {row.gpu}" if row.gpu else row.device for row in rows})))
+        parts.append(", ".join(sorted({f"GPU: {row.setup.gpu}" if row.setup.gpu else row.device for row in rows})))
     else:
         parts.append(name_machine(document.machine, devices.pop(), threads.pop() if len(threads) == 1 else None))
     trials = sorted({row.processes for row in rows if row.n})
@@ -140,14 +141,14 @@ def list_facts(document: RunDocument) -> list[str]:
 
 
 def _varies(rows: Sequence[Row], name: str) -> bool:
-    return len({getattr(row, name) for row in rows}) > 1
+    return len({attrgetter(name)(row) for row in rows}) > 1
 
 
 def _name_setting(row: Row, names: Sequence[str]) -> str:
     """Format those of the named settings that are not the default: `batch 8, ids 1x128, io, cold cache`."""
     texts = {
         "batch": f"batch {row.batch}",
-        "bucket": row.bucket,
+        "setup.bucket": row.setup.bucket,
         "scope": "" if row.scope == "compute" else f"scope {row.scope}",
         "cache": "" if row.cache == "hot" else f"{row.cache} cache",
     }
@@ -180,8 +181,12 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
         lines = [*_rank(rows), *_list_gains(rows)]
         for row in rows:
             if row.id in named:  # what it costs beside its time
-                start = [f"first output in a new process {format_significant(row.start_s, 2)} s"] if row.start_s else []
-                sizes = {"memory": row.peak_memory_bytes, "model": row.size_bytes}
+                start = (
+                    [f"first output in a new process {format_significant(row.times.start_s, 2)} s"]
+                    if row.times.start_s
+                    else []
+                )
+                sizes = {"memory": row.costs.peak_memory_bytes, "model": row.costs.size_bytes}
                 listed = [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
                 lines += ["   ".join([*start, *listed])] if start or listed else []
         sections.append(Section(title=setting, parts=(table, *make_notes(lines))))
@@ -191,8 +196,8 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
 def _rank(rows: Sequence[Row]) -> list[str]:
     """Compare first and second, and explain the marks of ties."""
     texts = []
-    if rows[0].verdict_to_next == "faster" and rows[0].ratio_to_next:
-        texts.append(f"1st is {format_significant(rows[0].ratio_to_next.value)}x as fast as 2nd")
+    if rows[0].comparison.verdict_to_next == "faster" and rows[0].comparison.ratio_to_next:
+        texts.append(f"1st is {format_significant(rows[0].comparison.ratio_to_next.value)}x as fast as 2nd")
     if mark_ties(rows):
         texts.append("=: no significant difference between neighbours with the same letter")
     return texts
@@ -202,9 +207,15 @@ def _list_gains(rows: Sequence[Row]) -> list[str]:
     """Format the gains of fewer bits, if a configuration ran in 16: `bf16 against fp32: openvino 1.75 - 1.87x`."""
     by_id, gains = {row.id: row for row in rows}, dict[str, list[str]]()
     for row in reversed(rows):
-        if row.wider in by_id and row.ratio_to_wider and row.requested_precision in (None, row.precision):
-            step = " against ".join(format_precision(one.precision, one.recipe) for one in (row, by_id[row.wider]))
-            gains.setdefault(step, []).append(f"{row.engine} {format_ratio(row.ratio_to_wider)}")
+        if (
+            row.comparison.wider in by_id
+            and row.comparison.ratio_to_wider
+            and row.requested_precision in (None, row.precision)
+        ):
+            step = " against ".join(
+                format_precision(one.precision, one.recipe) for one in (row, by_id[row.comparison.wider])
+            )
+            gains.setdefault(step, []).append(f"{row.engine} {format_ratio(row.comparison.ratio_to_wider)}")
     halved = any(row.precision in ("fp16", "bf16") for row in rows)
     return ["; ".join(f"{step}: {', '.join(texts)}" for step, texts in gains.items())] if gains and halved else []
 
@@ -274,7 +285,9 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
 def format_machine(document: RunDocument) -> Notes | None:
     if (machine := document.machine) is None:
         return None
-    tools = {row.engine.partition(":")[0]: row.engine_version for row in document.rows if row.engine_version}
+    tools = {
+        row.engine.partition(":")[0]: row.setup.engine_version for row in document.rows if row.setup.engine_version
+    }
     versions = {n: v for n, v in tools.items() if v not in machine.versions.values()} | machine.versions
     facts = {
         "CPU": f"{machine.cpu_model}, {count_of(machine.cores_physical, 'cores')}, {len(machine.cpus_allowed)} usable",
@@ -292,30 +305,47 @@ def format_machine(document: RunDocument) -> Notes | None:
 _COLUMNS = (
     Column("engine", lambda row: row.engine),
     Column("precision", lambda row: format_precision(row.precision, row.recipe)),
-    Column("builds", lambda row: str(row.builds.builds), align="right"),
-    Column("different", lambda row: str(row.builds.distinct or "-"), align="right"),
-    Column("p50 ms", lambda row: _format_medians(row.builds), align="right"),
-    Column("between builds", lambda row: _as_percent(row.builds.between), align="right"),
-    Column("within one", lambda row: "-" if row.builds.within is None else f"{row.builds.within:.2%}", align="right"),
+    Column("builds", lambda row: str(row.costs.builds.builds), align="right"),
+    Column("different", lambda row: str(row.costs.builds.distinct or "-"), align="right"),
+    Column("p50 ms", lambda row: _format_medians(row.costs.builds), align="right"),
+    Column("between builds", lambda row: _as_percent(row.costs.builds.between), align="right"),
     Column(
-        "outputs apart",
-        lambda row: "-" if row.builds.max_abs_diff is None else format_small(row.builds.max_abs_diff),
+        "within one",
+        lambda row: "-" if row.costs.builds.within is None else f"{row.costs.builds.within:.2%}",
         align="right",
     ),
-    Column("best gains", lambda row: _as_percent(row.builds.best.gain) if row.builds.best else "-", align="right"),
-    Column("extra builds s", lambda row: format_digits(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
+    Column(
+        "outputs apart",
+        lambda row: "-" if row.costs.builds.max_abs_diff is None else format_small(row.costs.builds.max_abs_diff),
+        align="right",
+    ),
+    Column(
+        "best gains",
+        lambda row: _as_percent(row.costs.builds.best.gain) if row.costs.builds.best else "-",
+        align="right",
+    ),
+    Column(
+        "extra builds s",
+        lambda row: format_digits(row.costs.builds.best and row.costs.builds.best.cost_s, "-"),
+        align="right",
+    ),
 )
 
 
 def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
     """Make the table of builds, for every configuration that was built several times."""
-    built = [row for row in rows if row.builds]
+    built = [row for row in rows if row.costs.builds]
     return [make_table(_COLUMNS, built, file="builds", title="Builds of each engine")] if built else []
 
 
 def format_builds(rows: Sequence[Row]) -> list[str]:
     """Describe the builds of each configuration in sentences."""
-    return [sentence for row in rows if row.builds for sentence in _describe_effect(format_name(row), row.builds)]
+    return [
+        sentence
+        for row in rows
+        if row.costs.builds
+        for sentence in _describe_effect(format_name(row), row.costs.builds)
+    ]
 
 
 def _describe_effect(name: str, effect: BuildEffect) -> list[str]:
@@ -358,7 +388,7 @@ def list_batches(rows: Sequence[Row]) -> list[list[Row]]:
     members: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         if row.scope == "compute" and row.cache == "hot" and row.status != "skipped":
-            key = row.engine, _name_precision(row), row.requested_precision or "", row.bucket
+            key = row.engine, _name_precision(row), row.requested_precision or "", row.setup.bucket
             members.setdefault(key, []).append(row)
     return [sorted(batches, key=lambda row: row.batch) for batches in members.values() if len(batches) > 1]
 

@@ -181,7 +181,7 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
         score = next(row.scores[0] for row in document.rows if row.scores)
         name = name_metric(metric) + ("" if score.higher_is_better else ", lower is better")
     else:
-        centred = any(row.centred_cosine is not None for row in document.rows)
+        centred = any(row.agreement.centred_cosine is not None for row in document.rows)
         name = "centred cosine to the reference" if centred else "fraction of the reference's decisions"
     points = [
         {
@@ -192,7 +192,7 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
             "high": row.scores[0].value.high if metric and row.scores else None,
             "precision": row.precision,
             "pareto": row.pareto,
-            "front": f"{row.batch} {row.bucket} {row.scope} {row.cache} {row.clock}",
+            "front": f"{row.batch} {row.setup.bucket} {row.scope} {row.cache} {row.clock}",
         }
         for row in document.rows
         if row.status == "ok" and row.p50_ms and (quality := _find_quality(row, metric)) is not None
@@ -204,9 +204,9 @@ def _find_quality(row: Row, metric: str | None) -> float | None:
     if metric is not None:
         value = find_value(row.scores, metric)
         return value.value if value else None
-    if row.is_reference and row.outputs_agree is None:
+    if row.is_reference and row.agreement.outputs_agree is None:
         return 1.0
-    return row.centred_cosine if row.centred_cosine is not None else row.agreement
+    return row.agreement.centred_cosine if row.agreement.centred_cosine is not None else row.agreement.shared_decisions
 
 
 def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:

@@ -178,9 +178,9 @@ def test_a_row_gets_its_bound_and_beating_it_is_a_warning(tmp_path, children, ra
     run_model(REQUEST, tmp_path / "r", reporter=Silent())
     record, results = read_results(tmp_path / "r")
     (row,) = describe_stored(record, results).rows
-    assert row.bound_ms is not None and row.of_limit is not None and row.p50_ms is not None
-    assert row.of_limit == pytest.approx(row.bound_ms / row.p50_ms.value)
-    assert (row.of_limit > 1, "beats_bound" in {c.code for c in row.warnings}) == (beaten, beaten)
+    assert row.limit.bound_ms is not None and row.limit.of_limit is not None and row.p50_ms is not None
+    assert row.limit.of_limit == pytest.approx(row.limit.bound_ms / row.p50_ms.value)
+    assert (row.limit.of_limit > 1, "beats_bound" in {c.code for c in row.warnings}) == (beaten, beaten)
     assert (row.validity == "suspect") or not beaten
     assert (tmp_path / "r" / "ceilings.json").is_file(), "what the bounds were made of lies beside the rows"
 
@@ -193,7 +193,7 @@ def test_a_run_says_why_stored_peaks_are_not_used(damaged: bool, tmp_path: Path,
     run_model(REQUEST, tmp_path / "r", reporter=reporter)
     assert any('no "of peak" column: the stored roofline' in text for text in reporter.said) is damaged
     record, results = read_results(tmp_path / "r")
-    assert describe_stored(record, results).rows[0].bound_ms is None
+    assert describe_stored(record, results).rows[0].limit.bound_ms is None
 
 
 def test_a_run_whose_engines_need_no_graph_has_one_counted(tmp_path: Path, children: Children) -> None:
@@ -201,7 +201,7 @@ def test_a_run_whose_engines_need_no_graph_has_one_counted(tmp_path: Path, child
     run_model(replace(REQUEST, engines=(("pytorch", {}),)), tmp_path / "r", reporter=Silent())
     record, results = read_results(tmp_path / "r")
     assert [source.kind for source in record.sources] == ["torch"]
-    assert describe_stored(record, results).rows[0].bound_ms is not None
+    assert describe_stored(record, results).rows[0].limit.bound_ms is not None
     assert not list((tmp_path / "r").rglob("*.onnx")), "the graph was made to be counted, and is no artifact of the run"
 
 
@@ -215,7 +215,7 @@ def test_a_row_whose_graph_cannot_be_made_says_so(tmp_path, children, monkeypatc
     run_model(replace(REQUEST, engines=(("pytorch", {}),)), tmp_path / "r", reporter=reporter)
     assert any("none can be exported: its branches depend on its inputs" in text for text in reporter.said)
     record, results = read_results(tmp_path / "r")
-    assert describe_stored(record, results).rows[0].bound_ms is None
+    assert describe_stored(record, results).rows[0].limit.bound_ms is None
 
 
 def test_the_layers_of_a_plan_stay_without_limits_and_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     assert document.winner.id in record.rows
     assert all(len(r.measurements) >= 6 for r in results)
     rows = describe_stored(record, results).rows
-    assert all(row.outputs_agree for row in rows) and any(row.is_reference for row in rows)
+    assert all(row.agreement.outputs_agree for row in rows) and any(row.is_reference for row in rows)
     judged = {r.id: tuple(map(tuple, assess_samples(r.measurements))) for r in results}
     assert all((tuple(row.validity), row.warnings) == judged[row.id] for row in document.final)
     assert "fake:latency_us=300 fp32 2 threads" in [row.candidate for row in document.final if row.default]

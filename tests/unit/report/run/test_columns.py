@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from enginebench.core.records import Capacity, Result
 from enginebench.core.warnings import make_warning
 from enginebench.report.run.columns import SPEED_UP, list_columns, list_fields, mark_ties
-from enginebench.report.run.rows import Row, describe_run
+from enginebench.report.run.rows import Row, RowComparison, RowCosts, RowLimit, RowTimes, describe_run
 from samples import make_drift, make_implausible, make_machine, make_result
 
 
@@ -61,23 +61,24 @@ def test_an_engine_has_its_state_beside_it() -> None:
 
 def test_sizes_are_scaled_to_their_units_and_a_build_beside_others_is_a_bound() -> None:
     (row,) = make_rows(PYTORCH)
-    cells = read_cells(replace(row, size_bytes=46_800_000, peak_memory_bytes=2_000_000_000, start_s=0.25, build_s=1.5))
+    costs = RowCosts(size_bytes=46_800_000, peak_memory_bytes=2_000_000_000, build_s=1.5)
+    cells = read_cells(replace(row, costs=costs, times=RowTimes(start_s=0.25)))
     assert (cells["size MB"], cells["memory MB"], cells["start s"], cells["build s"]) == (
         "46.8",
         "2000",
         "0.250",
         "1.5",
     )
-    assert read_cells(replace(row, build_s=1.5, built_beside=2))["build s"] == "≤ 1.5"
-    assert read_cells(replace(row, of_limit=0.42, bound_by="compute"))["of peak"] == "42% compute"
+    assert read_cells(replace(row, costs=RowCosts(build_s=1.5, built_beside=2)))["build s"] == "≤ 1.5"
+    assert read_cells(replace(row, limit=RowLimit(of_limit=0.42, bound_by="compute")))["of peak"] == "42% compute"
 
 
 def test_neighbours_without_a_difference_have_the_same_letter() -> None:
     a, b, c = (replace(row, id=name) for row, name in zip(make_rows(PYTORCH, ORT, OTHER), "abc", strict=True))
     rows = [
-        replace(a, verdict_to_next="equivalent"),
-        replace(b, verdict_to_next="faster"),
-        replace(c, verdict_to_next=None),
+        replace(a, comparison=RowComparison(verdict_to_next="equivalent")),
+        replace(b, comparison=RowComparison(verdict_to_next="faster")),
+        replace(c, comparison=RowComparison(verdict_to_next=None)),
     ]
     assert mark_ties(rows) == {"a": "a", "b": "a"}
 

@@ -213,7 +213,7 @@ def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
         f"low: no ratio can be given; {quiet}; absolute times low (virtual machine, 1 of 2 disturbed)"
     )
     document = describe(spoil(PYTORCH), ort())
-    assert document.rows[1].ratio_validity == "not_given" and document.recommended is not None
+    assert document.rows[1].comparison.ratio_validity == "not_given" and document.recommended is not None
     assert "no ratio: other programs slowed pytorch" in " ".join(show(document, 100, warnings=True).split())
 
 
