@@ -53,7 +53,7 @@ RUN_SCHEMA = "enginebench.run/1"
 
 
 class RowSetup(Group, frozen=True, kw_only=True):
-    """What else sets a configuration apart."""
+    """Further settings of a configuration, and what it ran on."""
 
     engine_version: str | None = None
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
@@ -65,7 +65,7 @@ class RowSetup(Group, frozen=True, kw_only=True):
 
 
 class RowTimes(Group, frozen=True, kw_only=True):
-    """Its times beyond the median, p99 and mean."""
+    """Times of a configuration beyond the median, p99 and mean."""
 
     p90_ms: Estimate | None = None
     p95_ms: Estimate | None = None
@@ -78,7 +78,7 @@ class RowTimes(Group, frozen=True, kw_only=True):
 
 
 class RowComparison(Group, frozen=True, kw_only=True):
-    """Its times against those of others: the baseline, the fastest, the next slower, and itself with more bits."""
+    """Ratios to the baseline, the fastest and the next slower configuration, and to the engine with more bits."""
 
     ratio_validity: RatioValidity | None = None  # of `speedup`, whatever the `validity` of the times
     ratio_reason: str = ""  # why it is not `good`
@@ -94,7 +94,7 @@ class RowComparison(Group, frozen=True, kw_only=True):
 
 
 class RowCosts(Group, frozen=True, kw_only=True):
-    """What it takes beside time: building, files, memory, energy."""
+    """Costs beside time: building, files, memory, energy."""
 
     build_s: float | None = None
     built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
@@ -107,7 +107,7 @@ class RowCosts(Group, frozen=True, kw_only=True):
 
 
 class RowLimit(Group, frozen=True, kw_only=True):
-    """Its median against the least time by this machine's peaks; None: none were stored."""
+    """The median against the least time by this machine's peaks; None: none were stored."""
 
     bound_ms: float | None = None  # the least time by this machine's peaks; None: none were stored
     of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
@@ -166,7 +166,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
-    """What `run --json` prints and `report` reads."""
+    """The document that `run --json` prints and `report` reads."""
 
     schema: str = RUN_SCHEMA
     model: str
