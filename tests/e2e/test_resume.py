@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import MeasureSpec, Result
-from enginebench.core.store import write_atomic
+from enginebench.core.store import encode, write_atomic
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, SourceJob
 from enginebench.runs.child.perform import sources as perform_sources
@@ -101,7 +101,7 @@ def strip_row(row: Result) -> dict[str, Any]:
 def tell(root: Path) -> dict[str, Any]:
     """Everything that a stored run says, less its times."""
     record, rows = read_results(root)
-    document = msgspec.to_builtins(describe_stored(record, rows))
+    document = msgspec.json.decode(encode(describe_stored(record, rows)))
     said = {
         "run.json": without(msgspec.to_builtins(record), TIMES_OF_RECORD),
         "rows": [strip_row(row) for row in rows],

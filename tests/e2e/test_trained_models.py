@@ -108,7 +108,7 @@ def test_a_trained_classifier_keeps_its_classes_in_eight_bits(cli: Cli, tmp_path
     assert {row.status for row in rows if row.engine == "ort"} == {"ok"}
     (short,) = (row for row in rows if (row.engine, row.requested_precision) == ("ort", "int8"))
     assert short.weights == "trained" and short.outputs == "within_limits", short.outputs_reason
-    assert short.top1_agreement is not None and short.top1_agreement > 0.9
+    assert short.agreement.top1_agreement is not None and short.agreement.top1_agreement > 0.9
     top = done.stdout[done.stdout.index("Top class") :]
     columns = 1 if enginebench.read(tmp_path / "run").document.headlines[0].id == rows[0].id else 2
     for picture, label in (("coffee.png", "espresso"), ("camera.png", "tripod"), ("rocket.jpg", "missile")):

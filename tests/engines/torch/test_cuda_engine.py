@@ -73,8 +73,8 @@ class FakeLane:
         self.log: list[str] = []
         self.flushes = 0
 
-    def enter(self) -> None:
-        self.log.append("enter")
+    def select_stream(self) -> None:
+        self.log.append("select_stream")
 
     def make_event(self) -> FakeEvent:
         return FakeEvent()
@@ -163,8 +163,8 @@ def test_new_shapes_get_a_new_capture_and_fetched_arrays_stay() -> None:
 @pytest.mark.parametrize(
     ("before", "act", "log"),
     [
-        (lambda e: e.bind(draw()), lambda e: e.run(), ["enter", "record", "record", "wait"]),
-        (lambda e: e.bind(draw()), lambda e: e.bind(draw()), ["enter", "synchronize", "record", "record"]),
+        (lambda e: e.bind(draw()), lambda e: e.run(), ["select_stream", "record", "record", "wait"]),
+        (lambda e: e.bind(draw()), lambda e: e.bind(draw()), ["select_stream", "synchronize", "record", "record"]),
         (lambda e: e.begin([draw()]), lambda e: e.finish(), ["wait"]),
     ],
     ids=["a run waits for the event behind it", "a copy under way is waited for", "what was begun is waited for"],
@@ -192,7 +192,7 @@ def test_a_watched_run_does_not_spin(graph: bool, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch_cuda, "watch_kernels", record)
     assert engine.effective_precision() == {"fp32": 1.0}
-    assert lane.log == ["enter", *(["replay"] if graph else []), "synchronize"]
+    assert lane.log == ["select_stream", *(["replay"] if graph else []), "synchronize"]
     launch = weakref.ref(engine._launch)
     engine.close()
     gc.collect()

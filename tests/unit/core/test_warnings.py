@@ -23,14 +23,16 @@ sys.path.insert(0, str(ROOT / "tools"))
 import option_tables
 
 SOURCE = Path(enginebench.__file__).parent
+PLUGINS = ROOT / "plugins"  # packages of their own, which word their warnings here, too
 
 
 @cache
 def read_all_calls() -> list[tuple[str, ast.Call]]:
     """Every call of a plain name in the sources, with the file that it stands in; read once for all tests."""
     return [
-        (path.relative_to(SOURCE).as_posix(), node)
-        for path in SOURCE.rglob("*.py")
+        (path.relative_to(folder).as_posix(), node)
+        for folder in (SOURCE, *PLUGINS.glob("*/src"))
+        for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     ]

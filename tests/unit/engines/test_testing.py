@@ -385,7 +385,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "outputs before run": (backend_with(engine=HastyEngine), "outputs are made by run", "before run is called"),
     "outputs without run": (backend_with(engine=LazyEngine), "outputs are made by run", "before run is called"),
     "skips after 200 calls": (backend_with(engine=TiredEngine), "right after many calls", "scores is off by up to"),
-    "one call a bind": (backend_with(engine=OnceABindEngine), "every call does the work", "repeated calls"),
+    "one call a bind": (backend_with(engine=OnceABindEngine), "every call does the work", "repeated ones"),
     "swapped outputs": (backend_with(engine=SwappingEngine),
         "keep their names", "of two outputs of one shape scores is"),
     "one thread": (backend_with(engine=LonelyEngine), "two threads share the work", "they are ignored"),

@@ -19,7 +19,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from enginebench.core.array_files import ONLY
-from enginebench.core.errors import ModelError, UsageError
+from enginebench.core.errors import EngineBenchError, ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import ModelSource, TensorSpec
 from enginebench.core.shapes import match_axes
@@ -90,9 +90,8 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
 
 
 def _check_all(request: RunRequest) -> None:
-    specs = _check_source(request.source)
-    for shapes in request.buckets:
-        _check_shapes(shapes, request.source, specs)
+    specs = _check_source(replace(request.source, input_shapes=None))
+    _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
     _check_labels(request.targets, request.metrics)
     if request.data is not None:
         _check_data(request, request.data, specs)
@@ -108,6 +107,20 @@ def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
         _check_inputs(source.inputs, specs if source.normalize is None else None)
     _check_shapes(source.input_shapes or {}, source, specs)
     return specs
+
+
+def _check_any_shapes(
+    buckets: Sequence[Mapping[str, tuple[int, ...]]], source: ModelSource, specs: Sequence[TensorSpec] | None
+) -> None:
+    """Check that the model takes one of several shapes at least: the run skips the others, each with its reason."""
+    faults: list[EngineBenchError] = []
+    for shapes in buckets:
+        try:
+            _check_shapes(shapes, source, specs)
+        except EngineBenchError as error:
+            faults.append(error)
+    if len(faults) == len(buckets):
+        raise faults[0]
 
 
 def _check_shapes(

@@ -71,9 +71,9 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "inputs, in profile": (lambda: enginebench.profile(GRAPH, engine="ort", inputs="names.npz"), "unknown input"),
     "a name in --input-shape": (lambda: run(input_shape="image:1x1x8x8"), "no such input; the inputs are input"),
     "a rank": (lambda: run(input_shape="input:1x64"), "--input-shape input:1x64: the model takes"),
-    "the second of several shapes": (
-        lambda: run(input_shape=["input:1x1x8x8", "input:1x3x8x8"]),
-        "--input-shape input:1x3x8x8: the model takes",
+    "each of several shapes": (
+        lambda: run(input_shape=["input:1x2x8x8", "input:1x3x8x8"]),
+        "--input-shape input:1x2x8x8: the model takes",
     ),
     "a name, of a built-in module": (lambda: run("resnet18", input_shape="x:1x3x64x64"), "the inputs are input"),
     "a shape, in bench": (lambda: enginebench.bench(GRAPH, "ort", input_shape="x:1x1x8x8", out="b"), "no such input"),
