@@ -341,6 +341,8 @@ def _take_figures(row: Row) -> Figures:
         processes=row.processes,
         n=row.n,
         outputs_agree=row.agreement.outputs_agree,
+        outputs=row.outputs,
+        outputs_reason=row.outputs_reason,
     )
 
 
