@@ -65,7 +65,8 @@ $(VENV)/.installed-$(TORCH): $(VENV)/bin/python pyproject.toml constraints.txt t
 	$(VENV)/bin/python tools/install.py --torch $(TORCH)
 	touch $@
 
-$(VENV)/.dev-$(TORCH): $(VENV)/.installed-$(TORCH)
+# Entry points of a package in plugins/ are read where it is installed: a change of them needs it anew.
+$(VENV)/.dev-$(TORCH): $(VENV)/.installed-$(TORCH) $(wildcard plugins/*/pyproject.toml)
 	$(VENV)/bin/python tools/install.py --torch $(TORCH) --dev
 	touch $@
 
@@ -79,4 +80,4 @@ $(VENV)/.browser: $(VENV)/bin/python tools/install_browser.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build plugins/*/build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

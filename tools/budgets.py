@@ -31,7 +31,9 @@ class Budget(NamedTuple):
 
 
 def list_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+    """List the sources in a folder, without the copies that `pip install ./plugins/NAME` leaves in its `build`."""
+    left_out = {"__pycache__", "build"}
+    return sorted(path for path in folder.rglob("*.py") if left_out.isdisjoint(path.relative_to(ROOT).parts))
 
 
 def parse_files(paths: list[Path]) -> dict[Path, ast.Module]:

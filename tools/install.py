@@ -29,7 +29,7 @@ DEV_TOOLS = {"cpu": "dev", "cuda": "dev-tools", "none": "dev-tools"}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", choices=sorted(EXTRAS), required=True)
-    parser.add_argument("--dev", action="store_true", help="the tools of the tests, too")
+    parser.add_argument("--dev", action="store_true", help="the packages in plugins/ and the tools of the tests, too")
     options = parser.parse_args()
     if options.torch == "cpu":
         install_cpu_torch()
