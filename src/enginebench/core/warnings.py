@@ -67,7 +67,7 @@ TEMPLATES: dict[str, Template] = {
         "inputs.md",
     ),
     "clock_drift": Template(
-        "{what} differed between trials by a factor of {ratio:.2f}",
+        "{what} differed between trials by a factor of {ratio:.2f}: lowest {low:.4g}, highest {high:.4g} {unit}",
         "fix the clocks, or measure on a machine of your own",
         "how-we-measure.md",
     ),
@@ -166,8 +166,11 @@ TEMPLATES: dict[str, Template] = {
     ),
     "implausible_time.outside_run": Template(
         "the work is done where the inputs are bound, or where the outputs are fetched: {evidence}",
-        "the engine must compute in run: enginebench.testing.check_backend shows it",
+        "the engine must compute in run: enginebench.testing.check_backend shows it; measure it with {options} io "
+        "until then",
         "how-we-measure.md",
+        ("--scope",),
+        "the engine must compute in run: enginebench.testing.check_backend shows it",
     ),
     "implausible_time.repeated": Template(
         "calls on new inputs take at least {first_ms:.2g} ms, many repeated ones {again_ms:.2g} ms: work is skipped",
@@ -310,7 +313,7 @@ TEMPLATES: dict[str, Template] = {
         "how-we-measure.md",
     ),
     "overload": Template(
-        "of {offered} requests, {dropped} were rejected or not started in time",
+        "of {offered} requests, {dropped} were rejected or not started in time{late}",
         "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity",
         "load.md",
     ),
@@ -321,10 +324,8 @@ TEMPLATES: dict[str, Template] = {
     ),
     "random_calibration": Template(
         "8-bit ranges come from {source}, so times are valid, and accuracy and drift mean nothing",
-        "calibrate on real inputs: {options}",
+        "{cure}",
         "quantization.md",
-        ("--data", "--inputs", "--calib", "--calib-cache"),
-        "calibrate on real inputs",
     ),
     "random_inputs": Template("outputs were compared on random inputs (seed {seed})", "{cure}", "inputs.md"),
     "random_weights": Template(

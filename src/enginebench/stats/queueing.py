@@ -231,7 +231,8 @@ def _assess_point(
         what = "the limit" if limit else "p99"
         raised.append(make_warning("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
     if point.dropped and not was_cut_short(warnings):  # requests under way when the engine was lost do not count
-        raised.append(make_warning("overload", dropped=point.dropped, offered=point.offered))
+        late = "" if point.late is None else f", and {point.late} were late in all"
+        raised.append(make_warning("overload", dropped=point.dropped, offered=point.offered, late=late))
     inside, expected = point.in_system, point.little
     if inside is not None and expected is not None and abs(inside - expected) > LITTLE_SHARE * expected:
         raised.append(make_warning("unsteady", in_system=inside, expected=expected))

@@ -348,13 +348,17 @@ def _find_drift(measurements: Sequence[Measurement]) -> Iterator[ResultWarning]:
     """Warn where the machine's speed changed, or a GPU's trials fall into two groups."""
     references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
-        yield make_warning("clock_drift", what="the time of the reference kernel", ratio=_ratio(references))
+        yield _make_drift("the time of the reference kernel", [ns / 1e6 for ns in references], "ms")
     clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
     if _ratio(clocks) > SPEED_RATIO:
-        yield make_warning("clock_drift", what="the GPU clock", ratio=_ratio(clocks))
+        yield _make_drift("the GPU clock", clocks, "MHz")
     # Even and odd processes are the same engine, measured twice.
     if (halves := compare_halves([m for m in measurements if m.device_ns])) and halves > HALVES_RATIO:
         yield make_warning("uneven_processes", difference=halves - 1)
+
+
+def _make_drift(what: str, values: Sequence[float], unit: str) -> ResultWarning:
+    return make_warning("clock_drift", what=what, ratio=_ratio(values), low=min(values), high=max(values), unit=unit)
 
 
 def compare_halves(measurements: Sequence[Measurement]) -> float | None:

@@ -67,6 +67,8 @@ def test_requests_that_never_ended_are_later_than_any() -> None:
     assert point.p99_ms is None and point.max_ms is None
     assert {warning.code for warning in point.warnings} == {"overload", "failed_requests", "too_few_samples"}
     assert "no memory" in next(c for c in point.warnings if c.code == "failed_requests").message
+    overload = next(c for c in point.warnings if c.code == "overload")
+    assert overload.message.startswith("of 100 requests, 6 were") and overload.message.endswith(" 10 were late in all")
 
 
 def test_requests_that_were_not_released_do_not_count_nor_does_the_last_of_few() -> None:

@@ -101,6 +101,16 @@ def test_speed_that_changed_between_processes() -> None:
     assert codes([make(blocks=clocks[0])] * 9 + [make(blocks=clocks[1])]) == ("suspect", ["clock_drift"])
 
 
+def test_a_drift_names_both_ends_with_their_unit() -> None:
+    clocks = [(Block(start=0, stop=1, duration_ns=1, sm_clock_mhz=mhz),) for mhz in (1980, 1500)]
+    for side, ends in (
+        ([make(reference_ns=[2_000_000]), make(reference_ns=[3_000_000])], "lowest 2, highest 3 ms"),
+        ([make(blocks=clocks[0]), make(blocks=clocks[1])], "lowest 1500, highest 1980 MHz"),
+    ):
+        messages = [warning.message for warning in assess_samples(side)[1] if warning.code == "clock_drift"]
+        assert len(messages) == 1 and messages[0].endswith(ends)
+
+
 @pytest.mark.parametrize(("hidden", "expected"), [(5, "valid"), (6, "invalid"), (10, "invalid")])
 def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> None:
     lazy = make(warnings=(make_warning("work_outside_run", share=0.98),))

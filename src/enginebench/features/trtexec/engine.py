@@ -28,10 +28,10 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
-from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import PROCESS, Composed, Reader
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
 from enginebench.engines.backends.tensorrt.settings import (
+    INVENTED_RANGES,
     BuildSettings,
     adapt_cache,
     check_calib_cache,
@@ -246,7 +246,7 @@ class TrtexecBackend(PlanBackend):
         if TIMING_CACHE_LOST.search(outcome.text):
             self._note("TensorRT went on without the timing cache, which it cannot read")
         random = settings.weak_typing and settings.precision == "int8" and not settings.calib_cache
-        return (make_warning("random_calibration", source="TensorRT, without calibration"),) if random else ()
+        return (INVENTED_RANGES,) if random else ()
 
     def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
         """Point the settings to a calibration cache that this trtexec reads: a copy beside the plan, if necessary."""

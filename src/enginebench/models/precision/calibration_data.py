@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.array_files import ONLY, declare_arrays, read_array_file
+from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
@@ -159,7 +160,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         read=read,
         preprocess_sha256=None,
         seed=seed,
-        warnings=(make_warning("random_calibration", source=f"random inputs (seed {seed})"),),
+        warnings=(make_warning("random_calibration", source=f"random inputs (seed {seed})", cure=advise_inputs()),),
         apart=whole,
     )
 

@@ -81,7 +81,7 @@ def quantize_module(
         shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if is_dynamic else None
         torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     sha256, files = hash_files([out], out.parent)
-    covered = "have inputs and weights in INT8"
+    covered = f"have inputs and weights in {'FP8' if static else 'INT8'}"
     low = make_warning("low_coverage", share=share, operations="products with weights", covered=covered)
     return replace(
         artifact,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import TensorSpec
@@ -211,7 +212,7 @@ def test_fake_is_seeded_and_marked():
     feeds = data.read(0, 6)
     assert feeds["ids"].shape == (6, 5) and feeds["ids"].dtype == np.int64
     assert np.array_equal(data.read(3, 5)["mask"], feeds["mask"][3:5])
-    assert [c.code for c in data.warnings] == ["random_calibration"]
+    assert [(c.code, c.advice) for c in data.warnings] == [("random_calibration", advise_inputs())]
     with pytest.raises(UsageError, match="no labels"):
         data.read_labels()
 

@@ -14,9 +14,17 @@ from enginebench.core.names import require_precision
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, join_axes
 from enginebench.core.store import explain_reading
+from enginebench.core.warnings import make_warning
 from enginebench.engines.request import read_number
 
 LAST_WEAK_MAJOR = 10
+
+# Of INT8 by builder flags, for which data of the run is never read.
+INVENTED_RANGES = make_warning(
+    "random_calibration",
+    source="TensorRT, without calibration",
+    cure="quantize the graph first, or give the engine a calibration cache: calib_cache=FILE",
+)
 
 # Names of plugin files may have commas and spaces; a line end cannot be typed in one.
 SEPARATOR = "\n"

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.records import Artifact, Availability, EngineSpec, ResultWarning
-from enginebench.core.warnings import make_warning
 from enginebench.engines import cuda
 from enginebench.engines.abilities import Reader
 from enginebench.engines.backends.tensorrt.builder import (
@@ -22,6 +21,7 @@ from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, adop
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
 from enginebench.engines.backends.tensorrt.settings import (
+    INVENTED_RANGES,
     BuildSettings,
     check_calib_cache,
     find_newest_opset,
@@ -112,7 +112,7 @@ class TensorRtBackend(PlanBackend):
             check_calib_cache(Path(settings.calib_cache))
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
-        return (make_warning("random_calibration", source="TensorRT, without calibration"),) if guessed else ()
+        return (INVENTED_RANGES,) if guessed else ()
 
 
 create_backend = TensorRtBackend
