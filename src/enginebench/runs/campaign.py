@@ -479,9 +479,9 @@ class Campaign:
         return self._folder.outputs_path(f"{row.id}.build-{build + 1}")
 
     def _skip(self, row: PlannedRow, reason: str) -> Result:
-        """Return the result of a configuration that cannot run here; samples that it has are kept."""
+        """Return the result of a configuration that cannot run here; trials that it has are kept."""
         result = self.results.get(row.id)
-        if result is None or not result.measurements:
+        if result is None or not list_trials(result):
             return self._begin(row, status="skipped", reason=reason)
         why = f"it cannot continue: {reason}"
         return result if result.status == "ok" else replace(result, status="failed", reason=why)
@@ -534,6 +534,7 @@ class Campaign:
             self._save(self._skip(row, str(outcome)))
             self._refused = outcome if isinstance(outcome, UsageError) else self._refused
         elif isinstance(outcome, EngineBenchError):
+            begun = replace(begun, measurements=tuple(list_trials(begun)))  # a time without outputs is no figure
             self._save(self._describe_failure(begun, "while it was built and checked", outcome))
         else:
             self._prepared.add(row.id)
@@ -1110,7 +1111,7 @@ def has_changed(result: Result) -> bool:
 
 def has_outputs(result: Result) -> bool:
     """Return whether the configuration computed outputs for the check inputs, even if it failed later in a trial."""
-    return result.status in ("ok", "partial") or bool(result.measurements)
+    return result.status in ("ok", "partial") or bool(list_trials(result))
 
 
 def is_first_look(result: Result) -> bool:

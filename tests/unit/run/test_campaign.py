@@ -11,7 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from asked import make_row
-from enginebench.core.errors import ArtifactError, ChildFailed, GateFailed, MeasurementError, TimedOut, UsageError
+from enginebench.core.errors import (
+    ArtifactError,
+    ChildFailed,
+    DependencyError,
+    GateFailed,
+    MeasurementError,
+    TimedOut,
+    UsageError,
+)
 from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
@@ -267,6 +275,38 @@ def test_what_is_measured_before_the_export_is_a_figure_until_the_next_trial_and
     assert len(bed.children.of(PrepareJob)) == 2, "its outputs are compared like any other's"
     assert [[m.trial for m in result.measurements] for result in results] == [[0], [0]]
     assert [result.status for result in results] == ["ok", "ok"] and results[1].drift is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ChildFailed("killed by SIGSEGV"), "failed"), (DependencyError("no such library"), "skipped")]
+)
+def test_a_time_from_before_the_export_is_dropped_where_no_outputs_follow(bed: Bed, error, status: str) -> None:
+    rows = [bed.plan("1"), bed.plan("2")]
+    bed.start().measure_unchecked(rows[0])
+    campaign = bed.resume(*rows)
+
+    def fail(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.engine.options["seed"] == "1":
+            raise error
+
+    bed.children.before = fail
+    first, second = campaign.run()
+    assert (first.status, first.measurements, second.status) == (status, (), "ok")
+
+
+def test_wrong_usage_that_shows_after_the_trial_before_the_export_ends_the_run(bed: Bed) -> None:
+    rows = [bed.plan("1"), bed.plan("2")]
+    bed.start().measure_unchecked(rows[0])
+    campaign = bed.resume(*rows)
+
+    def refuse(job: Any) -> None:
+        if isinstance(job, PrepareJob):
+            raise UsageError("--targets has 5 entries, and there are 8 samples")
+
+    bed.children.before = refuse
+    with pytest.raises(UsageError, match="--targets has 5 entries"):
+        campaign.run()
+    assert not bed.stored(rows[0]).measurements, "its folder is free for the corrected command"
 
 
 def test_every_process_gets_its_trial_and_its_threads(bed: Bed) -> None:
