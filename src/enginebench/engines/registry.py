@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -63,7 +64,14 @@ def load_entry(plugin: Plugin) -> Entry:
     if entry.name != plugin.name:
         raise BackendUnavailable(f"{where} is the entry of an engine {entry.name!r}; expected {plugin.name!r}")
     with explaining(BackendUnavailable, f"{where} is an Entry with a field of a wrong type", msgspec.ValidationError):
-        return msgspec.convert(msgspec.structs.asdict(entry), Entry)  # a struct does not check the types of its fields
+        return msgspec.convert(_list_values(entry), Entry)  # a struct does not check the types of its fields
+
+
+def _list_values(value: Any) -> Any:
+    """Return a record as the dictionary of its fields, with every record in it (`Builder`, `OnDevice`, `Option`)."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    return {key: _list_values(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 # Every engine that EngineBench comes with, by name, in the order of lists.

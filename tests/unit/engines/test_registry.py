@@ -1,5 +1,6 @@
 """Engines by name: what is there or missing, what the user is told to do, and options that are refused at once."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.entry import Entry
+from enginebench.core.entry import Builder, Entry, OnDevice
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.features import list_offered
+from enginebench.core.features import Plugin, list_offered
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
 from enginebench.engines.registry import (
@@ -20,6 +21,7 @@ from enginebench.engines.registry import (
     choose_graph_engine,
     find_entry,
     list_unasked,
+    load_entry,
     open_backend,
     probe,
     read_engine,
@@ -46,6 +48,29 @@ def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> N
     for name, entry in ENTRIES.items():
         assert name == entry.name and entry.module and entry.verified_on and (entry.fix or name == "fake")
         assert takes(name) in ("torch", "onnx"), name
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"builder": Builder(kept_with="ahead")}, "$.builder.kept_with"),  # type: ignore[arg-type]
+        ({"on": {"cpu": OnDevice(overlaps="no")}}, "$.on[...].overlaps"),  # type: ignore[arg-type]
+        ({"options": {"a": Option(default=1, meaning="")}}, "$.options[...].default"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_type_in_a_record_of_a_package_entry_is_refused_with_its_place(
+    fields: dict[str, Any], where: str
+) -> None:
+    entry = Entry(name="mine", module="mine", takes="onnx", **fields)
+    point: Any = SimpleNamespace(value="mine:ENTRY", load=lambda: entry)
+    with pytest.raises(BackendUnavailable, match=rf"with a field of a wrong type: .* at `{re.escape(where)}`$"):
+        load_entry(Plugin("mine", "mine 1.0", point))
+
+
+def test_a_sound_entry_of_a_package_is_read_as_it_is() -> None:
+    for name, entry in ENTRIES.items():
+        point: Any = SimpleNamespace(value="it:ENTRY", load=lambda entry=entry: entry)
+        assert load_entry(Plugin(name, "it 1.0", point)) == entry
 
 
 def test_what_run_takes_unasked_stands_in_the_entries() -> None:
