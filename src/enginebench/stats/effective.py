@@ -81,7 +81,10 @@ def _name_unrequested(shares: Mapping[str, float]) -> tuple[Precision | None, tu
     # beside a half in FP16. With less, it is named after the rest, as beside a note of INT8. A warning has the figures.
     ran = [p for p in fractions if fractions[p] >= ABSENT_SHARE]  # from the longest to the shortest
     named = ran[-1] if ran else max(fractions, key=lambda p: fractions[p])
-    record = f"Labelled {named} from its layers, since no --precision and no note of a build says what it is: "
+    record = (
+        f"Labelled {named} from its layers, since nothing says what it was built as (drift and report take "
+        "--precision; a plan of enginebench build has a note): "
+    )
     low = make_warning("low_effective_precision", record=f"{record}{list_shares(shares)}.", asked=named)
     return named, (low,) if _is_low(named, shares) else ()
 

@@ -60,6 +60,12 @@ def test_labels_are_held_to_the_record(requested: Any, shares: Any, ran: str, co
     assert all(c.advice for c in warnings)
 
 
+def test_a_label_that_nobody_requested_says_how_to_give_one() -> None:
+    ran, (warning,) = check_precision(None, {"fp32": 0.7, "int8": 0.3}, "cuda:0")
+    assert ran == "int8" and "drift and report take --precision" in warning.message
+    assert warning.message.endswith(": 70% of the time in fp32, 30% in int8.")
+
+
 def test_the_shares_are_listed_largest_first() -> None:
     shares = {"reorder": 0.05, "int8": 0.83, "fp32": 0.117, "other": 0.003}
     assert list_shares(shares) == "83% of the time in int8, 12% in fp32, 5% in reorder"
