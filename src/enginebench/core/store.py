@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -352,11 +353,22 @@ def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgr
     return record
 
 
+def _name_flat(message: str, kind: type[msgspec.Struct]) -> str:
+    """Name a field of a group as it is in the file: `$.rows[...].p90_ms` for `$.rows[...].times.p90_ms`."""
+    for name, record in list_holders(kind).items():
+        groups = "|".join(list_groups(record))
+        message = re.sub(rf"(`\$\.{name}(?:\[[^\]]*\])?)\.(?:{groups})\b", r"\1", message)
+    return message
+
+
 def _decode(path: Path, data: bytes, kind: type[R]) -> R:
     with parsing(path, kind.__name__):
         if issubclass(kind, msgspec.Struct) and list_holders(kind):
             document = msgspec.json.decode(data, type=JsonObject)
-            return msgspec.convert(gather(document, kind), kind)
+            try:
+                return msgspec.convert(gather(document, kind), kind)
+            except msgspec.ValidationError as error:
+                raise msgspec.ValidationError(_name_flat(str(error), kind)) from error
         return msgspec.json.decode(data, type=kind)
 
 

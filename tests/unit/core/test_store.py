@@ -4,10 +4,13 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from enginebench.core.errors import EngineBenchError
-from enginebench.core.store import write_atomic
+from enginebench.core.errors import EngineBenchError, ParseError
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.report.run.rows import RunDocument, describe_run
+from samples import make_result
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
@@ -31,3 +34,13 @@ def test_a_link_to_a_device_is_written_through(tmp_path: Path) -> None:
     link.symlink_to(os.devnull)
     write_atomic(link, b"{}")
     assert link.is_symlink() and stat.S_ISCHR(link.stat().st_mode)
+
+
+def test_a_damaged_field_of_a_group_is_named_as_it_is_in_the_file(tmp_path: Path) -> None:
+    document = describe_run(model="m", machine=None, spec={}, results=[make_result()])
+    stored = msgspec.json.decode(encode(document))
+    stored["rows"][0]["p90_ms"] = "fast"
+    path = tmp_path / "run-report.json"
+    path.write_bytes(msgspec.json.encode(stored))
+    with pytest.raises(ParseError, match=r"\$\.rows\[\.\.\.\]\.p90_ms"):
+        read_record(path, RunDocument)
