@@ -9,14 +9,16 @@ import click
 
 from enginebench import options as opts
 from enginebench.core.commands import READERS
-from enginebench.door import VERBS, program
+from enginebench.door import VERBS, list_other_verbs, program
 
-NAMED = re.compile(rf"(?<![\w/.@-])enginebench(?: +(?:{'|'.join(VERBS)}))(?![\w-])[^`\n]*")
+# Verbs of the packages in plugins/, too, where they are installed.
+KNOWN = [*VERBS, *list_other_verbs()]
+NAMED = re.compile(rf"(?<![\w/.@-])enginebench(?: +(?:{'|'.join(KNOWN)}))(?![\w-])[^`\n]*")
 # A word of a command: an option, a placeholder, a path, a pair; not a word of the sentence around it.
 WORD = re.compile(r"(--?[a-z0-9][a-z0-9-]*(=.*)?|[A-Z0-9_.|]+|.*[./:=@~'\"*].*|\d+)")
 OPTION = re.compile(r"(?<![\w/.=-])--[a-zA-Z][a-zA-Z0-9-]+")
 # A command of this program whose name is left out: `export --dynamic-batch`.
-SHORT = re.compile(rf"`(?:{'|'.join(VERBS)})(?![\w-])[^`]*`")
+SHORT = re.compile(rf"`(?:{'|'.join(KNOWN)})(?![\w-])[^`]*`")
 # Options of other programs that a message names, which have no capital letter as those of trtexec do.
 OTHERS = {"--workspace", "--fp16", "--onnx", "--verbose", "--shapes", "--iterations", "--duration", "--separate"}
 MISSPELT = "--nosuch"  # on purpose, in a test of its refusal
@@ -102,7 +104,7 @@ def find_faults(command: str, lines: Sequence[str]) -> list[str]:
     faults = [f"prints a command that fails: {refusal}" for refusal in refusals if refusal]
     called = re.search(r"enginebench +([^|;]*)", command)
     words = called[1].split() if called else []
-    if not words or words[0] not in VERBS or "--help" in words:
+    if not words or words[0] not in KNOWN or "--help" in words:
         return faults
     # What another verb measured is shown with the options of that one.
     own = list_own(words) | (list_own(["run"]) if words[0] in READERS else set()) | {MISSPELT}

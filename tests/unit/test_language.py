@@ -5,17 +5,16 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
-from enginebench.door import VERBS
 from enginebench.door import program as group
 from processes import ROOT
 
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+OWN = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = [*OWN, *sorted(ROOT.glob("plugins/*/src/**/*.py"))]
 PROSE = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -48,7 +47,14 @@ def list_commands(command: click.Command, words: str) -> Iterator[tuple[str, cli
             yield from list_commands(inner, f"{words} {name}")
 
 
-COMMANDS = dict(pair for v in VERBS.values() for pair in list_commands(import_module(v.module).command, v.name))
+CONTEXT = click.Context(group)
+# Of the packages in plugins/, too, where they are installed.
+COMMANDS = {
+    words: found
+    for verb in group.list_commands(CONTEXT)
+    if (command := group.get_command(CONTEXT, verb)) is not None
+    for words, found in list_commands(command, verb)
+}
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -97,8 +103,6 @@ HOLLOW = re.compile(
 )
 # Names of the public interface: `run(...).answer`, `bench(...).answer`, `infer(net, given)`, `ParseError.found`.
 PUBLIC = {"runs.py": "answer", "benches.py": "answer", "infer.py": "given", "errors.py": "found"}
-# All but one package, whose names are still to be read.
-READ_SOURCES = [path for path in SOURCES if not path.is_relative_to(ROOT / "src/enginebench/features/fpga")]
 # A clause without a subject ("What a node says of itself") in place of the result ("The document of a node").
 CLAUSE = re.compile(r"(What|How|Why|That|Which|Who|Whose|Where|When)\b")
 
@@ -114,14 +118,13 @@ def find_names(path: Path) -> Iterator[str]:
 
 
 def test_names_say_what_they_hold() -> None:
-    hollow = [(path.name, name) for path in READ_SOURCES for name in find_names(path) if HOLLOW.fullmatch(name)]
+    # Those of plugins/fpga are still to be read.
+    hollow = [(path.name, name) for path in OWN for name in find_names(path) if HOLLOW.fullmatch(name)]
     assert [(file, name) for file, name in hollow if PUBLIC.get(file) != name] == []
 
 
 def test_docstrings_begin_with_the_result_or_what_is_done() -> None:
-    openings = [
-        f"{path.name}: {text.splitlines()[0]}" for path in READ_SOURCES for text in find_docstrings(path) if text
-    ]
+    openings = [f"{path.name}: {text.splitlines()[0]}" for path in SOURCES for text in find_docstrings(path) if text]
     assert [text for text in openings if CLAUSE.match(text.partition(": ")[2])] == []
 
 

@@ -24,8 +24,10 @@ from printed_commands import (
 )
 from processes import ROOT
 
-SOURCES = sorted((ROOT / "src" / "enginebench").rglob("*.py"))
-SESSIONS = sorted([*ROOT.glob("tests/golden/sessions/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt")])
+OWN = sorted((ROOT / "src" / "enginebench").rglob("*.py"))
+SOURCES = [*OWN, *sorted(ROOT.glob("plugins/*/src/**/*.py"))]
+KINDS_OF_SESSIONS = ("tests/golden/sessions/*.txt", "tests/unit/features/*/*.txt", "plugins/*/tests/*.txt")
+SESSIONS = sorted(path for kind in KINDS_OF_SESSIONS for path in ROOT.glob(kind))
 PICTURES = sorted([*ROOT.glob("tests/data/stored/*.txt"), *ROOT.glob("tests/unit/report/snapshots.txt")])
 PAGES = [ROOT / "README.md", ROOT / "SKILL.md", *sorted(ROOT.glob("docs/*.md"))]
 # What stands in for a value in a text that is filled in later.
@@ -142,7 +144,7 @@ HANDED_ON = {"--by-time", "--cache", "--trtexec", "--prices", "--between", "--me
 
 def test_the_sources_of_a_verb_advise_options_that_it_has() -> None:
     faults = []
-    for path in SOURCES:
+    for path in OWN:
         verbs = list_verbs_of(path)
         own = set().union(*(list_own([verb]) for verb in verbs)) | HANDED_ON
         if not verbs or path.name in OF_OTHERS:

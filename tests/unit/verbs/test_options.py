@@ -1,7 +1,6 @@
 """Options that verbs share reach a verb as one record each."""
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from enginebench import options
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import MeasureSpec
-from enginebench.door import VERBS, FiniteRange
+from enginebench.door import FiniteRange, program
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
 from enginebench.runs.child import places
@@ -147,8 +146,12 @@ def walk_options(command: click.Command) -> Iterator[click.Option]:
         yield from walk_options(member)
 
 
+# Of the packages in plugins/, too, where they are installed.
 OPTIONS = [
-    (verb, option) for verb, known in VERBS.items() for option in walk_options(import_module(known.module).command)
+    (verb, option)
+    for verb in program.list_commands(click.Context(program))
+    if (command := program.get_command(click.Context(program), verb)) is not None
+    for option in walk_options(command)
 ]
 
 

@@ -31,7 +31,7 @@ DIVISOR = 4
 
 
 class Speed(Struct, frozen=True, kw_only=True):
-    """How fast one design ran on one part: median of the seeds, after routing."""
+    """The Fmax of one design on one part: median of the seeds, after routing."""
 
     part: str
     lanes: int
@@ -41,7 +41,7 @@ class Speed(Struct, frozen=True, kw_only=True):
 
 
 class SpeedTable(Struct, frozen=True, kw_only=True):
-    """What `benchmarks/fpga.py` found by place and route."""
+    """The speeds that `benchmarks/fpga.py` measured by place and route."""
 
     schema: str = "enginebench.fpga.fmax/1"
     network: str

@@ -57,7 +57,7 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
 
 class BudgetSpec(Struct, frozen=True, kw_only=True):
-    """What is known of one call. Times are milliseconds of one item; a copy is a time or a `Transfer`.
+    """The measured or stated terms of one call. Times are milliseconds of one item; a copy is a time or a `Transfer`.
 
     `call_ms` is paid once a call, whatever the batch (driver, launch). It is listed with the compute, and stays where a
     bound takes the compute away. `baseline_ms` is the time that one item takes on what the accelerator replaces.

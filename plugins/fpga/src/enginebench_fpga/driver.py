@@ -53,7 +53,7 @@ class SerialLine:
             self._port.write(data)
 
     def read(self, timeout_s: float) -> bytes:
-        """What has arrived; waits for the first byte, and is empty if none came in time."""
+        """Return the bytes that have arrived; waits for the first, and returns none if none came in time."""
         with explaining(MeasurementError, f"the serial port {self._port.port} is gone", OSError):
             self._port.timeout = timeout_s
             first: bytes = self._port.read(1)
@@ -84,7 +84,7 @@ class Board(Closing):
         return self.transact(Command.ECHO, data)
 
     def read_info(self) -> Info:
-        """What the board says about itself."""
+        """Return the board's own description: lanes, sizes, checksum of the network, frames dropped."""
         info = unpack_info(self.transact(Command.INFO))
         if info.version != PROTOCOL_VERSION:
             raise MeasurementError(f"the board speaks protocol {info.version}; this driver speaks {PROTOCOL_VERSION}")

@@ -39,7 +39,7 @@ class Link(Struct, frozen=True, kw_only=True):
 
     @property
     def payload_bytes_per_s(self) -> float:
-        """What full packets carry, bytes per second."""
+        """Payload of full packets, bytes per second."""
         if not self.packet_bytes:
             return self.wire_bytes_per_s
         return self.wire_bytes_per_s * self.packet_bytes / (self.packet_bytes + self.overhead_bytes)

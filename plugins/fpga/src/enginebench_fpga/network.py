@@ -82,7 +82,7 @@ def split_scale(scale: float, bits: int = 32) -> tuple[int, int]:
 
 
 class Quantization(Struct, frozen=True, kw_only=True):
-    """How real numbers became bytes: real = (byte - zero_point) * scale. `offset` was taken off an unsigned byte."""
+    """The mapping of numbers to bytes: real = (byte - zero_point) * scale. `offset` was taken off an unsigned byte."""
 
     scale: float
     zero_point: int

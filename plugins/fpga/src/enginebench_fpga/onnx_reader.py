@@ -214,7 +214,7 @@ class _Reader:
         return self._refuse(maker, f"{name!r} must be a constant; expected stored numbers")
 
     def _convert(self, node: onnx.NodeProto, axis: int) -> Constant:
-        """What a Q or DQ node makes of constants."""
+        """Compute the output of a Q or DQ node over constants."""
         values = self._evaluate(node, node.input[0])
         scale, zero = self._read_scale(node)
         axis = axis % values.ndim if values.ndim else 0

@@ -21,7 +21,7 @@ TAIL_CHARACTERS = 2000
 
 
 def run_tool(tool: str, args: list[str], folder: Path) -> str:
-    """What the tool printed, both streams together; it runs in `folder` and finds its files there.
+    """Run a tool and return its output, both streams together; it runs in `folder` and finds its files there.
 
     Raises:
         MissingDependency: it is not installed.
@@ -34,7 +34,7 @@ def run_tool(tool: str, args: list[str], folder: Path) -> str:
 
 
 def run_process(name: str, argv: list[str], folder: Path) -> str:
-    """What a program printed, both streams together; it runs in `folder`."""
+    """Run a program and return its output, both streams together; it runs in `folder`."""
     try:
         done = subprocess.run(
             argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TOOL_TIMEOUT_S, check=False
