@@ -354,7 +354,7 @@ def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgr
 
 
 def _name_flat(message: str, kind: type[msgspec.Struct]) -> str:
-    """Name a field of a group as it is in the file: `$.rows[...].p90_ms` for `$.rows[...].times.p90_ms`."""
+    """Name a field of a group as it is in the file: `$.rows[0].p90_ms` for `$.rows[0].times.p90_ms`."""
     for name, record in list_holders(kind).items():
         groups = "|".join(list_groups(record))
         message = re.sub(rf"(`\$\.{name}(?:\[[^\]]*\])?)\.(?:{groups})\b", r"\1", message)
