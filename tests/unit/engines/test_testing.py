@@ -1,13 +1,14 @@
 """The contract suite says yes to an engine that keeps its promises, and no to one that breaks any."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from enginebench import testing
 from enginebench.core.entry import Entry, Option
@@ -116,10 +117,16 @@ class SoundBackend:
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else takes CPU time: the cheats here are as plain among others, and no check is to be inconclusive."""
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody else takes CPU time: the cheats here are as plain among others, and no check is to be inconclusive.
+
+    NumPy's matrix library has threads of its own, as many as cores: the engines here would share their work whatever
+    they were asked for.
+    """
     monkeypatch.setattr(testing.BlockWatch, "end", lambda self: BlockReading(foreign_cpu_cores=0.0))
     monkeypatch.setattr(testing, "read_allowed_cpus", lambda: (0, 1))
+    with threadpool_limits(1, "blas"):
+        yield
 
 
 @pytest.mark.usefixtures("quiet")
