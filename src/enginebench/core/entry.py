@@ -35,6 +35,7 @@ class Option(Struct, frozen=True, kw_only=True):
     timing_only: bool = False  # no output depends on it
     dear: tuple[str, ...] = ()  # values that take minutes to build: `tune` tries them last
     under_load: bool = False  # it has an effect only with several streams or joined requests
+    names: tuple[str, ...] = ()  # it takes some of these, joined by `+`
 
 
 def choice(values: str, meaning: str, *, search: str = "", **others: Any) -> Option:

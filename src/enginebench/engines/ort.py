@@ -39,6 +39,13 @@ SPINNING = {
     "never": {"session.intra_op.allow_spinning": "0", "session.force_spinning_stop": "1"},
 }
 
+# Source: kOrtSessionOptionsDisableSpecifiedOptimizers of ONNX Runtime.
+DISABLED = "optimization.disable_specified_optimizers"
+# Optimizers whose names are more than letters and digits, and the ends of those that run at two levels, or once for a
+# provider. A name that ONNX Runtime does not have is passed over.
+UNDERSCORED = {"PadFusion": "Pad_Fusion", "MatMulBatchNormalizationFusion": "MatMul_BatchNormalization_Fusion"}
+ENDS = ("", "L1", "L2", "_CPUExecutionProvider")
+
 OPTIMISATION = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
@@ -58,7 +65,8 @@ def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[s
 def make_session_options(spec: EngineSpecLike, options: Mapping[str, str]) -> Any:
     """Session options of a spec: its threads and no others, its optimisation and spinning, a silent log."""
     # What was optimised ahead must not be optimised again: its operators are the kernels of this processor already.
-    settings = make_plain_options(spec.threads, "none" if options["ahead"] == "1" else options["opt"])
+    opt = "none" if options["ahead"] == "1" else options["opt"]
+    settings = make_plain_options(spec.threads, opt, options["disable"])
     for key, value in SPINNING[options["spinning"]].items():
         settings.add_session_config_entry(key, value)
     settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", options["accuracy_level"])
@@ -70,14 +78,21 @@ def make_session_options(spec: EngineSpecLike, options: Mapping[str, str]) -> An
     return settings
 
 
-def make_plain_options(threads: int, opt: str) -> Any:
-    """Session options of any provider: threads, optimisation, a silent log."""
+def make_plain_options(threads: int, opt: str, disable: str = "") -> Any:
+    """Session options of any provider: threads, optimisation without the optimizers `NAME+NAME`, a silent log."""
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
     settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     settings.graph_optimization_level = OPTIMISATION[opt]
     settings.log_severity_level = ERRORS_ONLY
+    if disable:
+        settings.add_session_config_entry(DISABLED, spell_optimizers(disable))
     return settings
+
+
+def spell_optimizers(names: str) -> str:
+    """ONNX Runtime's own names of the optimizers `NAME+NAME`, as its setting takes them."""
+    return ";".join(UNDERSCORED.get(name, name) + end for name in names.split("+") for end in ENDS)
 
 
 @cache

@@ -1,6 +1,7 @@
 """Check what every backend requires of a request before it loads anything: artifact, precision, options."""
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from enginebench.core.commands import format_command
@@ -40,9 +41,21 @@ def read_options(spec: EngineSpec, declared: Mapping[str, Option]) -> dict[str, 
             raise UsageError(
                 f"option {key}={value!r} of engine {spec.backend} must be one of: {', '.join(option.choices)}"
             )
+        check_names(spec, key, value, option)
         if not option.choices and option.default.isdecimal():
             read_number(spec, key, value, option.signed)
     return {key: spec.options.get(key, option.default) for key, option in declared.items()}
+
+
+def check_names(spec: EngineSpec, key: str, text: str, option: Option) -> None:
+    """Check that an option that takes names has only names that it knows: the runtime would pass over another one."""
+    for name in text.split("+") if option.names and text else ():
+        if name not in option.names:
+            near = " or ".join(get_close_matches(name, option.names, 2)) or "none is spelled like it"
+            raise UsageError(
+                f"option {key}={text!r} of engine {spec.backend}: {name!r} is none of the {len(option.names)} names "
+                f"that it knows (near: {near}). Expected NAME, or NAME+NAME; docs/engines.md lists them"
+            )
 
 
 def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> float:

@@ -15,6 +15,7 @@ from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.protocols import EmptyCall
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort
+from enginebench.engines.backends.onnxruntime.entries import OPTIMIZERS
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_checked_session_options
 from enginebench.engines.ort import flatten_output
 from enginebench.models.onnx.source import read_onnx
@@ -223,3 +224,49 @@ def test_an_output_of_another_rank_or_shape_than_the_graph_declares_is_answered(
             for _ in range(3):
                 engine.run()
             np.testing.assert_array_equal(engine.fetch()["y"], np.concatenate([data, data]).reshape(shape))
+
+
+# LayerNorm as its formula is written, but with keepdims of 0, which ONNX Runtime 1.31 fuses all the same: on a square
+# input the subtraction takes the means along the other axis.
+UNKEPT_NORM = """
+g (float[8, 8] x) => (float[8, 8] y)
+   <float two = {2}, float eps = {1e-05}, float[8] g = {1, 2, 3, 4, 5, 6, 7, 8}, float[8] b = {1, 1, 1, 1, 2, 2, 2, 2}>
+{
+   mean = ReduceMean <axes = [-1], keepdims = 0> (x)
+   centred = Sub (x, mean)
+   squares = Pow (centred, two)
+   variance = ReduceMean <axes = [-1], keepdims = 0> (squares)
+   safe = Add (variance, eps)
+   deviation = Sqrt (safe)
+   normed = Div (centred, deviation)
+   scaled = Mul (normed, g)
+   y = Add (scaled, b)
+}
+"""
+FUSIONS = "LayerNormFusion+SimplifiedLayerNormFusion"
+
+
+@pytest.mark.parametrize("ahead", ["0", "1"])
+def test_an_optimizer_is_left_out_by_its_name(tmp_path: Path, ahead: str) -> None:
+    graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13)
+    x = np.random.default_rng(0).standard_normal((8, 8), np.float32)
+
+    def compute(**options: str) -> Any:
+        spec, backend = replace(SPEC, options=options), OrtBackend()
+        with backend.load(backend.build(graph, spec, tmp_path / "built"), spec) as engine:
+            return run_on(engine, {"x": x})["y"]
+
+    expected = compute(opt="none")
+    np.testing.assert_allclose(compute(ahead=ahead, disable=FUSIONS), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(compute(ahead=ahead, disable="LayerNormFusion") - expected).max() > 0.1  # the other one takes part
+
+
+def test_an_optimizer_that_does_not_exist_is_refused_with_the_nearest(onnx_artifact: Artifact) -> None:
+    spec = replace(SPEC, options={"disable": "GeluFusion+LayernormFusion"})
+    with pytest.raises(UsageError, match=r"'LayernormFusion' is none .*near: LayerNormFusion"):
+        OrtBackend().load(onnx_artifact, spec)
+
+
+def test_every_optimizer_is_on_its_page_and_has_no_sign_that_engine_means() -> None:
+    page = Path("docs/engines.md").read_text("utf-8")
+    assert all(name.isalnum() and f"`{name}`" in page for name in OPTIMIZERS)

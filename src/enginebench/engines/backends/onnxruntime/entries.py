@@ -3,6 +3,29 @@
 from enginebench.core.entry import Builder, Entry, OnDevice, Option, choice, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
+# The optimizers of ONNX Runtime that can be left out, as `disable` takes them: letters and digits, one name for what it
+# runs at several levels or for one provider (`engines/ort.py: spell_optimizers`). Source: the log of onnxruntime 1.31
+# ("GraphTransformer NAME modified"), and the rules of its rule_based_graph_transformer (GenerateRewriteRules).
+OPTIMIZERS = tuple(
+    """
+    AttentionFusion Avx2WeightS8ToU8Transformer BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion
+    BiasSoftmaxFusion CastChainElimination CastElimination CastFloat16Transformer ClipQuantRewrite
+    CommonSubexpressionElimination ConstantFolding ConstantFoldingDQ ConstantSharing ConvActivationFusion
+    ConvAddActivationFusion ConvAddFusion ConvBNFusion ConvMulFusion DivMulFusion DoubleQDQPairsRemover
+    DynamicQuantizeMatMulFusion EliminateDropout EliminateIdentity EliminateSlice EmbedLayerNormFusion
+    EnsureUniqueDQForNodeUnit ExpandElimination FastGeluFusion FuseFp16InitializerToFp32NodeTransformer FuseReluClip
+    GatherSliceToSplitFusion GatherToSliceFusion GeluApproximation GeluFusion GemmActivationFusion GemmSumFusion
+    GemmTransposeFusion GroupQueryAttentionFusion GroupQueryAttentionPreNormFusion LabelEncoderFusion LayerNormFusion
+    MatMulActivationFusion MatMulAddFusion MatMulBatchNormalizationFusion MatMulIntegerToFloatFusion
+    MatMulNBitsFusion MatMulScaleFusion MatmulTransposeFusion NchwcTransformer NhwcTransformer NoopElimination
+    NotWhereFusion PadFusion PreShapeNodeElimination QDQFinalCleanupTransformer QDQPropagationTransformer
+    QDQS8ToU8Transformer QDQSelectorActionTransformer QuickGeluFusion ReluQuantRewrite RemoveDuplicateCastTransformer
+    ReshapeFusion SimplifiedLayerNormFusion SkipLayerNormFusion SliceConcatToSpaceToDepthFusion TransposeOptimizer
+    UnsqueezeElimination WeightBiasQuantization WhereDummyDq
+    """.split()
+)
+DISABLE = Option(default="", meaning="optimizers that are left out: NAME, or NAME+NAME", names=OPTIMIZERS)
+
 ORT = Entry(
     name="ort",
     axes="open",
@@ -17,6 +40,7 @@ ORT = Entry(
             timing_only=True,
         ),
         "opt": choice("all|extended|basic|none", "how far the graph is optimised", search="extended|basic"),
+        "disable": DISABLE,
         "sessions": choice(
             "each|one|async",
             "under load: a session for each stream, one for all, or one that is called asynchronously",
@@ -71,6 +95,7 @@ ORT_CUDA = Entry(
         "fuse_conv_bias": switch("fuse biases into convolutions; cuDNN compiles each shape while loading", tried=True),
         "conv_search": choice("exhaustive|heuristic|default", "how cuDNN's kernels are chosen", search="heuristic"),
         "opt": choice("all|extended|basic|none", "how far the graph is optimised", search="extended"),
+        "disable": DISABLE,
         "on_cpu": choice("refuse|allow", "nodes that the GPU does not support"),
         "wait": choice("spin|block", "how to wait for the GPU: spinning or sleeping", search="block", timing_only=True),
     },
