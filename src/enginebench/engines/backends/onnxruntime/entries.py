@@ -6,23 +6,24 @@ from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 # The optimizers of ONNX Runtime that can be left out, as `disable` takes them: letters and digits, one name for what it
 # runs at several levels or for one provider (`engines/ort.py: spell_optimizers`). Source: the log of onnxruntime 1.31
 # ("GraphTransformer NAME modified"), and the rules of its rule_based_graph_transformer (GenerateRewriteRules).
-OPTIMIZERS = tuple(
-    """
-    AttentionFusion Avx2WeightS8ToU8Transformer BiasDropoutFusion BiasGeluFusion BiasSkipLayerNormFusion
-    BiasSoftmaxFusion CastChainElimination CastElimination CastFloat16Transformer ClipQuantRewrite
-    CommonSubexpressionElimination ConstantFolding ConstantFoldingDQ ConstantSharing ConvActivationFusion
-    ConvAddActivationFusion ConvAddFusion ConvBNFusion ConvMulFusion DivMulFusion DoubleQDQPairsRemover
-    DynamicQuantizeMatMulFusion EliminateDropout EliminateIdentity EliminateSlice EmbedLayerNormFusion
-    EnsureUniqueDQForNodeUnit ExpandElimination FastGeluFusion FuseFp16InitializerToFp32NodeTransformer FuseReluClip
-    GatherSliceToSplitFusion GatherToSliceFusion GeluApproximation GeluFusion GemmActivationFusion GemmSumFusion
-    GemmTransposeFusion GroupQueryAttentionFusion GroupQueryAttentionPreNormFusion LabelEncoderFusion LayerNormFusion
-    MatMulActivationFusion MatMulAddFusion MatMulBatchNormalizationFusion MatMulIntegerToFloatFusion
-    MatMulNBitsFusion MatMulScaleFusion MatmulTransposeFusion NchwcTransformer NhwcTransformer NoopElimination
-    NotWhereFusion PadFusion PreShapeNodeElimination QDQFinalCleanupTransformer QDQPropagationTransformer
-    QDQS8ToU8Transformer QDQSelectorActionTransformer QuickGeluFusion ReluQuantRewrite RemoveDuplicateCastTransformer
-    ReshapeFusion SimplifiedLayerNormFusion SkipLayerNormFusion SliceConcatToSpaceToDepthFusion TransposeOptimizer
-    UnsqueezeElimination WeightBiasQuantization WhereDummyDq
-    """.split()
+OPTIMIZERS = (
+    *("AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion"),
+    *("BiasSkipLayerNormFusion", "BiasSoftmaxFusion", "CastChainElimination", "CastElimination"),
+    *("CastFloat16Transformer", "ClipQuantRewrite", "CommonSubexpressionElimination", "ConstantFolding"),
+    *("ConstantFoldingDQ", "ConstantSharing", "ConvActivationFusion", "ConvAddActivationFusion", "ConvAddFusion"),
+    *("ConvBNFusion", "ConvMulFusion", "DivMulFusion", "DoubleQDQPairsRemover", "DynamicQuantizeMatMulFusion"),
+    *("EliminateDropout", "EliminateIdentity", "EliminateSlice", "EmbedLayerNormFusion", "EnsureUniqueDQForNodeUnit"),
+    *("ExpandElimination", "FastGeluFusion", "FuseFp16InitializerToFp32NodeTransformer", "FuseReluClip"),
+    *("GatherSliceToSplitFusion", "GatherToSliceFusion", "GeluApproximation", "GeluFusion", "GemmActivationFusion"),
+    *("GemmSumFusion", "GemmTransposeFusion", "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion"),
+    *("LabelEncoderFusion", "LayerNormFusion", "MatMulActivationFusion", "MatMulAddFusion"),
+    *("MatMulBatchNormalizationFusion", "MatMulIntegerToFloatFusion", "MatMulNBitsFusion", "MatMulScaleFusion"),
+    *("MatmulTransposeFusion", "NchwcTransformer", "NhwcTransformer", "NoopElimination", "NotWhereFusion"),
+    *("PadFusion", "PreShapeNodeElimination", "QDQFinalCleanupTransformer", "QDQPropagationTransformer"),
+    *("QDQS8ToU8Transformer", "QDQSelectorActionTransformer", "QuickGeluFusion", "ReluQuantRewrite"),
+    *("RemoveDuplicateCastTransformer", "ReshapeFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion"),
+    *("SliceConcatToSpaceToDepthFusion", "TransposeOptimizer", "UnsqueezeElimination", "WeightBiasQuantization"),
+    *("WhereDummyDq"),
 )
 DISABLE = Option(default="", meaning="optimizers that are left out: NAME, or NAME+NAME", names=OPTIMIZERS)
 
