@@ -12,7 +12,7 @@ from enginebench.core.errors import ChildFailed
 from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.runs import campaign
+from enginebench.runs import building, campaign
 from enginebench.runs.builds import count_workers, split_runs
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.isolate import Child, Work, wait_until_sure
@@ -96,8 +96,8 @@ class Family:
                 family.told.append("sure")
 
         monkeypatch.setattr(campaign, "count_at_once", lambda machine: 4)
-        monkeypatch.setattr(campaign, "Child", Told)
-        monkeypatch.setattr(campaign, "wait_until_sure", wait)
+        monkeypatch.setattr(building, "Child", Told)
+        monkeypatch.setattr(building, "wait_until_sure", wait)
 
     def all_gone(self) -> bool:
         return not any(psutil.pid_exists(child.pid) for child in self.children)
@@ -172,7 +172,7 @@ def test_an_interrupt_ends_all(tmp_path: Path, family: Family, monkeypatch: pyte
         if left == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(campaign, "wait_until_sure", interrupt)
+    monkeypatch.setattr(building, "wait_until_sure", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "r", plan(options={"fault": "hang"}), plan(options={"seed": "2", "fault": "hang"}))
     assert len(family.children) == 2 and family.all_gone()

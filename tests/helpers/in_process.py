@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.door import main
 from enginebench.measure import loop
-from enginebench.runs import campaign
+from enginebench.runs import building, campaign, trials
 from enginebench.runs.child import isolate
 from enginebench.runs.child.jobs import Job, MeasureJob, PreloadJob, PrepareJob, Response
 from enginebench.runs.child.perform import measure as perform_measure
@@ -123,7 +123,7 @@ def unpin_job(job: Job[Response]) -> Job[Response]:
 def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     """Every child of a run is one of these; few labelled pictures and few runs of the reference are enough for it."""
     family = Children()
-    for module in (isolate, campaign, sources):
+    for module in (isolate, building, trials, sources):
         monkeypatch.setattr(module, "Child", family.start)
     monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)  # whatever the machine of the test could do
     monkeypatch.setattr(sources, "LABELLED_ENTRIES", 24)

@@ -15,7 +15,8 @@ from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.builds import builds_slowly
-from enginebench.runs.campaign import CHECK_SAMPLES, QUICK_SAMPLES, Campaign, note_kept
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.checking import CHECK_SAMPLES, QUICK_SAMPLES
 from enginebench.runs.folder import (
     RunFolder,
     RunRecord,
@@ -29,6 +30,7 @@ from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
+from enginebench.runs.results import note_kept
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import (
     Limit,

@@ -4,17 +4,28 @@ For a module: the outputs of PyTorch eager. For a graph: those of its nodes as t
 batch and shape, and never timed. No optimizer has changed that graph, not even that of the baseline's engine.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import row_id as make_id
 from enginebench.core.records import Artifact, EngineSpec, ReferenceKind, Result
-from enginebench.core.shapes import find_size, size_axes
-from enginebench.engines.registry import is_simulated
+from enginebench.core.shapes import size_axes
+from enginebench.core.warnings import make_warning
+from enginebench.engines.refusals import shorten_words
+from enginebench.engines.registry import is_simulated, takes
 from enginebench.models.onnx.reference import EVALUATOR, UNOPTIMIZED
+from enginebench.runs.building import VARIATION, ConfigurationBuilder
+from enginebench.runs.builds import tunes
+from enginebench.runs.child.arrays import load_outputs
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import ReferenceJob
 from enginebench.runs.plan import PlannedRow
+from enginebench.runs.progress import Reporter
+from enginebench.runs.results import Key, ResultStore, add_warnings, find_key, has_outputs, label
 
 # Seconds for the outputs of a graph, after it is loaded. A run of seconds does not wait minutes for them: a large model
 # is compared on fewer samples, and their number is reported. A small network takes a hundredth of it for all samples.
@@ -26,8 +37,6 @@ KINDS: dict[ReferenceKind, str] = {"ort_unoptimized": UNOPTIMIZED, "onnx_evaluat
 # The levels of ONNX Runtime's optimizer, the highest first.
 OPT_LEVELS = ("all", "extended", "basic", "none")
 
-Key = tuple[str, int, str]  # model whose inputs are fed, batch, shapes
-
 
 class Reference(Struct, frozen=True, kw_only=True, eq=False):
     """Outputs that others are compared with; `result` has their inputs and precision."""
@@ -36,11 +45,6 @@ class Reference(Struct, frozen=True, kw_only=True, eq=False):
     outputs: Mapping[str, Any]
     kind: ReferenceKind = "configuration"
     apart: bool = False  # not one of the measured configurations
-
-
-def find_key(row: PlannedRow) -> Key:
-    """The key of a configuration's inputs: those with the same key get the same inputs."""
-    return row.inputs_model, *find_size(row.engine)
 
 
 def find_eager(rows: Iterable[PlannedRow]) -> PlannedRow | None:
@@ -85,3 +89,123 @@ def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
         return []
     lower = OPT_LEVELS[OPT_LEVELS.index(level) + 1 :]
     return [replace(engine, options={**engine.options, "opt": name}) for name in lower]
+
+
+class References:
+    """The reference of each group of configurations that get the same inputs; it never changes once it is chosen."""
+
+    def __init__(
+        self,
+        results: ResultStore,
+        builder: ConfigurationBuilder,
+        *,
+        timeout_s: Callable[[], float],
+        reporter: Reporter,
+        checks_graph: bool,
+    ) -> None:
+        self._results, self._builder = results, builder
+        self._timeout_s, self._reporter = timeout_s, reporter
+        self._checks_graph = checks_graph
+        self._references: dict[Key, Reference] = {}  # with which the configurations of a key are compared
+        self._graphs: dict[Key, Reference | str] = {}  # outputs of unchanged graphs; or why there are none
+
+    def find(self, rows: Sequence[PlannedRow], comparable: Sequence[PlannedRow]) -> Reference:
+        """Return the reference with which these configurations are compared; it never changes once it is chosen.
+
+        The first configuration if the user named two sides to compare, or a plan and its graph. Else the first there
+        is of: PyTorch eager, the unchanged graph, an engine in FP32, and the first configuration.
+        """
+        key = find_key(rows[0])
+        if key in self._references:
+            return self._references[key]
+        named = any(row.inputs_of or row.graph for row in rows)
+        eager = None if named else find_eager(comparable)
+        reference = None
+        if eager is None and not named:
+            reference = self.compute_graph(comparable) if self._checks_graph else None
+            reference = reference or self._compute_in_fp32(rows)
+        if reference is None:
+            row = eager or comparable[0]
+            reference = Reference(
+                result=self._results.current[row.id], outputs=load_outputs(self._results.folder.outputs_path(row.id))[0]
+            )
+        self._references[key] = reference
+        return reference
+
+    def compute_graph(self, rows: Sequence[PlannedRow]) -> Reference | None:
+        """Return the outputs of the configurations' unchanged graph, never timed; None if nothing computes them."""
+        key, own_graph = find_key(rows[0]), find_own_graph(rows)
+        if own_graph is None:
+            return None
+        if key not in self._graphs:
+            self._graphs[key] = self._run_graph(*own_graph)
+        graph = self._graphs[key]
+        return None if isinstance(graph, str) else graph
+
+    def _run_graph(self, row: PlannedRow, graph: Artifact) -> Reference | str:
+        """Compute the outputs of an unchanged graph; or return why each evaluator that could have done so did not."""
+        engine, reasons = describe_graph_engine(row, graph), list[str]()
+        reference = replace(row, id=f"{make_id(engine, graph.precision, row.measure)}-reference", engine=engine)
+        reference = replace(reference, requested_precision=graph.precision, source=graph, chain=(graph,))
+        for kind, name in KINDS.items():
+            job = ReferenceJob(check=self._builder.describe_job(reference), kind=kind, budget_s=REFERENCE_BUDGET_S)
+            longest_s = EVALUATOR_TIMEOUT_S if kind == "onnx_evaluator" else self._timeout_s()
+            self._reporter.step(f"{name}: outputs of the graph")
+            try:
+                response = run_child(
+                    job, timeout_s=min(longest_s, self._timeout_s()), environment=child_environment(engine.threads)
+                )
+            except EngineBenchError as error:
+                reasons.append(f"{name}: {shorten_words(str(error)) or error}")
+                continue
+            result = self._results.begin(reference, status="partial")
+            if response.varies > VARIATION:
+                result = add_warnings(result, make_warning("outputs_vary", row=reference.id, share=response.varies))
+            outputs = load_outputs(self._results.folder.outputs_path(reference.id))[0]
+            return Reference(result=result, outputs=outputs, kind=kind, apart=True)
+        return "; ".join(reasons)
+
+    def _compute_in_fp32(self, rows: Sequence[PlannedRow]) -> Reference | None:
+        """Compute FP32 outputs, never timed, for configurations in a shorter precision, if none in FP32 has outputs.
+
+        An engine whose build takes minutes is used only if there is no other. None if nothing has an FP32 form.
+        """
+        fp32_rows = [row for row in rows if row.requested_precision in (None, "fp32")]
+        if any(has_outputs(self._results.current[row.id]) for row in fp32_rows) or not any(
+            r.id in self._builder.fresh for r in rows
+        ):
+            return None
+        for row in sorted(rows, key=lambda row: tunes(row.engine)):
+            reference = None if row in fp32_rows or row.skip is not None else make_fp32(row)
+            if reference is None:
+                continue
+            try:
+                job = replace(self._builder.describe_job(reference), prove=False, labelled=None)
+                response = self._builder.run(reference, job)
+            except EngineBenchError as error:
+                self._reporter.say(f"{label(row)} was not compared with FP32: {error}")
+                continue
+            result = self._builder.describe_built(
+                reference, self._results.begin(reference, status="partial"), response, 0
+            )
+            return Reference(
+                result=result, outputs=load_outputs(self._results.folder.outputs_path(reference.id))[0], apart=True
+            )
+        return None
+
+    def explain_no_graph(self, row: PlannedRow) -> str | None:
+        """Return why a configuration's unchanged graph has no outputs; None if it has, or none were needed."""
+        why = self._graphs.get(find_key(row))
+        return why if isinstance(why, str) else None
+
+
+def make_fp32(row: PlannedRow) -> PlannedRow | None:
+    """Return the configuration in FP32, from the last FP32 form in its chain; None if it has none."""
+    kind = takes(row.engine.backend)
+    source = next((a for a in reversed(row.chain) if a.precision == "fp32" and a.kind == kind), None)
+    if source is None:
+        return None
+    engine = replace(row.engine, precision="fp32", recipe=None, mix="")
+    chain = row.chain[: row.chain.index(source) + 1]
+    configuration = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
+    return replace(configuration, id=f"{make_id(engine, 'fp32', row.measure)}-reference")

@@ -22,8 +22,8 @@ from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import cut_entries, group_samples, join_samples, read_entries, write_samples
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
+from enginebench.runs.building import VARIATION
 from enginebench.runs.builds import cut_common
-from enginebench.runs.campaign import VARIATION
 from enginebench.runs.child.arrays import load_arrays, load_sets, save_arrays
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter

@@ -21,9 +21,9 @@ from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
-from enginebench.runs.campaign import check_outcome, check_precisions
 from enginebench.runs.folder import RunRecord
 from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, plan_deployment, write_reports
+from enginebench.runs.results import check_outcome, check_precisions
 from enginebench.stats.ranking import Ref
 from enginebench.verbs import common
 

@@ -21,7 +21,7 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSou
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs import campaign
+from enginebench.runs import building, campaign, trials
 from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child import isolate
 from enginebench.runs.child.isolate import Child, format_exit, run_child
@@ -238,7 +238,7 @@ def test_as_many_as_memory_allows(free_gib, limit_gib, wanted, monkeypatch) -> N
 
 def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "count_at_once", lambda machine: 2)
-    monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
+    monkeypatch.setattr(trials, "can_wait", lambda engine: True)
 
     class Dying(Child):
         def wait_until_ready(self, deadline: float) -> None:
@@ -246,7 +246,7 @@ def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypat
             os.kill(self.pid, signal.SIGKILL)
             psutil.Process(self.pid).wait(10)
 
-    monkeypatch.setattr(campaign, "Child", Dying)
+    monkeypatch.setattr(trials, "Child", Dying)
     request = RunRequest(model=GRAPH, engines=(("fake", {}),), measure=MeasureSpec(iters=5, processes=2))
     _, (row,) = run_model(request, tmp_path / "run", reporter=Silent())
     assert row.status == "ok" and len(row.measurements) == 2
@@ -285,8 +285,9 @@ def run_proven_when_timed(
                 raise KeyboardInterrupt
             return super().perform(job, **how)
 
-    monkeypatch.setattr(campaign, "Child", Listening)
-    monkeypatch.setattr(campaign, "proves_when_timed", lambda row: True)
+    monkeypatch.setattr(trials, "Child", Listening)
+    for module in (building, trials):
+        monkeypatch.setattr(module, "proves_when_timed", lambda row: True)
     request = RunRequest(model=GRAPH, engines=(("fake", options),), measure=replace(MEASURE, processes=4))
     results: list[Result] = []
     with suppress(KeyboardInterrupt):

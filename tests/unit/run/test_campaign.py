@@ -28,15 +28,18 @@ from enginebench.engines import fake
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.samples import write_samples
-from enginebench.runs import campaign as module
+from enginebench.runs import campaign
 from enginebench.runs.builds import count_builds, cut_common, measure_build_difference
-from enginebench.runs.campaign import Campaign, check_precisions, label, order_trials
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.checking import CHECK_SAMPLES
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedRow
+from enginebench.runs.results import BEFORE_EXPORT, FIRST_LOOK, check_precisions, label
 from enginebench.runs.scoring import Scoring, open_metrics
+from enginebench.runs.trials import order_trials
 from enginebench.stats.alike import assess_outputs, check_comparisons
 from enginebench.stats.ranking import Rules
 from in_process import Children
@@ -100,11 +103,11 @@ class Bed(NamedTuple):
         how = {"timeout_s": 60, "reporter": Counting(), **more}
         return Campaign(RunFolder(self.path / at), rows, MACHINE, **how)
 
-    def resume(self, *rows: PlannedRow) -> Campaign:
+    def resume(self, *rows: PlannedRow, **more: Any) -> Campaign:
         """The run of a later process, in which no child is disturbed."""
         self.children.jobs.clear()
         self.children.before = lambda job: None
-        campaign = self.start(*rows)
+        campaign = self.start(*rows, **more)
         campaign.restore()
         return campaign
 
@@ -159,8 +162,7 @@ def test_a_proposed_row_is_measured_beside_the_others_once(bed: Bed) -> None:
     assert [(r.id, r.status, len(r.measurements)) for r in results] == [(row.id, "ok", 2) for row in (*rows, more)]
     assert [text for text in reporter.said if "no other recipe was tried: its graph" in text]
     assert reporter.total == reporter.advanced, "nobody asked for it, so that it is no progress"
-    resumed = bed.resume(*rows)
-    resumed._propose = propose
+    resumed = bed.resume(*rows, propose=propose)
     assert resumed.run() == results and not bed.children.jobs, "nothing is built or timed again"
 
 
@@ -200,7 +202,7 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
 @pytest.fixture
 def slow_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines with an even seed take minutes to build."""
-    monkeypatch.setattr(module, "builds_slowly", lambda engine: int(engine.options["seed"]) % 2 == 0)
+    monkeypatch.setattr(campaign, "builds_slowly", lambda engine: int(engine.options["seed"]) % 2 == 0)
 
 
 def list_events(bed: Bed) -> list[tuple[str, str, int | None]]:
@@ -216,7 +218,7 @@ def test_what_builds_in_seconds_is_measured_before_the_first_long_build(bed: Bed
     rows = [bed.plan(seed) for seed in "1352"]
     reporter = Counting()
     results = bed.start(*rows, reporter=reporter).run()
-    looks = [("MeasureJob", seed, module.FIRST_LOOK) for seed in "135"]
+    looks = [("MeasureJob", seed, FIRST_LOOK) for seed in "135"]
     built = [("PrepareJob", seed, None) for seed in "135"]
     assert list_events(bed)[:7] == [*built, *looks, ("PrepareJob", "2", None)]
     assert {m.trial for result in results for m in result.measurements} == {0, 1}, "verdicts are of rounds alone"
@@ -233,9 +235,9 @@ def test_with_one_trial_the_leader_its_nearest_and_the_baseline_are_measured_aga
     ]
     results = bed.start(*rows, rules=Rules(baseline_engine="fake:latency_us=900,seed=1")).run()
     trials = [[m.trial for m in result.measurements] for result in results]
-    assert trials[0] == trials[1] == [module.FIRST_LOOK, 0], "the baseline, and who led before"
-    assert trials[3] == [module.FIRST_LOOK, 0], "one trial each does not tell it from who led"
-    assert trials[2] == [module.FIRST_LOOK] and trials[4] == [0]
+    assert trials[0] == trials[1] == [FIRST_LOOK, 0], "the baseline, and who led before"
+    assert trials[3] == [FIRST_LOOK, 0], "one trial each does not tell it from who led"
+    assert trials[2] == [FIRST_LOOK] and trials[4] == [0]
     assert [result.status for result in results] == ["ok"] * 5
 
 
@@ -256,13 +258,13 @@ def test_an_interrupt_during_a_long_build_leaves_times_and_outputs_of_the_others
     assert all(result.drift is not None for result in kept), "what is named was compared"
     again = bed.resume(*rows).run()
     assert [len(result.measurements) for result in again] == [2, 2, 2]
-    assert module.FIRST_LOOK not in {job.trial for job in bed.children.of(MeasureJob)}
+    assert FIRST_LOOK not in {job.trial for job in bed.children.of(MeasureJob)}
 
 
 def test_what_is_measured_before_the_export_is_a_figure_until_the_next_trial_and_part_of_no_verdict(bed: Bed) -> None:
     rows = [bed.plan("1", measure=(one := replace(IDEAL, processes=1))), bed.plan("2", measure=one)]
     bed.start().measure_unchecked(rows[0])
-    assert [m.trial for m in bed.stored(rows[0]).measurements] == [module.BEFORE_EXPORT]
+    assert [m.trial for m in bed.stored(rows[0]).measurements] == [BEFORE_EXPORT]
     assert bed.stored(rows[0]).status == "partial", "one trial is all that was asked for, and this is not it"
 
     def look(job: Any) -> None:
@@ -473,7 +475,7 @@ def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_pro
 
 
 def test_what_waits_beside_others_is_started_ahead(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "count_at_once", lambda machine: 2)
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 2)
     rows = [bed.plan(seed) for seed in "123"]
     rows[2] = replace(rows[2], engine=replace(rows[2].engine, device="cuda:0"))
     bed.start(*rows, reporter=Counting()).run()
@@ -493,7 +495,7 @@ def test_what_waits_beside_others_is_started_ahead(bed: Bed, monkeypatch: pytest
 
 
 def test_a_row_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 4)
     bed.children.fail_in("1", 0, ChildFailed("killed by SIGKILL", ""))
     bad, good = bed.start(bed.plan("1"), bed.plan("2")).run()
     assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2)]
@@ -508,7 +510,7 @@ def test_a_build_whose_time_ran_out_is_not_tried_again(bed, monkeypatch, error, 
         if isinstance(job, PrepareJob) and job.engine.options["seed"] == "1":
             raise error
 
-    monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 4)
     bed.children.before = before
     limits = iter([60.0] * 99)
     bad, good = bed.start(bed.plan("1"), bed.plan("2"), timeout_s=lambda: next(limits)).run()
@@ -614,9 +616,9 @@ def test_a_run_keeps_the_outputs_of_its_reference_and_a_few_of_the_others(bed, m
     folder = RunFolder(bed.path / "r")
     bed.start(first, second).run()
     calls = [arrays.load_outputs(folder.outputs_path(row.id))[1] for row in (first, second)]
-    assert calls == [module.CHECK_SAMPLES, arrays.FEWEST_CALLS]
+    assert calls == [CHECK_SAMPLES, arrays.FEWEST_CALLS]
     drift = bed.stored(second).drift
-    assert drift.n == module.CHECK_SAMPLES  # all were compared before they were dropped
+    assert drift.n == CHECK_SAMPLES  # all were compared before they were dropped
     bed.resume(first, second).run()
     assert bed.stored(second).drift == drift
 

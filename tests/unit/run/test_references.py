@@ -15,8 +15,9 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.engines import ort
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_onnx
-from enginebench.runs import campaign as module
+from enginebench.runs import references
 from enginebench.runs.campaign import Campaign
+from enginebench.runs.checking import QUICK_SAMPLES
 from enginebench.runs.child.jobs import PrepareJob, ReferenceJob
 from enginebench.runs.child.perform import reference as perform
 from enginebench.runs.folder import RunFolder
@@ -171,7 +172,7 @@ def refuse(artifact: Artifact, threads: int) -> Any:
 
 
 def test_a_slow_graph_is_compared_on_fewer_samples(bed: Bed, graph: Artifact, monkeypatch: Any) -> None:
-    monkeypatch.setattr(module, "REFERENCE_BUDGET_S", 0.0)
+    monkeypatch.setattr(references, "REFERENCE_BUDGET_S", 0.0)
     (result,) = bed.run(plan(graph)).values()
     assert (result.drift.n, result.drift.n_requested) == (2, 32)
     (said,) = [c for one in rank_results([result]).assessments for c in describe_warnings(one.result)]
@@ -191,7 +192,7 @@ def test_a_graph_with_random_numbers_is_not_judged(bed: Bed, tmp_path: Path) -> 
 
 
 def test_quick_compares_fewer_samples(bed: Bed, graph: Artifact) -> None:
-    (result,) = bed.run(plan(graph), samples=module.QUICK_SAMPLES).values()
+    (result,) = bed.run(plan(graph), samples=QUICK_SAMPLES).values()
     assert (result.drift.n, result.drift.n_requested) == (16, 16), "and nothing is missing"
 
 

@@ -37,7 +37,7 @@ from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trustin
 from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.runs.bundles import Bundle, Figures
-from enginebench.runs.campaign import CHECK_SAMPLES
+from enginebench.runs.checking import CHECK_SAMPLES
 from enginebench.runs.child.arrays import load_outputs
 from enginebench.runs.child.isolate import child_environment
 from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results

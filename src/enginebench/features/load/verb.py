@@ -29,7 +29,7 @@ from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printe
 from enginebench.report.charts import load_vega, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
-from enginebench.runs.campaign import CHECK_SAMPLES, label
+from enginebench.runs.checking import CHECK_SAMPLES
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
@@ -38,6 +38,7 @@ from enginebench.runs.main_job import list_changes
 from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
+from enginebench.runs.results import label
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources

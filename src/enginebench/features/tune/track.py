@@ -15,10 +15,11 @@ from enginebench.core.records import Artifact, Drift, MeasureSpec, Precision, Re
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
-from enginebench.runs.campaign import ENDLESS, Campaign, has_changed, has_outputs
+from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
+from enginebench.runs.results import ENDLESS, has_changed, has_outputs
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
 from enginebench.stats.alike import apply_usual_limits, assess_outputs, is_reduced, list_invented

@@ -92,7 +92,7 @@ def compare_outputs(folder: RunFolder, base: Result | None, cand: Result | None,
     """Return the candidate with its drift from the base, by the outputs that the run's folder has of both."""
     # Imported here: a report needs only the layers of this module, and would import everything that measures.
     from enginebench.runs.builds import cut_common
-    from enginebench.runs.campaign import list_open_outputs
+    from enginebench.runs.results import list_open_outputs
 
     if base is None or cand is None:
         return cand

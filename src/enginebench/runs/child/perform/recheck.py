@@ -16,7 +16,7 @@ from enginebench.runs.child.perform.outputs import run_engine
 # Samples that are asked again: the one that is timed, and another.
 SAMPLES = 2
 # Differences, as a share of the largest value, that two processes of one engine do not reach. They may choose other
-# kernels: order of sums leaves a hundredth of this open in FP32 (as for `runs/campaign.py: VARIATION`). Short formats
+# kernels: order of sums leaves a hundredth of this open in FP32 (as for `runs/building.py: VARIATION`). Short formats
 # round at 2^-8 (BF16) and 2^-7 (8 bits), and a deep network adds that up to some hundredths.
 LIMITS: Mapping[Precision | None, float] = {"fp32": 1e-2, "tf32": 1e-2, "fp16": 0.1, "bf16": 0.1}
 SHORT_LIMIT = 0.25

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from enginebench.models.precision.calibration import Calibration
     from enginebench.models.precision.calibration_data import CalibrationData
 
-# As many as a configuration's check compares (`runs/campaign.py: CHECK_SAMPLES`).
+# As many as a configuration's check compares (`runs/checking.py: CHECK_SAMPLES`).
 DATA_ENTRIES = 32
 
 
