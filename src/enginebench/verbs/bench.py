@@ -43,6 +43,7 @@ from enginebench.runs.targets.bundles import fill_request, find_row, open_as_sto
 from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_scoring, gather_sources
 from enginebench.stats.diff import diff_results
+from enginebench.stats.ranking import Rules
 from enginebench.verbs import common
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import DryRunning, check_dry_run, print_dry_run
@@ -71,6 +72,7 @@ class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
         ),
     ]
     margin: opts.Margin
+    limit: opts.Limit
     percentile: Annotated[str | Sequence[float], Opt("Percentiles to report, separated by commas.", "50,90,95,99")]
     input_size: opts.InputSize
     timeout: opts.Timeout
@@ -184,6 +186,8 @@ def open_bench_request(
         raise UsageError(TWO_SIDES)
     if against is None and options["against_precision"]:
         raise UsageError("--against-precision is that of the other side; add --against SIDE")
+    if against is None and options["limit"]:
+        raise UsageError("--limit is for outputs that are compared with those of the other side; add --against SIDE")
     common.remember_environments(options["env"])
     shared, timing = common.share(options), pick(requests.TimingSettings, options)
     if dry and shared.normalize is not None:
@@ -219,7 +223,8 @@ def open_bench_request(
             dry=dry,
         )
         request = request if bundle is None else fill_request(request, bundle)
-        yield replace(request, timeout_s=options["timeout"]), side, reporter
+        limits = common.read_limits(options["limit"])
+        yield replace(request, timeout_s=options["timeout"], limits=limits), side, reporter
 
 
 TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --against SIDE"
@@ -352,6 +357,7 @@ def bench_sides(
             reporter=reporter,
             scoring=scoring,
             task=task,
+            rules=Rules(limits=request.limits),
             checks_graph=False,
         )
         results = campaign.run()

@@ -40,6 +40,8 @@ REFUSALS = [
     ("bench mlp.onnx --engine nosuch", 2, "'nosuch'...pytorch...ort...openvino...tensorrt...fake"),
     ("bench nosuch.onnx --engine fake", 5, "'nosuch.onnx'...`enginebench export`"),
     ("bench mlp.onnx --engine fake --junit j.xml", 2, "--gate, --junit...--summary...--against SIDE"),
+    ("bench mlp.onnx --engine fake --limit snr=20", 2, "--limit...--against SIDE"),
+    ("bench mlp.onnx --engine fake --against fake --limit nosuch=1", 2, "nosuch=1...snr"),
     ("bench mlp.onnx --engine fake --percentile 101", 2, "--percentile '101'...0...100"),
     ("bench mlp.onnx --engine fake --dry-run", 2, "trtexec...fake"),
     ("bench mlp.onnx --engine fake --log f.log", 2, "fake...--log"),
