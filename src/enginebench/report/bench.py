@@ -7,17 +7,19 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Machine, Result
-from enginebench.report.numbers import format_latency, format_range, format_verdict
+from enginebench.report.numbers import format_latency, format_range, format_significant, format_verdict
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
 from enginebench.stats.assessment import assess_result
-from enginebench.stats.compare import NOUNS, Comparison
+from enginebench.stats.compare import MIN_TRIALS, NOUNS, Comparison
 from enginebench.stats.diff import DiffRow, diff_results
 
 # Failures that the verdict itself names.
 _IN_VERDICT = ("slower", "not comparable")
+# Warnings that other programs took time from a side.
+_BUSY = {"foreign_cpu": "the CPU was busy", "foreign_gpu": "the GPU was busy"}
 
 
 class BenchDocument(Struct, frozen=True, kw_only=True):
@@ -101,3 +103,34 @@ def format_conclusion(comparison: Comparison) -> str:
     )
     agree = "; the outputs agree within the limits" if comparison.outputs_agree else ""
     return f"Verdict: {verdict}{ratio}, margin {comparison.margin:.0%}{needed}{reasons}{agree}."
+
+
+def format_state(document: BenchDocument) -> str:
+    """Format the verdict in a line without any text of the models: `faster 1.12x (1.08 to 1.16)`.
+
+    A pull request shows it as markdown, so it is made of numbers and of words of this file alone.
+    """
+    comparison = document.comparison
+    if comparison is None:
+        return "one side, no verdict"
+    ratio = f" {format_range(comparison.ratio, 'x')}" if comparison.ratio else ""
+    if comparison.verdict == "not_comparable":
+        why = "the outputs changed" if comparison.outputs_agree is False else "the reason stands below"
+        return f"not comparable: {why}"
+    if comparison.verdict == "equivalent":
+        return f"no significant difference{ratio}"
+    if comparison.verdict == "not_shown":
+        return f"undecided: {_explain_open(document, comparison)}"
+    return f"{comparison.verdict}{ratio}"
+
+
+def _explain_open(document: BenchDocument, comparison: Comparison) -> str:
+    """Explain why the times show no verdict, with half the width of the interval."""
+    ratio = comparison.ratio
+    seen = {warning.code for row in (document.row, document.against) if row for warning in row.warnings}
+    few = ratio is None or ratio.n < MIN_TRIALS
+    why = next((text for code, text in _BUSY.items() if code in seen), "the interval reaches across the margin")
+    why = f"fewer than {MIN_TRIALS} {NOUNS[comparison.unit]}" if few else why
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return why
+    return f"{why}, ±{format_significant(50 * (ratio.high - ratio.low) / ratio.value, 2)}%"

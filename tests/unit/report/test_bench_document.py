@@ -1,34 +1,15 @@
 """The verdict of `bench`: what the answers of both sides make of it, and what it then says."""
 
-from typing import Any
+import re
 
 import pytest
 from msgspec.structs import replace
 
-import samples
 from enginebench.core.records import Drift, Result
-from enginebench.report.bench import BenchDocument, describe_bench, format_conclusion
+from enginebench.report.bench import BenchDocument, describe_bench, format_conclusion, format_state
 from enginebench.stats.diff import DiffRow, diff_results
-from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
-from samples import make_result
-
-SAME = {"snr": 140.0, "centred": 1.0}
-WRONG = {"snr": 12.5, "centred": 0.25}
-
-
-def make_drift(*, snr: float | None, centred: float | None, largest: float = 0.5, n: int = 32) -> Drift:
-    limits = limits_between("fp32", "fp32")
-    made = samples.make_drift(largest)
-    output = replace(made.outputs[0], cosine_mean=centred, centred_cosine_mean=centred, snr_db=snr)
-    passed = (snr is None or snr >= limits["snr"]) and (centred is None or centred >= limits["centred_cosine"])
-    return replace(made, n=n, outputs=(output,), limits=limits, passed=passed, reference="base")
-
-
-def make_sides(median_ms: float, drift: Drift | None, **fields: Any) -> list[Result]:
-    """A base that takes 20 ms, and a candidate."""
-    own = make_drift(**SAME, largest=0)
-    base = replace(make_result(median_ms=20.0), id="base", drift=own)
-    return [base, replace(make_result(median_ms=median_ms, seed=1, **fields), id="cand", drift=drift)]
+from enginebench.stats.drift import measure_drift, refuse_drift
+from two_sides import SAME, WRONG, disturb, make_drift, make_sides
 
 
 def judge(sides: list[Result]) -> tuple[BenchDocument, DiffRow]:
@@ -90,3 +71,35 @@ def test_stored_runs_were_not_compared_with_each_other() -> None:
     base, cand = make_sides(10.0, replace(make_drift(**SAME), reference="another"))
     (row,) = diff_results([base], [cand]).rows
     assert row.outputs_agree is None
+
+
+RANGE = r"\d\.\d\dx \(\d\.\d+ to \d\.\d+\)"
+STATES = {
+    f"faster {RANGE}": {"median_ms": 10.0},
+    r"slower 0\.\d+x \(0\.\d+ to 0\.\d+\)": {"median_ms": 40.0},
+    f"no significant difference {RANGE}": {"median_ms": 20.0},
+    r"undecided: the interval reaches across the margin, ±\d(\.\d)?%": {"median_ms": 20.3, "sd": 0.05},
+    r"undecided: fewer than 6 trials, ±\d(\.\d)?%": {"median_ms": 10.0, "processes": 3},
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_pull_request_gets_the_verdict_in_a_line(state: str) -> None:
+    said = format_state(describe_bench(make_sides(drift=make_drift(**SAME), **STATES[state])))
+    assert re.fullmatch(state, said), said
+
+
+def test_a_busy_runner_is_named_as_the_reason() -> None:
+    base, cand = make_sides(20.3, make_drift(**SAME), sd=0.05)
+    said = format_state(describe_bench([disturb(base), disturb(cand)]))
+    assert said.startswith("undecided: the CPU was busy, ±") and said.endswith("%")
+
+
+@pytest.mark.parametrize(
+    ("drift", "state"),
+    [(make_drift(**WRONG), "not comparable: the outputs changed"), (None, "not comparable: the reason stands below")],
+)
+def test_no_text_of_the_models_stands_in_the_line(drift: Drift | None, state: str) -> None:
+    base, cand = make_sides(10.0, drift)
+    assert format_state(describe_bench([base, replace(cand, model="@everyone")])) == state
+    assert format_state(describe_bench([cand])) == "one side, no verdict"

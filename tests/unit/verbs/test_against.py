@@ -72,9 +72,7 @@ def test_the_gate_fails_on_other_outputs_however_fast(cli: Cli, tiny_onnx: Path,
 
 
 @pytest.mark.parametrize(("limit", "code"), [("max_abs=0.5", 4), ("max_abs=5", 0)])
-def test_a_limit_of_your_own_decides_the_gate(
-    cli: Cli, tiny_onnx: Path, tmp_path: Path, limit: str, code: int
-) -> None:
+def test_a_limit_of_your_own_decides_the_gate(cli: Cli, tiny_onnx: Path, tmp_path: Path, limit: str, code: int) -> None:
     """The outputs are 3 apart, which the usual limits do not allow."""
     sides = ("--engine", "fake:latency_us=50,bias=3", "--against", "fake:latency_us=2000")
     cli("bench", tiny_onnx, *sides, *GATED, "--limit", limit, "--out", "b.json", code=code)
