@@ -31,9 +31,10 @@ def make_sides(median_ms: float, drift: Drift | None, processes: int = 10, **fie
     ]
 
 
-def disturb(side: Result) -> Result:
-    """The side as if other programs had used most of a core all the time."""
-    measurements = [
-        replace(m, blocks=tuple(replace(block, foreign_cpu_cores=0.9) for block in m.blocks)) for m in side.measurements
+def disturb(side: Result, processes: int = 3) -> Result:
+    """The side as if other programs had used most of a core during so many of its trials."""
+    noisy = [
+        replace(m, blocks=tuple(replace(b, foreign_cpu_cores=0.9, marks=("foreign_cpu",)) for b in m.blocks))
+        for m in side.measurements[:processes]
     ]
-    return replace(side, measurements=tuple(measurements))
+    return replace(side, measurements=(*noisy, *side.measurements[processes:]))

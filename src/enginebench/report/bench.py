@@ -114,23 +114,23 @@ def format_state(document: BenchDocument) -> str:
     if comparison is None:
         return "one side, no verdict"
     ratio = f" {format_range(comparison.ratio, 'x')}" if comparison.ratio else ""
-    if comparison.verdict == "not_comparable":
-        why = "the outputs changed" if comparison.outputs_agree is False else "the reason stands below"
-        return f"not comparable: {why}"
-    if comparison.verdict == "equivalent":
-        return f"no significant difference{ratio}"
-    if comparison.verdict == "not_shown":
+    if comparison.outputs_agree is False and comparison.verdict == "not_comparable":
+        return "not comparable: the outputs changed"
+    if comparison.verdict == "not_shown" or comparison.ratio_validity == "not_given":
         return f"undecided: {_explain_open(document, comparison)}"
-    return f"{comparison.verdict}{ratio}"
+    if comparison.verdict == "not_comparable":
+        return "not comparable: the reason stands below"
+    return f"{'no significant difference' if comparison.verdict == 'equivalent' else comparison.verdict}{ratio}"
 
 
 def _explain_open(document: BenchDocument, comparison: Comparison) -> str:
     """Explain why the times show no verdict, with half the width of the interval."""
-    ratio = comparison.ratio
     seen = {warning.code for row in (document.row, document.against) if row for warning in row.warnings}
-    few = ratio is None or ratio.n < MIN_TRIALS
-    why = next((text for code, text in _BUSY.items() if code in seen), "the interval reaches across the margin")
-    why = f"fewer than {MIN_TRIALS} {NOUNS[comparison.unit]}" if few else why
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return why
-    return f"{why}, ±{format_significant(50 * (ratio.high - ratio.low) / ratio.value, 2)}%"
+    busy = next((text for code, text in _BUSY.items() if code in seen), None)
+    ratio = comparison.ratio
+    if ratio is None:
+        return busy or "the times of both sides were disturbed differently"
+    if ratio.n < MIN_TRIALS or ratio.low is None or ratio.high is None:
+        return f"fewer than {MIN_TRIALS} {NOUNS[comparison.unit]}"
+    width = format_significant(50 * (ratio.high - ratio.low) / ratio.value, 2)
+    return f"{busy or 'the interval reaches across the margin'}, ±{width}%"
