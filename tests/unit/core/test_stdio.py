@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,12 @@ from enginebench.models.zoo import DATA_DIR
 from processes import environment
 
 GRAPH = str(DATA_DIR / "digits-mlp.onnx")
-BENCH = f"bench {GRAPH} --engine fake:latency_us=10 --threads 1 --processes 1 --iters 5 --warmup 1 --out r"
+BENCH = f"bench {shlex.quote(GRAPH)} --engine fake:latency_us=10 --threads 1 --processes 1 --iters 5 --warmup 1 --out r"
 
 
 def run(folder: Path, arguments: str, behind: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """`enginebench ARGUMENTS BEHIND` in a shell, started in `folder`."""
-    command = f"set -o pipefail; {sys.executable} -m enginebench {arguments} {behind}"
+    command = f"set -o pipefail; {shlex.quote(sys.executable)} -m enginebench {arguments} {behind}"
     env = {**environment(folder), **variables}
     return subprocess.run(
         ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
@@ -45,7 +46,7 @@ def test_an_encoding_that_lacks_characters_gets_others(encoding: str, tmp_path: 
     graph.write_bytes(Path(GRAPH).read_bytes())
     arguments = f"bench '{graph.name}' --engine fake:latency_us=10 --threads 1 --processes 1 --iters 5 --warmup 1"
     env = environment(tmp_path) | {"PYTHONIOENCODING": encoding}
-    command = ["bash", "-c", f"{sys.executable} -m enginebench {arguments} --out r"]
+    command = ["bash", "-c", f"{shlex.quote(sys.executable)} -m enginebench {arguments} --out r"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     expected = {"ascii": "modell ?.onnx - ", "latin-1": "mödell ?.onnx · ", "utf-8": "mödell 模.onnx · "}
