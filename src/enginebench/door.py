@@ -29,7 +29,7 @@ from enginebench.core.errors import (
     explaining,
 )
 from enginebench.core.features import Plugin, Verb, check_separate, find_plugins, list_brought, list_verbs, load_plugin
-from enginebench.core.text import clean_lines, clean_text, escape_json, find_failure, open_standard
+from enginebench.core.text import clean_lines, clean_text, escape_json, find_failure, list_or, open_standard
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -129,7 +129,7 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches  # needed only for a mistyped name
 
             near = get_close_matches(name, names, n=len(names))
-            ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {list_or(near)}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

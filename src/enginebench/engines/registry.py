@@ -21,7 +21,7 @@ from enginebench.core.features import Plugin, check_separate, find_each, list_ri
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Precision, Scope
-from enginebench.core.text import name_type
+from enginebench.core.text import list_or, name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
 from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
@@ -302,7 +302,7 @@ def find_entry(name: str) -> Entry:
     begin = PACKAGE_NAMES.get(name.lower())
     near = [other for other in list_names() if begin is not None and other.startswith(begin)]
     near = near or get_close_matches(name, list_names(), len(list_names()))
-    hint = f". Did you mean {' or '.join(near)}?" if near else ""
+    hint = f". Did you mean {list_or(near)}?" if near else ""
     names = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
     raise UsageError(f"unknown engine {name!r}; known: {', '.join(names)}{hint}")
 

@@ -10,6 +10,7 @@ from typing import IO, Literal
 from msgspec import Struct
 
 from enginebench.core.aoti import FOLDER
+from enginebench.core.errors import ModelError
 from enginebench.core.store import check_regular
 
 FileKind = Literal["onnx", "pt2", "torchscript", "state", "module", "checkpoint", "pickle", "safetensors", "arrays"]
@@ -39,6 +40,15 @@ _ONNX_FIRST, _LARGEST_IR_VERSION = 0x08, 0x40
 _ONNX_TAGS = (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72)
 # The header of a safetensors file: its length in eight bytes, then JSON. Source: the format's README.
 _MOST_HEADER_BYTES = 100 << 20
+
+# What is no file of weights.
+_NO_WEIGHTS = {
+    "onnx": "an ONNX graph, which is a MODEL of its own",
+    "pt2": "an exported program, which is a MODEL of its own",
+    "torchscript": "a TorchScript archive, which is a MODEL of its own",
+    "module": "a pickle of {root}, which is not opened",
+    "pickle": "a pickle of {root}, which is not opened",
+}
 
 
 class Pickled(Struct, frozen=True, kw_only=True):
@@ -90,6 +100,25 @@ def find_kind_of_file(path: Path) -> FileKind | None:
         return find_file_content(path).kind
     except OSError:
         return None
+
+
+def check_weights_file(path: Path) -> None:
+    """Check that the content of a file is not known to be something else than weights.
+
+    Raises:
+        ModelError: it is a model, a pickled module, or no file of torch.save at all.
+    """
+    content = find_file_content(path)
+    found = _NO_WEIGHTS.get(content.kind or "")
+    # A damaged archive, and a pickle too large to be searched, are left to PyTorch.
+    if content.kind is None and not content.head.startswith((_ZIP, b"\x80")) and _LEGACY_MAGIC not in content.head:
+        found = "no file of torch.save"
+    if found is not None:
+        found = found.format(root=content.pickled.root if content.pickled is not None else "")
+        raise ModelError(
+            f"weights {path} cannot be read as a state dict: it is {found}. Make one with torch.save(m.state_dict(), "
+            "path)"
+        )
 
 
 def _find_archive(path: Path, head: bytes) -> FileContent:

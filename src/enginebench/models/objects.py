@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from enginebench.core.blame import explain
 from enginebench.core.errors import EngineBenchError, ModelError
-from enginebench.core.text import name_type
+from enginebench.core.text import list_or, name_type
 
 VARIABLE = "ENGINEBENCH_OBJECTS"
 # Names in a module's source by which it may get members that are not written there; in a package's, modules.
@@ -124,7 +124,7 @@ def import_named(text: str, kind: type[EngineBenchError], prefix: str, expected:
     for part in attribute.split("."):
         if not hasattr(member, part):
             similar = get_close_matches(part, [n for n in dir(member) if not n.startswith("_")], n=3)
-            hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+            hint = f"; did you mean {list_or(similar)}?" if similar else ""
             raise kind(f"{prefix}: {name} has no {attribute!r}{hint}")
         member = getattr(member, part)
     if not callable(member):
@@ -159,7 +159,7 @@ def check_importable(text: str, kind: type[EngineBenchError], prefix: str) -> No
     if source.with_name(f"{first}.py").exists():  # a module of the package
         return
     similar = get_close_matches(first, [n for n in names if not n.startswith("_")], n=3)
-    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+    hint = f"; did you mean {list_or(similar)}?" if similar else ""
     raise kind(f"{prefix}: {name} has no {attribute!r}{hint}")
 
 

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from enginebench.core.commands import quote_word
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.core.store import explain_access
+from enginebench.core.text import list_or
 from enginebench.models.file_kind import Pickled, find_file_content
 
 Task = Literal["digits", "imagenet"]
@@ -226,16 +228,21 @@ def _resolve_file(text: str, path: Path) -> ModelRef:
     kind = content.kind or {".onnx": "onnx", ".pt2": "pt2"}.get(path.suffix.lower())
     if kind in ("onnx", "pt2", "torchscript"):
         return ModelRef(kind=kind, text=text, name=text)  # type: ignore[arg-type]
-    if kind == "state":
-        raise UsageError(f"model {text!r}: a state dict has no architecture: give MODEL with --weights {text}")
-    if kind == "safetensors":
-        raise UsageError(f"model {text!r}: weights have no architecture: give MODEL as package.module:factory")
+    if kind in ("state", "safetensors"):
+        raise UsageError(
+            f"model {text!r}: a state dict has no architecture: give MODEL, for example package.module:factory, with "
+            f"--weights {quote_word(text)}"
+        )
     if kind == "arrays":
-        raise UsageError(f"model {text!r} holds arrays: give them as --inputs {text}, and MODEL beside them")
-    if content.pickled is not None:
+        raise UsageError(
+            f"model {text!r} holds arrays: give them as --inputs {quote_word(text)}, and MODEL beside them"
+        )
+    if content.pickled is not None and content.pickled.foreign is not None:
         raise ModelError(_explain_pickled(text, path, content.pickled, made_by_torch=kind != "pickle"))
     begin = f"it begins with {content.head[:12]!r}" if content.head else "it is empty"
     what = "is a damaged archive, or one of another kind" if content.head[:2] == b"PK" else f"is no model: {begin}"
+    if content.pickled is not None:
+        what = f"is a pickle of a {content.pickled.root}, not of a module"
     raise ModelError(
         f"model {text!r} {what}; expected an ONNX file, a program of torch.export.save, or a TorchScript archive"
     )
@@ -288,6 +295,28 @@ def require_packages(model: str) -> None:
         )
 
 
+def check_timm_name(ref: ModelRef) -> None:
+    """Check that timm's sources hold a model's name, as far as that can be seen without importing timm.
+
+    Raises:
+        ModelError: no source of timm holds the name, not even as a word.
+    """
+    spec = find_spec("timm")
+    folders = spec.submodule_search_locations if spec is not None else None
+    texts = [path.read_text("utf-8", "replace") for at in folders or () for path in Path(at, "models").rglob("*.py")]
+    name = ref.name.partition(".")[0]  # behind the dot stands which weights
+    if not texts or any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
+        return
+    listed = [found for text in texts for found in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)]
+    raise ModelError(explain_timm_name(ref, listed))
+
+
+def explain_timm_name(ref: ModelRef, names: Sequence[str]) -> str:
+    """Explain that timm has no model of the name, with the most similar of those that it has."""
+    similar = list_or([f"{TIMM_PREFIX}{name}" for name in _find_near(ref.name, names)])
+    return f"{ref.text}: timm has no model {ref.name!r}" + (f"; did you mean {similar}?" if similar else "")
+
+
 def packaged_onnx(name: str) -> Path | None:
     """Return the packaged ONNX file of a built-in model (dynamic batch), for use without PyTorch; None if none is."""
     path = DATA_DIR / f"{name}.onnx"
@@ -299,7 +328,7 @@ def _advise(text: str) -> str:
         return advice
     similar = _find_near(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN])
     names = [name for name in BUILTIN if name.replace("-", "_") in similar]
-    hint = f"did you mean {' or '.join(names)}? Expected" if names else "expected"
+    hint = f"did you mean {list_or(names)}? Expected" if names else "expected"
     return (
         f"{hint} one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file, or to a TorchScript "
         "archive; or package.module:factory"

@@ -21,6 +21,7 @@ from enginebench.core.warnings import format_warning
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.common import begin, check_cpu, read_axes, share
 
@@ -92,6 +93,7 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
             dynamic_axes=read_axes(options["dynamic_axes"]),
             opset=options["opset"],
         )
+        check_source_ahead(job.source)
         start, threads = time.perf_counter(), shared.count_threads()
         with removing_partial(Path(out)):
             artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)

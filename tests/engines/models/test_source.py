@@ -241,7 +241,11 @@ def test_weights_from_a_file_plain_or_wrapped_or_unusable(tmp_path: Path) -> Non
     (tmp_path / "cut.pt").write_bytes((DATA_DIR / "digits-mlp.pt").read_bytes()[:5000])
     assert "cannot be read as a state dict" in message(tmp_path / "cut.pt")
     torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
-    assert "it holds other Python objects, or is no file of torch.save. Make" in message(tmp_path / "module.pt")
+    assert "it is a pickle of torch.nn.modules.linear.Linear, which is not opened" in message(tmp_path / "module.pt")
+    torch.save({"model": plain, "optimizer": {"lr": 0.1, "state": {}}}, tmp_path / "training.pt")
+    assert make_torch_artifact("digits-mlp", tmp_path / "o", weights=str(tmp_path / "training.pt")).weights == "file"
+    torch.save({"model": plain, "ema": plain, "epoch": 3}, tmp_path / "two.pt")
+    assert "'model', 'ema' are state dicts; expected names to tensors" in message(tmp_path / "two.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     assert "expected names to tensors" in message(tmp_path / "list.pt")
     assert "do not fit" in message(DATA_DIR / "digits-cnn.pt")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import ModelError, UsageError
-from enginebench.models.file_kind import find_file_content, find_kind_of_file
+from enginebench.models.file_kind import check_weights_file, find_file_content, find_kind_of_file
 from enginebench.models.zoo import resolve_model
 from graphs import write_text
 
@@ -84,6 +84,27 @@ def test_the_content_decides_whatever_the_name_is(tmp_path: Path, content: str, 
     assert RAN == []
 
 
+@pytest.mark.parametrize("content", CONTENTS)
+def test_what_is_no_file_of_weights_is_refused_by_what_it_is(tmp_path: Path, content: str) -> None:
+    data, kind = CONTENTS[content]
+    (tmp_path / "w.pt").write_bytes(data)
+    models = {"torchscript": "TorchScript", "pt2": "an exported program", "module": "a pickle of", "pickle": "a pickle"}
+    if kind in models or content in ("page", "empty", "text"):
+        with pytest.raises(
+            ModelError, match=rf"w\.pt cannot be read.*{models.get(str(kind), 'no file of torch.save')}"
+        ):
+            check_weights_file(tmp_path / "w.pt")
+    else:  # also what is damaged, which PyTorch explains
+        check_weights_file(tmp_path / "w.pt")
+    assert RAN == []
+
+
+def test_a_pickle_of_plain_values_is_no_module(tmp_path: Path) -> None:
+    (tmp_path / "plain.pkl").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ModelError, match="is a pickle of a dict, not of a module"):
+        resolve_model(str(tmp_path / "plain.pkl"))
+
+
 @pytest.mark.parametrize("name", ["net.onnx", "net.pt", "net.bin", "net"])
 def test_a_graph_is_a_graph_under_any_name(tmp_path: Path, name: str) -> None:
     path = write_text(tmp_path / "a.onnx", "(float[1, 3] x) => (float[1, 3] y) { y = Identity (x) }")
@@ -121,9 +142,9 @@ def test_a_pickled_module_is_named_with_a_factory_to_copy(
 @pytest.mark.parametrize(
     ("content", "kind", "said"),
     [
-        ("state dict", UsageError, "has no architecture: give MODEL with --weights"),
+        ("state dict", UsageError, "with --weights"),
         ("checkpoint of numbers", UsageError, "has no architecture"),
-        ("safetensors", UsageError, "weights have no architecture"),
+        ("safetensors", UsageError, "with --weights"),
         ("arrays", UsageError, "give them as --inputs"),
         ("page", ModelError, "is no model: it begins with b'<html>404</h'"),
         ("empty", ModelError, "it is empty"),

@@ -23,7 +23,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Artifact, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
-from enginebench.core.text import clean_text, count_of
+from enginebench.core.text import clean_text, count_of, list_some
 from enginebench.engines.registry import complete_options, find_installed
 from enginebench.features.deliver import writing
 from enginebench.features.deliver.modules import find_module
@@ -207,8 +207,10 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
             raise UsageError(
                 f"the run has no configuration {wanted!r}: it holds none at all. Measure it with `run --resume`"
             )
-        near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=len(short)) or short.values())
-        raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
+        near = difflib.get_close_matches(wanted, short.values(), n=len(short), cutoff=0.0)
+        raise UsageError(
+            f"the run has no configuration {wanted!r}; expected one of these, the most similar first: {list_some(near)}"
+        )
     result = next(result for result in results if result.id == fits[0])
     return result, next(line for line in document.rows if line.id == result.id)
 

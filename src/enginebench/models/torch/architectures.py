@@ -1,7 +1,6 @@
 """A ModelRef to a PyTorch module: built-in, from timm, or from the user's own factory. Weights come later."""
 
 import contextlib
-import difflib
 import importlib
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from enginebench.core.trees import HOLE, INPUT, list_leaves, name_output_tensors
 from enginebench.models.objects import import_named
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import explain_other_build, import_torchvision, with_torchvision
-from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
+from enginebench.models.zoo import BUILTIN, ModelRef, explain_timm_name, require_packages
 
 
 def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -58,9 +57,7 @@ def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tu
 def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
     timm = import_timm()
     if not timm.is_model(ref.name):
-        similar = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
-        hint = f"; did you mean {' or '.join('timm:' + n for n in similar)}?" if similar else ""
-        raise ModelError(f"{ref.text}: timm {timm.__version__} has no model {ref.name!r}{hint}")
+        raise ModelError(explain_timm_name(ref, timm.list_models()))
     config = timm.get_pretrained_cfg(ref.name)
     shape = tuple(config.input_size) if config else (3, 224, 224)
     # Transformers bake the size into their position embedding, and take it as an argument.

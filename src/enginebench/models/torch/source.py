@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
 from torch import nn
 
 from enginebench.core.text import count_of, list_some
-from enginebench.models.file_kind import find_kind_of_file
+from enginebench.models.file_kind import check_weights_file, find_kind_of_file
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import list_problems, write_samples
 from enginebench.models.task import hash_preprocess
@@ -405,6 +405,8 @@ def write_state(module: nn.Module, path: Path, config: str | None = None) -> Non
 
 def _read_state(path: Path) -> State:
     """The tensors of a state dict file; nothing in it is executed."""
+    if path.is_file() and path.suffix != ".npz":
+        check_weights_file(path)
     try:
         if path.suffix == ".npz":  # of a bundle, which holds no pickle
             stored = read_array_file(path, "the arrays of a bundle", compressed=False)
@@ -419,11 +421,30 @@ def _read_state(path: Path) -> State:
         raise ModelError(
             f"weights {path} cannot be read as a state dict: {reason}. Make one with torch.save(m.state_dict(), path)"
         ) from error
-    # Training scripts often wrap it: {"state_dict": ..., "epoch": ...}.
-    state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
-        raise ModelError(f"weights {path} hold a {type(state).__name__} of other things; expected names to tensors")
-    return state
+    return _unwrap_state(state, path)
+
+
+def _unwrap_state(state: Any, path: Path) -> State:
+    """The state dict that a training script put into a checkpoint: `{"state_dict": ..., "epoch": ...}`, or under any
+    other key, if there is no second one."""
+    if _is_state(state):
+        return state
+    held = f"a {type(state).__name__}"
+    if isinstance(state, dict):
+        found = {key: value for key, value in state.items() if value and _is_state(value)}
+        if "state_dict" in found or len(found) == 1:
+            return found["state_dict" if "state_dict" in found else next(iter(found))]
+        held += f" of {list_some([repr(key) for key in state])}"
+        if found:
+            held += f", of which {list_some([repr(key) for key in found])} are state dicts"
+    raise ModelError(
+        f"weights {path} hold {held}; expected names to tensors. Save one state dict alone: torch.save(m.state_dict(), "
+        "path)"
+    )
+
+
+def _is_state(value: Any) -> TypeGuard[State]:
+    return isinstance(value, dict) and all(isinstance(v, torch.Tensor) for v in value.values())
 
 
 def _load_state(module: nn.Module, state: State, source: str) -> nn.Module:

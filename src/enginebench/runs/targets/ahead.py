@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,15 +25,18 @@ from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import ModelSource, TensorSpec
 from enginebench.core.shapes import match_axes
 from enginebench.core.store import is_bundle
+from enginebench.models.file_kind import check_weights_file
 from enginebench.models.objects import check_importable
 from enginebench.models.onnx.input_sizes import find_batches
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
-from enginebench.models.zoo import BUILTIN, resolve_model
+from enginebench.models.task import choose_preprocess
+from enginebench.models.zoo import BUILTIN, check_timm_name, resolve_model
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
-from enginebench.runs.targets.sides import SideRequest, check_side
+from enginebench.runs.targets.sides import SideRequest, check_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
+from enginebench.stats.alike import compare_specs
 
 T = TypeVar("T")
 # The lowest priority of a thread. Source: setpriority(2).
@@ -40,8 +44,6 @@ LOWEST = 19
 # Bytes of a file of arrays that is read whole, so that damage is seen; of a larger one only the headers: a run takes
 # longer to load it than to wait for the news.
 WHOLE_BYTES = 32 << 20
-# First bytes of what torch.save writes: a ZIP archive, or, before PyTorch 1.6, a pickle of protocol 2 and later.
-STATE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
 def run_quietly(check: Callable[[], T]) -> T:
@@ -71,10 +73,15 @@ def check_source_ahead(source: ModelSource) -> None:
 
 def check_sides_ahead(texts: Iterable[str], request: SideRequest) -> None:
     """The same of the sides of a comparison; of a stored configuration its own inputs say what `--inputs` must fit."""
+    described: list[tuple[str, Sequence[TensorSpec]]] = []
     for text in texts:
         side = check_side(text, request.device)
         if side.target != text:  # ENGINE@TARGET, not a file of results or a bundle
-            check_source_ahead(replace(request.source, model=side.target))
+            source = replace(request.source, model=side.target)
+            if specs := run_quietly(partial(_check_source, source)):
+                described.append((text, specs))
+    for (first, specs), (second, others) in pairwise(described):
+        refuse_differences(compare_specs("input", specs, others, (first, second)))
 
 
 def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[str], n: int, seed: int) -> None:
@@ -141,6 +148,8 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
     ref = resolve_model(source.model)
     if ref.kind == "factory":
         check_importable(ref.name, ModelError, ref.text)
+    if ref.kind == "timm":
+        check_timm_name(ref)
     if ref.kind == "onnx" and find_spec("onnx") is not None:
         from enginebench.models.onnx.source import check_onnx
 
@@ -152,15 +161,8 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 
 def _check_weights(path: Path) -> None:
-    if not path.is_file() or path.suffix.lower() in (".npz", ".safetensors"):
-        return
-    with path.open("rb") as file:
-        start = file.read(4)
-    if not start.startswith(STATE_STARTS):
-        raise ModelError(
-            f"weights {path} cannot be read as a state dict: it is no file of torch.save. Make one with "
-            "torch.save(m.state_dict(), path)"
-        )
+    if path.is_file():
+        check_weights_file(path)
 
 
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:
@@ -183,6 +185,9 @@ def _check_data(request: RunRequest, data: str, specs: Sequence[TensorSpec] | No
     if path.is_dir() and not _holds_arrays(path):
         most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
         labelled = choose_labelled(request)
+        # Axes that --input-shape may still choose are left to the run.
+        if specs and request.normalize is None and all(isinstance(n, int) for spec in specs for n in spec.shape[1:]):
+            choose_preprocess(request.model, request.input_size, specs)
         check_images(path, labelled.n if labelled is not None else most, request.measure.seed)
         return
     for file in list_input_files(data) if path.is_dir() else [path]:

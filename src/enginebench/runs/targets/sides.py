@@ -1,6 +1,6 @@
 """Parse and open the sides of a comparison: an engine on a target, a stored configuration, or a bundle."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -247,13 +247,18 @@ def _counts_whole(artifact: Artifact) -> bool:
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
     """Check that both sides have the same inputs and outputs. An open axis fits every length."""
     ref, cand, names = reference.artifact, candidate.artifact, (reference.text, candidate.text)
-    problems = [
+    differences = [
         *compare_preparation(ref.preprocess_sha256, cand.preprocess_sha256),
         *compare_specs("input", ref.inputs, cand.inputs, names),
         *compare_specs("output", ref.outputs, cand.outputs, names),
     ]
-    if problems:
-        raise FeedError(f"the sides cannot be compared: {'; '.join(problems)}. Both must come from the same model")
+    refuse_differences(differences)
+
+
+def refuse_differences(differences: Sequence[str]) -> None:
+    """Raise FeedError if the inputs or outputs of two sides differ."""
+    if differences:
+        raise FeedError(f"the sides cannot be compared: {'; '.join(differences)}. Both must come from the same model")
 
 
 def run_side(

@@ -1,6 +1,7 @@
 """Wrong input is refused before a device is waited for, and nothing of the user's is imported meanwhile."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("photos/0").mkdir(parents=True)
     for name in ("a", "b"):
         Image.fromarray(np.full((60, 80, 3), 9, np.uint8)).save(f"photos/0/{name}.jpg")
+    Path("pictures").mkdir()
+    shutil.copy("photos/0/a.jpg", "pictures")
+    Path("whole.pt").write_bytes(b"\x80\x02cmy_module\nmake\n.")
+    # A package of that name, found before an installed one.
+    Path("timm/models").mkdir(parents=True)
+    Path("timm/__init__.py").write_text(IMPORTED)
+    Path("timm/models/resnet.py").write_text(IMPORTED + "@register_model\ndef resnet18(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
     Path("photos/0/b.jpg").write_bytes(Path("photos/0/b.jpg").read_bytes()[:400])
     return tmp_path
 
@@ -61,6 +70,20 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "--metric my_module:scores: my_module has no 'scores'; did you mean score",
     ),
     "weights": (lambda: run("my_module:make", weights="weights.pt"), "weights weights.pt cannot be read"),
+    "a whole module as weights": (
+        lambda: run("my_module:make", weights="whole.pt"),
+        "weights whole.pt cannot be read as a state dict: it is a pickle of my_module.make",
+    ),
+    "images for a model of something else": (
+        lambda: run(data="pictures", task="classification"),
+        "takes input float32[batchx1x8x8]; images are prepared for",
+    ),
+    "a model of timm": (lambda: run("timm:resnet18x"), "timm has no model 'resnet18x'; did you mean timm:resnet18?"),
+    "two models, in drift": (
+        lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{DATA_DIR / 'digits-mlp.onnx'}"),
+        "the sides cannot be compared: input 'input' has shape",
+    ),
+    "a factory, in export": (lambda: enginebench.export("my_module:mak", "e.onnx"), "did you mean make"),
     "shapes, in bench": (lambda: enginebench.bench(GRAPH, "ort", inputs="shape.npz", out="b"), "has shape 4x3x8x8"),
     "dtypes, in drift": (
         lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{GRAPH}", inputs="dtype.npz"),
