@@ -53,8 +53,8 @@ def format_before_after(before_ms: float | None, after_ms: float | None) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """Format a rate per second with all of its digits before the point: `421`, `68,163`."""
-    return format_significant(per_second) if per_second < FIVE_DIGITS else f"{per_second:,.0f}"
+    """Format a rate per second, in thousands from five digits on: `421`, `4821`, `68.2k`."""
+    return format_significant(per_second) if per_second < FIVE_DIGITS else f"{format_significant(per_second / 1000)}k"
 
 
 def format_significant(value: float, digits: int = 3) -> str:

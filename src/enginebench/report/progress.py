@@ -73,7 +73,7 @@ class LiveReporter:
 
 
 class PlainReporter:
-    """A line for each thing that begins, with the seconds since the start in front."""
+    """Lines of plain text, each with the seconds since the start in front."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._start = clock, clock()
@@ -89,13 +89,12 @@ class PlainReporter:
         self._done, self._total = 0, total
 
     def say(self, text: str) -> None:
-        print(clean_lines(text), file=sys.stderr, flush=True)
+        print(clean_lines(f"{self._clock() - self._start:4.0f} s {text}"), file=sys.stderr, flush=True)
 
     def step(self, text: str) -> None:
         if text != self._last:
             self._last = text
-            seconds = f"{self._clock() - self._start:4.0f} s "
-            self.say(f"{seconds}[{self._done}/{self._total}] {text}" if self._total else f"{seconds}{text}")
+            self.say(f"[{self._done}/{self._total}] {text}" if self._total else text)
 
     def advance(self) -> None:
         self._done += 1

@@ -140,7 +140,7 @@ def assess_ratio_validity(
     least = min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
-        why = f"other programs slowed {busy} by an unknown amount"
+        why = f"other programs slowed {busy}, and how much is not known"
         least, uncertainty = _bound_ratio(base, cand, trials[0] if slowed[0] else (), names[0])
         return RatioAssessment("not_given", why, uncertainty=uncertainty, least=least)
     bias = slowed[0] / slowed[1]
@@ -150,7 +150,7 @@ def assess_ratio_validity(
     )
     if apart > STARVED_RATIO:
         first, second = names if bias > 1 else names[::-1]
-        why = f"{first} was slowed by other programs far more than {second}"
+        why = f"other programs slowed {first} far more than {second}"
         return replace(assessment, validity="not_given", reason=why)
     marked = [share_marked(side) for side in (base, cand)]
     if ratio.low is None and assessment.uncertainty > 1 and max(marked) - min(marked) > SUSPECT_SHARE:

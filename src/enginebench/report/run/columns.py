@@ -201,7 +201,7 @@ def name_engine(row: Row) -> str:
 
 
 def format_ran_precision(row: Row) -> str:
-    """Format `int8 nncf`; `int8 71%` where less ran in it than requested; `fp32, not int8` where nothing did."""
+    """Format `int8 nncf`; `int8 71%` where less ran in it than requested; `fp32 (not int8)` where nothing did."""
     parts = [
         show_precision(row.engine, row.precision) or NOT_KNOWN,
         row.recipe or "",
@@ -211,7 +211,7 @@ def format_ran_precision(row: Row) -> str:
     if share is not None and any(warning.code == "low_effective_precision" for warning in row.warnings):
         parts.append(f"{share:.0%}")
     requested = row.requested_precision
-    return " ".join(filter(None, parts)) + (f", not {requested}" if requested not in (None, row.precision) else "")
+    return " ".join(filter(None, parts)) + (f" (not {requested})" if requested not in (None, row.precision) else "")
 
 
 def is_disturbed(row: Row) -> bool:

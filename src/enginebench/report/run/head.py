@@ -23,12 +23,12 @@ _SHARED = {
     "foreign_gpu": "other programs used the GPU",
     "throttled": "throttled",
     "clock_drift": "changing clock",
-    "not_settled": "not settled",
+    "not_settled": "times still changing after warm-up",
     "not_watched": "not watched for other programs",
 }
 IN_HEAD = {*_SHARED, "too_few_trials", "random_weights", "random_inputs"}
 # What to do about a ratio that is not good, where it is not to repeat the run on a quiet machine.
-_ADVICE = {"1 trial each, no interval": "more trials give one", "few trials": "more trials make the interval narrower"}
+_ADVICE = dict.fromkeys(("1 trial each, no interval", "few trials"), "repeat with more trials")
 # Configurations that a tie names; the others are counted.
 TIES_NAMED = 3
 
@@ -50,7 +50,7 @@ def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Return row id -> `ort int8 (cpu)`, with the engine's options only where another row would have the same name."""
     plain = {row.id: format_name(row, brief=True) for row in rows}
     plain |= {
-        row.id: f"{plain[row.id]}, not {row.requested_precision}"
+        row.id: f"{plain[row.id]} (not {row.requested_precision})"
         for row in rows
         if row.requested_precision not in (None, row.precision)
     }
@@ -309,5 +309,5 @@ def _explain_times(document: RunDocument, headline: Headline) -> list[str]:
     shared = set[str]().union(*measured).intersection(*measured) if len(measured) > 1 else set()
     reasons = ["virtual machine"] if virtual else []
     reasons += [text for code, text in _SHARED.items() if code in shared]
-    reasons += [f"{headline.disturbed} of {headline.measured} disturbed"] if headline.disturbed else []
+    reasons += [f"{headline.disturbed} of {headline.measured} configurations disturbed"] if headline.disturbed else []
     return reasons

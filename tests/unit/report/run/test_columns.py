@@ -46,7 +46,7 @@ def test_the_precision_is_the_one_that_ran() -> None:
     assert (
         read_cells(replace(row, precision="int8", recipe="cpu", requested_precision="int8"))["precision"] == "int8 cpu"
     )
-    assert read_cells(replace(row, precision="fp32", requested_precision="int8"))["precision"] == "fp32, not int8"
+    assert read_cells(replace(row, precision="fp32", requested_precision="int8"))["precision"] == "fp32 (not int8)"
     warning = make_warning("low_effective_precision", record="int8 71%", asked="int8")
     part = replace(row, precision="int8", requested_precision="int8", effective_precision={"int8": 0.71, "fp32": 0.29})
     assert read_cells(replace(part, warnings=(warning,)))["precision"] == "int8 71%"

@@ -206,11 +206,11 @@ def test_one_configuration_is_said_to_be_the_only_one_and_none_is_not_measured()
 
 def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
     found = head(spoil(PYTORCH), ort())
-    why = "no ratio to pytorch fp32: other programs slowed pytorch fp32 by an unknown amount"
+    why = "no ratio to pytorch fp32: other programs slowed pytorch fp32, and how much is not known"
     assert found["USE"] == f"ort fp32   10.0 ms | {why}"
     quiet = "repeat when the machine is quiet"
     assert found["TRUST"] == (
-        f"low: no ratio can be given; {quiet}; absolute times low (virtual machine, 1 of 2 disturbed)"
+        f"low: no ratio can be given; {quiet}; absolute times low (virtual machine, 1 of 2 configurations disturbed)"
     )
     document = describe(spoil(PYTORCH), ort())
     assert document.rows[1].comparison.ratio_validity == "not_given" and document.recommended is not None
