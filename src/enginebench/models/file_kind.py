@@ -109,14 +109,14 @@ def check_weights_file(path: Path) -> None:
         ModelError: it is a model, a pickled module, or no file of torch.save at all.
     """
     content = find_file_content(path)
-    found = _NO_WEIGHTS.get(content.kind or "")
+    refused = _NO_WEIGHTS.get(content.kind or "")
     # A damaged archive, and a pickle too large to be searched, are left to PyTorch.
     if content.kind is None and not content.head.startswith((_ZIP, b"\x80")) and _LEGACY_MAGIC not in content.head:
-        found = "no file of torch.save"
-    if found is not None:
-        found = found.format(root=content.pickled.root if content.pickled is not None else "")
+        refused = "no file of torch.save"
+    if refused is not None:
+        refused = refused.format(root=content.pickled.root if content.pickled is not None else "")
         raise ModelError(
-            f"weights {path} cannot be read as a state dict: it is {found}. Make one with torch.save(m.state_dict(), "
+            f"weights {path} cannot be read as a state dict: it is {refused}. Make one with torch.save(m.state_dict(), "
             "path)"
         )
 

@@ -307,7 +307,7 @@ def check_timm_name(ref: ModelRef) -> None:
     name = ref.name.partition(".")[0]  # behind the dot stands which weights
     if not texts or any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
         return
-    listed = [found for text in texts for found in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)]
+    listed = [one for text in texts for one in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)]
     raise ModelError(explain_timm_name(ref, listed))
 
 

@@ -431,12 +431,12 @@ def _unwrap_state(state: Any, path: Path) -> State:
         return state
     held = f"a {type(state).__name__}"
     if isinstance(state, dict):
-        found = {key: value for key, value in state.items() if value and _is_state(value)}
-        if "state_dict" in found or len(found) == 1:
-            return found["state_dict" if "state_dict" in found else next(iter(found))]
+        states = {key: value for key, value in state.items() if value and _is_state(value)}
+        if "state_dict" in states or len(states) == 1:
+            return states["state_dict" if "state_dict" in states else next(iter(states))]
         held += f" of {list_some([repr(key) for key in state])}"
-        if found:
-            held += f", of which {list_some([repr(key) for key in found])} are state dicts"
+        if states:
+            held += f", of which {list_some([repr(key) for key in states])} are state dicts"
     raise ModelError(
         f"weights {path} hold {held}; expected names to tensors. Save one state dict alone: torch.save(m.state_dict(), "
         "path)"
