@@ -143,7 +143,17 @@ def name_groups(names: Iterable[str]) -> dict[str, str]:
         "Outputs and accuracy": (Judging, ("limit", "strict_precision", "calibration_method")),
         "Trials and timing": (
             Timing,
-            ("baseline", "builds", "timeout", "p99_limit_ms", "load_p99_ms", "time_budget", "wait"),
+            (
+                "baseline",
+                "builds",
+                "timeout",
+                "p99_limit_ms",
+                "need",
+                "for_calls",
+                "load_p99_ms",
+                "time_budget",
+                "wait",
+            ),
         ),
         "Code that may run": (Trusting, ()),
         "Device, model and inputs": (Shared, ("input_size", "dynamic_axes", "env", "trtexec", "extra")),
@@ -323,6 +333,15 @@ Limit: TypeAlias = Annotated[
         "Limits for outputs: cosine=0.99,top1=0.98, as in drift. [those of each precision]",
         metavar="NAME=VALUE",
         multiple=True,
+    ),
+]
+Need: TypeAlias = Annotated[
+    Mapping[str, str | float] | Texts | None,
+    Opt(
+        "What the recommended configuration may cost: memory=512MB,first-output=500ms,size=20MB,build=60s.",
+        metavar="NAME=LIMIT",
+        multiple=True,
+        more="See [what a process costs](life.md)",
     ),
 ]
 Margin: TypeAlias = Annotated[

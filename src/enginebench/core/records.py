@@ -335,6 +335,26 @@ class Gpu(Struct, frozen=True, kw_only=True):
     power_limit_w: float | None = None
 
 
+class MemoryPhases(Struct, frozen=True, kw_only=True):
+    """The highest resident memory of one process in each phase of its life, in bytes; None: the system did not say."""
+
+    before_bytes: int | None = None  # with Python and EngineBench alone, before the engine was imported
+    import_bytes: int | None = None  # while the engine's packages were imported
+    load_bytes: int | None = None
+    first_run_bytes: int | None = None
+    steady_bytes: int | None = None  # while it was timed
+    proportional_bytes: int | None = None  # at the end, pages that other processes share counted in part
+
+
+class ColdStart(Struct, frozen=True, kw_only=True):
+    """The start of one process whose files were not in the page cache."""
+
+    import_s: float
+    load_s: float
+    first_run_s: float
+    read_bytes: int  # from the disk; files that other processes have open stay in the cache
+
+
 class Measurement(Struct, frozen=True, kw_only=True):
     """The measurement of one process. `latency_ns[i]` is one call of the scope, by `clock`."""
 
@@ -357,9 +377,11 @@ class Measurement(Struct, frozen=True, kw_only=True):
     reference_ns: list[int] = []  # the fixed reference kernel, timed before and after
     call_overhead_ns: float | None = None  # an empty call through the same loop
     least_ns: float | None = None  # least time of a call without other load; 0: unknown
+    import_s: float | None = None  # of the engine's packages; None: imported while other processes did the same
     load_s: float | None = None
     first_run_s: float | None = None
     peak_memory_bytes: int | None = None
+    memory: MemoryPhases | None = None
     peak_device_memory_bytes: int | None = None
     energy_mj: float | None = None  # per image
     energy_resolution_mj: float | None = None  # `energy_mj` is known to within this, either way
@@ -624,6 +646,7 @@ class Result(Struct, frozen=True, kw_only=True):
     capacity: Capacity | None = None  # requests a second, where the run looked for it
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
     axes: Axes | None = None  # whether the engine was made for these shapes alone; None: it does not say
+    cold_start: ColdStart | None = None  # where a run was asked for the calls of a process
     builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
     look: int | None = None  # trials after which its verdicts were settled; None: as many as requested
     bound: Bound | None = None  # by the peaks stored for this machine when it was measured

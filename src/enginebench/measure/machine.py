@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import metadata
@@ -135,21 +134,6 @@ def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None)
 def read_instructions() -> frozenset[str]:
     """Return the instruction sets of this CPU by which engines choose their kernels."""
     return frozenset(describe_machine().cpu_flags)
-
-
-def peak_memory_bytes() -> int | None:
-    """Return the peak resident memory of this process, in bytes; None where the system does not report it.
-
-    On Linux not `ru_maxrss`: that figure survives exec, so a small child of a large parent would show the parent's.
-    """
-    match = re.search(r"^VmHWM:\s+(\d+) kB$", read_system_file(Path("/proc/self/status")) or "", re.MULTILINE)
-    if match:
-        return int(match[1]) * 1024
-    if sys.platform == "darwin":
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
-    return None
 
 
 def read_package_versions() -> dict[str, str]:

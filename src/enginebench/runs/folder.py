@@ -107,6 +107,8 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     limits: dict[str, float] | None = None  # of the outputs; None: those of each precision
     max_metric_drop: float | None = None  # in the metric's own unit; None: a point of a share, a hundredth of others
     p99_limit_ms: float | None = None
+    needs: dict[str, float] = {}  # that the recommended configuration meets, in bytes and seconds (`stats/needs.py`)
+    for_calls: int | None = None  # calls of a process, whose whole time is compared; None: single calls
     load_p99_ms: float | None = None  # limit within which the capacity of the winners is measured
     wanted: tuple[Wanted, ...] = ()  # combinations that are wanted; all of them, in the scope of `measure`, if none
 

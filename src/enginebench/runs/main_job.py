@@ -31,6 +31,7 @@ from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import note_kept
+from enginebench.runs.starts import add_cold_starts
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import (
     Limit,
@@ -102,6 +103,8 @@ def run_model(
                 baseline_engine=effective.baseline or "pytorch",
                 max_metric_drop=effective.max_metric_drop,
                 p99_limit_ms=effective.p99_limit_ms,
+                needs=effective.needs,
+                for_calls=effective.for_calls,
                 limits=effective.limits,
                 requested=effective.list_requested(),
             ),
@@ -112,6 +115,8 @@ def run_model(
             campaign.restore()
         try:
             campaign.run()
+            if effective.for_calls is not None:
+                add_cold_starts(folder, record, campaign.results, reporter)
             for finish in find_hooks(RunFinished):
                 finish(folder, record, campaign.results, reporter)
         finally:

@@ -74,6 +74,8 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
             baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first result
             max_metric_drop=request.max_metric_drop,
             p99_limit_ms=request.p99_limit_ms,
+            needs=request.needs,
+            for_calls=request.for_calls,
             limits=request.limits,
             requested=request.list_requested(),
         ),

@@ -66,6 +66,8 @@ class TrialRunner:
         self._results = results
         self._timeout_s, self._reporter, self._rules = timeout_s, reporter, rules
         self._children_at_once = at_once
+        # An import beside others takes longer than alone.
+        self._times_starts = rules.for_calls is not None or "first-output" in rules.needs
         self._medians: dict[str, list[float]] = {}  # of the trials in this process, in ns
         self._timed_s: list[float] = []  # seconds that each trial in this process took, with its start
         self._works: dict[tuple[str, int, str], LeastWork | None] = {}  # of a graph, batch and shapes; None: unknown
@@ -109,7 +111,7 @@ class TrialRunner:
         with ExitStack() as stack:
             ahead: dict[int, Child] = {}
             for trial in trials:
-                if len(trials) > 1 and can_wait(trial.row.engine):
+                if len(trials) > 1 and can_wait(trial.row.engine) and not self._times_starts:
                     ahead[trial.order] = stack.enter_context(Child(trial.environment))
                     job = describe_preload(
                         self._results.folder, trial.row, self._results.current[trial.row.id].artifacts[-1]
@@ -148,9 +150,10 @@ class TrialRunner:
             inputs=self._results.inputs,
             recheck_path=self._find_recheck(result),
         )
+        # A child that ended before it got a job is no failure of the configuration: another one is started.
+        usable = waiting if waiting and waiting.alive else None
+        job = replace(job, imported_ahead=usable is not None)
         try:
-            # A child that ended before it got a job is no failure of the configuration: another one is started.
-            usable = waiting if waiting and waiting.alive else None
             with usable or Child(scheduled.environment, find_place(row.engine)) as child:
                 response = child.perform(job, timeout_s=self._timeout_s())
         except EngineBenchError as error:

@@ -1,7 +1,7 @@
 """The headline of one batch and shape as a record: the configuration to use, its baseline, its ratio and validity."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -39,6 +39,19 @@ class Behind(Struct, frozen=True, kw_only=True):
     unit: str  # what `n` counts: "trials" or "builds"
 
 
+class Excesses(Struct, frozen=True, kw_only=True):
+    """The figures of a configuration that are beyond the limits of the user."""
+
+    p99_ms: float | None = None  # None: within the limit, or there is none
+    needs: tuple[str, ...] = ()  # each with its verb: `takes 612 MB of memory; needed: 512 MB`
+
+    def list_reasons(self) -> list[str]:
+        if self.p99_ms is None:
+            return [*self.needs]
+        shown = f"{self.p99_ms:.3g}" if self.p99_ms < 1000 else f"{self.p99_ms:,.0f}"
+        return [f"has a p99 of {shown} ms, beyond the limit", *self.needs]
+
+
 class Headline(Struct, frozen=True, kw_only=True):
     """The content of `USE`, `OUTPUTS` and `TRUST`."""
 
@@ -64,6 +77,9 @@ class Headline(Struct, frozen=True, kw_only=True):
     outputs_reason: str
     rejected: Rejected | None
     keeps_p99: bool  # False: no configuration keeps the limit of p99
+    unmet: tuple[str, ...] = ()  # needs that this configuration does not meet, because none meets all
+    for_calls: int | None = None  # its times and ratio are of a new process with so many calls; None: of one call
+    total_ms: Estimate | None = None  # of that process, from importing the engine to its last output
     validity: Validity  # the worst of the absolute times of this configuration and of the baseline
     disturbed: int  # of `measured` configurations, those whose absolute times are not valid
     measured: int
@@ -131,7 +147,8 @@ def make_headline(
     margin: float,
     *,
     scored: str = "",
-    keeps_p99: bool = True,
+    excesses: Mapping[str, Excesses] = {},
+    for_calls: int | None = None,
 ) -> Headline:
     """Make the headline of one setting.
 
@@ -139,6 +156,8 @@ def make_headline(
         chosen: those that may be named, fastest first; not empty.
         engine: the baseline that was named; "pytorch": none.
         scored: the metric by which they were chosen; "": by their outputs alone.
+        excesses: of those whose outputs are accepted, by id; empty: there is none.
+        for_calls: the times are those of a new process with so many calls each; None: of single calls.
     """
     ranked = order_by_speed(group)
     baseline = find_today([row.result for row in group], engine)
@@ -191,7 +210,10 @@ def make_headline(
         choice=_format_choice(row, near, is_today),
         outputs=outputs,
         outputs_reason=outputs_reason,
-        keeps_p99=keeps_p99,
+        keeps_p99=row.result.id not in excesses or excesses[row.result.id].p99_ms is None,
+        unmet=excesses[row.result.id].needs if row.result.id in excesses else (),
+        for_calls=for_calls,
+        total_ms=row.summary.p50 if row.summary and for_calls is not None else None,
         rejected=rejected,
         validity=find_worst(one.validity for one in measured if one.result.id in (row.result.id, today and today.id)),
         disturbed=sum(one.validity != "valid" for one in measured),

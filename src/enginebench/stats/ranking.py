@@ -22,9 +22,11 @@ from enginebench.stats.assessment import (
     is_plain_fp32,
 )
 from enginebench.stats.condensed import condense_result
-from enginebench.stats.headline import Headline, choose_agreeing, format_change, make_headline, order_by_speed
+from enginebench.stats.headline import Excesses, Headline, choose_agreeing, format_change, make_headline, order_by_speed
+from enginebench.stats.life import spend_lives
 from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.needs import explain_excesses
 from enginebench.stats.validity import UNUSABLE
 
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
@@ -66,6 +68,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     # What `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of anything else.
     max_metric_drop: float | None = None
     p99_limit_ms: float | None = None  # `recommended` keeps to it
+    needs: Mapping[str, float] = {}  # `recommended` meets them, see `stats/needs.py`
+    for_calls: int | None = None  # the headline is that of a new process with so many calls; None: of one call
     limits: Mapping[str, float] | None = None  # of the outputs; None: the usual ones
     requested: tuple[Precision | None, ...] = ()  # precisions that were asked for, beside those of the rows
 
@@ -83,22 +87,16 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
     requested = (*rules.requested, *(result.requested_precision for result in results))
-    kept = apply_usual_limits(check_comparisons([*map(condense_result, results)]), rules.limits, requested)
-    settings: dict[tuple[object, ...], list[Result]] = {}
-    for result in kept:
-        settings.setdefault(find_setting(result), []).append(result)
-    named = {setting: find_baseline(alike[0], alike, rules.baseline_engine) for setting, alike in settings.items()}
-    baselines = [named[find_setting(result)] for result in kept]
-    references = find_references(kept, baselines)
-    weighed = [
-        assess_result(result, base, margin=rules.margin, is_reference=result.id in references, requested=requested)
-        for result, base in zip(kept, baselines, strict=True)
-    ]
-    rows = mark_pareto(weighed, rules.metric)
+    rows = mark_pareto(_assess_all(results, rules, requested), rules.metric)
+    excesses = {row.result.id: _find_excesses(row, rules) for row in rows}
+    named = rows
+    if rules.for_calls is not None:
+        lives = [spend_lives(result, rules.for_calls) for result in results]
+        named = _assess_all(lives, rules, requested)
     groups: dict[tuple[object, ...], list[Assessment]] = {}
-    for row in rows:
+    for row in named:
         groups.setdefault(row.setting, []).append(row)
-    rankings = [_rank_setting(group, rules) for group in groups.values()]
+    rankings = [_rank_setting(group, rules, excesses) for group in groups.values()]
     ranked = [ranking for ranking in rankings if ranking is not None]
     fastest = {ranking.fastest.setting: ranking.fastest for ranking in ranked}
     assessments = []
@@ -122,6 +120,27 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
         recommended_by="metric" if first.by_metric else "drift",
         headlines=tuple(ranking.headline for ranking in ranked),
     )
+
+
+def _assess_all(results: Sequence[Result], rules: Rules, requested: Collection[Precision | None]) -> list[Assessment]:
+    kept = apply_usual_limits(check_comparisons([*map(condense_result, results)]), rules.limits, requested)
+    settings: dict[tuple[object, ...], list[Result]] = {}
+    for result in kept:
+        settings.setdefault(find_setting(result), []).append(result)
+    named = {setting: find_baseline(alike[0], alike, rules.baseline_engine) for setting, alike in settings.items()}
+    baselines = [named[find_setting(result)] for result in kept]
+    references = find_references(kept, baselines)
+    return [
+        assess_result(result, base, margin=rules.margin, is_reference=result.id in references, requested=requested)
+        for result, base in zip(kept, baselines, strict=True)
+    ]
+
+
+def _find_excesses(row: Assessment, rules: Rules) -> Excesses:
+    p99_ms = row.summary.p99.value if row.summary else None
+    limit_ms = rules.p99_limit_ms
+    late = limit_ms is not None and p99_ms is not None and p99_ms > limit_ms
+    return Excesses(p99_ms=p99_ms if late else None, needs=tuple(explain_excesses(row.result, rules.needs)))
 
 
 def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
@@ -158,13 +177,15 @@ class _SettingRanking(Struct, frozen=True):
     headline: Headline
 
 
-def _rank_setting(group: Sequence[Assessment], rules: Rules) -> _SettingRanking | None:
+def _rank_setting(
+    group: Sequence[Assessment], rules: Rules, excesses: Mapping[str, Excesses]
+) -> _SettingRanking | None:
     ranked = order_by_speed(group)
     agreeing = choose_agreeing(ranked)
-    metric, limit_ms = rules.metric, rules.p99_limit_ms
+    metric = rules.metric
     accurate = _within_limit(ranked, group, metric, rules.max_metric_drop)
     chosen = agreeing if accurate is None else accurate
-    kept = [row for row in chosen if limit_ms is None or (row.summary and row.summary.p99.value <= limit_ms)]
+    kept = [row for row in chosen if row.summary and not excesses[row.result.id].list_reasons()]
     named = kept or chosen or agreeing
     if not named:  # nothing keeps the outputs: then what the user has is the one to stay with
         today = find_today([row.result for row in group], rules.baseline_engine).result
@@ -172,11 +193,24 @@ def _rank_setting(group: Sequence[Assessment], rules: Rules) -> _SettingRanking 
     if not named:
         return None
     may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))
-    rejected = [row for row in ranked if row.result.id not in keeps]
-    reasons = {row.result.id: _format_rejection(row, chosen, row.result.id in may, metric) for row in rejected}
-    scored, keeps_p99 = name_metric(metric) if accurate and metric else "", bool(kept) or not chosen
+    reasons = {
+        row.result.id: (
+            "; ".join(excesses[row.result.id].list_reasons())
+            if row.result.id in may
+            else _format_rejection(row, chosen, metric)
+        )
+        for row in ranked
+        if row.result.id not in keeps
+    }
     headline = make_headline(
-        group, named, reasons, rules.baseline_engine, rules.margin, scored=scored, keeps_p99=keeps_p99
+        group,
+        named,
+        reasons,
+        rules.baseline_engine,
+        rules.margin,
+        scored=name_metric(metric) if accurate and metric else "",
+        excesses=excesses if chosen else {},
+        for_calls=rules.for_calls,
     )
     return _SettingRanking(
         fastest=(agreeing or named)[0],
@@ -186,14 +220,7 @@ def _rank_setting(group: Sequence[Assessment], rules: Rules) -> _SettingRanking 
     )
 
 
-def _format_rejection(row: Assessment, chosen: Sequence[Assessment], agrees: bool, metric: str | None) -> str:
-    if agrees:
-        p99_ms = row.summary.p99.value if row.summary else 0.0
-        return (
-            f"has a p99 of {p99_ms:.3g} ms, beyond the limit"
-            if p99_ms < 1000
-            else f"has a p99 of {p99_ms:,.0f} ms, beyond the limit"
-        )
+def _format_rejection(row: Assessment, chosen: Sequence[Assessment], metric: str | None) -> str:
     score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
     if metric and kept and not _is_another_network(row):
         alike = score is not None and score.value.n == kept.value.n

@@ -63,6 +63,16 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
         Literal["minmax", "entropy", "percentile"], Opt("How the ranges of 8-bit graphs are calibrated.", "minmax")
     ]
     p99_limit_ms: Annotated[float | None, Opt("SLO: highest p99 of the recommended configuration.", gt=0, metavar="X")]
+    need: opts.Need
+    for_calls: Annotated[
+        int | None,
+        Opt(
+            "Compare the time of a new process with N calls, not that of one call.",
+            ge=1,
+            metavar="N",
+            more="From importing the engine to its last output ([what a process costs](life.md))",
+        ),
+    ]
     load_p99_ms: Annotated[
         float | None,
         Opt(
@@ -239,6 +249,8 @@ def make_run_request(
     dry: bool = False,
 ) -> RunRequest:
     """Return the request for `model`; the options are one value for all configurations. See `Shared.make_request`."""
+    from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
+
     shared, timing = common.share(options), pick(requests.TimingSettings, options)
     measure = timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"])
     request = shared.make_request(
@@ -258,6 +270,8 @@ def make_run_request(
         quick=options["quick"],
         calibration_method=options["calibration_method"],
         p99_limit_ms=options["p99_limit_ms"],
+        needs=read_needs(options["need"]),
+        for_calls=options["for_calls"],
         load_p99_ms=options["load_p99_ms"],
     )
 

@@ -18,7 +18,8 @@ from enginebench.core.cuda_devices import find_bus_id, find_gpu_name
 from enginebench.core.records import Gpu, Machine
 from enginebench.measure import machine
 from enginebench.measure import machine as room
-from enginebench.measure.machine import describe_gpus, describe_machine, peak_memory_bytes, read_package_versions
+from enginebench.measure.machine import describe_gpus, describe_machine, read_package_versions
+from enginebench.measure.memory import peak_memory_bytes
 from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
 
 

@@ -93,3 +93,23 @@ def test_outputs_that_are_no_longer_compared_fail_the_gate() -> None:
         assert row.failures == ("the base's outputs were compared with a reference, the candidate's were not",)
     (row,) = diff_results([base], [replace(cand, drift=replace(AGREE, reference=cand.id))], neighbours=True).rows
     assert "compared with its own alone" in format_reasons(row)
+
+
+def test_a_head_for_the_calls_of_a_process_says_so() -> None:
+    rows = [
+        start(make_result(median_ms=20), import_s=1.0),
+        start(make_result("ort", median_ms=10, drift=AGREE, seed=1), import_s=0.1),
+        start(make_result("openvino", median_ms=2, drift=AGREE, seed=2), import_s=9.0),
+    ]
+    text = answer(*rows, for_calls=300)
+    assert text.startswith("ort fp32   3.12 s for 300 calls in a new process   2.25x pytorch fp32"), text
+    assert "p99" not in text
+    text = answer(*rows, needs={"first-output": 1.5})
+    assert text.startswith("ort fp32") and "openvino fp32 is 10" in text
+    assert "takes 9.01 s to its first output; needed: 1.5 s" in text
+    assert "no configuration meets all that is needed: openvino fp32 takes" in answer(*rows, needs={"memory": 1.0})
+
+
+def start(result: Result, import_s: float) -> Result:
+    measured = [replace(m, import_s=import_s, load_s=0.01, first_run_s=0.002) for m in result.measurements]
+    return replace(result, measurements=tuple(replace(m, peak_memory_bytes=9_000_000) for m in measured))

@@ -76,7 +76,7 @@ from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import choose_scoring, fit_scoring, note_unlabelled
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import find_front, find_quality, round_quality
+from enginebench.stats.ranking import Rules, find_front, find_quality, round_quality
 from enginebench.stats.validity import find_worst
 
 # What a cost is shown as, and how many of these a nanosecond is.
@@ -326,7 +326,14 @@ def _open(
         folder.write_record(continued)
     scoring = fit_scoring(choose_scoring(request.run), request.run, sources.artifacts)
     campaign = Campaign(
-        folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, scoring=scoring, task=request.run.task
+        folder,
+        [],
+        run.machine,
+        timeout_s=budget.limit_child,
+        reporter=reporter,
+        scoring=scoring,
+        task=request.run.task,
+        rules=Rules(needs=request.run.needs),
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     rows.find_left = lambda: max(0.1, budget.left_s)

@@ -27,6 +27,7 @@ from enginebench.stats.assessment import add_ratio_validity
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
+from enginebench.stats.needs import explain_excesses
 from enginebench.stats.quantiles import median
 from enginebench.stats.validity import assess_samples, explain_implausible
 
@@ -172,6 +173,8 @@ def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
 # Seconds of timed calls in a process of the race: ten blocks of 100 ms. The final takes what the user asks for.
 RACE_TIME_S = 1.0
 RACE = "race"
+# Needs whose figures are known before a trial.
+KNOWN_AHEAD = {"size", "build"}
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -223,7 +226,7 @@ class TimedTrack:
         self._campaign.restore(with_failed=True)
         self._campaign.check()
         results, drop, limits = self._campaign.results, self._request.run.max_metric_drop, self._request.limits
-        requested = self._request.run.list_requested()
+        requested, needs = self._request.run.list_requested(), self._request.run.needs
         refusals: dict[str, str | None] = {}
         for name, row in planned.items():
             result = results[row.id]
@@ -231,7 +234,7 @@ class TimedTrack:
             reference = results.get(result.drift.reference or "") if result.drift else None
             refusals[name] = find_refusal(
                 result, reference, scored=self._find_scored(), max_drop=drop, limits=limits, requested=requested
-            )
+            ) or _find_excess(result, {name: limit for name, limit in needs.items() if name in KNOWN_AHEAD})
         return refusals
 
     def _find_scored(self) -> Result | None:
@@ -250,7 +253,8 @@ class TimedTrack:
                 self._enter_final(setting)
         results, names = self._campaign.results, [self._plan(setting, final=final).id for setting in group]
         self._campaign.measure([name for name in names if results[name].status == "partial"], round_number)
-        return [measure_trial(self._campaign.results[name], round_number) for name in names]
+        needs = self._request.run.needs
+        return [measure_trial(self._campaign.results[name], round_number, needs) for name in names]
 
     def count_laps(self, setting: Setting) -> int:
         result = self.find_result(setting)
@@ -300,13 +304,24 @@ class TimedTrack:
         return tuple(names.values())
 
 
-def measure_trial(result: Result, round_number: int) -> Trial:
-    """Return the median time of a sample, in ns, if it was timed by our clock: no other compares with it."""
+def _find_excess(result: Result, needs: Mapping[str, float]) -> str | None:
+    """Return why a configuration does not meet the needs: `it takes 612 MB of memory; needed: 512 MB`."""
+    reasons = explain_excesses(result, needs)
+    return f"it {'; it '.join(reasons)}" if reasons else None
+
+
+def measure_trial(result: Result, round_number: int, needs: Mapping[str, float] = {}) -> Trial:
+    """Return the median time of a sample, in ns, if it was timed by our clock: no other compares with it.
+
+    A configuration that does not meet what is needed has none.
+    """
     timed = next((m for m in result.measurements if m.trial == round_number), None)
     if timed is None:
         return Trial(reason=result.reason or result.status)
     if why := explain_implausible([timed]):
         return Trial(reason=f"its times are implausible: {why}")
+    if excess := _find_excess(result, needs):
+        return Trial(reason=excess)
     if timed.clock == "host":
         return Trial(cost=median(timed.latency_ns) / result.engine.batch)
     return Trial(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")

@@ -58,6 +58,7 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
     limit: opts.Limit
     data: opts.Data
     p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
+    need: opts.Need
     batch: Annotated[
         int | None,
         Opt("Batch size of the goal latency. [that of --input-shape, else of the example inputs, else 1]", ge=1),
@@ -154,6 +155,8 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, default_batch: int | None = None) -> SearchRequest:
+    from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
+
     goal, limits, processes = options["goal"], common.read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else default_batch)
     if options["resume"] and options["out"] is None:
@@ -166,6 +169,9 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and options["batch"] not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
+    needs = read_needs(options["need"])
+    if needs and goal != "latency":
+        raise UsageError(f"--need: what a process needs is measured for --goal latency, not for {goal}")
     shared = common.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
@@ -183,6 +189,6 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
-    run, limit_ms = common.add_judging(run, options), options["p99_limit_ms"]
+    run, limit_ms = replace(common.add_judging(run, options), needs=needs), options["p99_limit_ms"]
     implied = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **implied)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from enginebench.core.records import Result
 from enginebench.report.charts import COLOURS, GREY, WIDTH, Point, Spec, alt, draw_layers, finish, style_chart
 from enginebench.report.run.columns import SPEED_UP
+from enginebench.report.run.life import PHASES, follow_lives, list_starts
 from enginebench.report.run.rows import RunDocument, name_items
 from enginebench.report.run.series import (
     bin_rows,
@@ -63,6 +64,12 @@ _PICTURES = {
         "Latency over time",
         "Latency relative to its median over all trials, one panel per configuration: drift, throttling.",
     ),
+    "break_even": (
+        "life",
+        "Break-even",
+        "The time of a new process over its number of calls, a line for each configuration: the lowest one leads.",
+    ),
+    "starts": ("life", "Start", "Stacked bars of the start of a process: import, load, first run."),
     "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
     "precision": ("proof", "Precision by time", "Stacked bars: fraction of time in each precision, by configuration."),
 }
@@ -111,6 +118,8 @@ def draw_run(
         (draw_percentiles, points.percentiles),
         (_draw_drift, (points.drift, points.referenced)),
         (_draw_quality, (*place_quality(document, labels), name_items(document.rows))),
+        (_draw_lives, (follow_lives(document, labels),)),
+        (_draw_starts, (list_starts(document, labels),)),
         (_draw_stages, ([*points.stages, *list_file_stages(stages)],)),
     ]
     charts = []
@@ -294,6 +303,29 @@ def _draw_stages(points: list[Point]) -> Chart:
     encoded = {"x": x, "color": colour.scale(range=PALETTE), "order": alt.Order("order:Q"), "tooltip": tooltip}
     spec = _draw_bars("stages", points, "Stages", "where the time goes, without overlap", **encoded)
     return _make("stages", spec, stages=points)
+
+
+def _draw_lives(points: list[Point]) -> Chart:
+    x = alt.X("calls:Q", title="calls of one process", scale=alt.Scale(type="log"))
+    y = alt.Y("seconds:Q", title="import to last output (s)", scale=alt.Scale(type="log"))
+    lines = (
+        _read("lives").mark_line().encode(x=x, y=y, color=_colour_rows("row"), tooltip=_tips(row="row", what="time"))
+    )
+    spec = finish(lines, "Break-even", "the lowest line takes the least time", height=_SCATTER)
+    return _make("break_even", spec, lives=points)
+
+
+def _draw_starts(points: list[Point]) -> Chart:
+    order = alt.Order("order:Q")
+    colour = alt.Color("stage:N", title=None, sort=list(PHASES), legend=alt.Legend(orient="top"))
+    encoded = {
+        "x": alt.X("s:Q", title="median of each phase (s)"),
+        "color": colour.scale(range=PALETTE),
+        "order": order,
+        "tooltip": _tips(row="row", stage="phase", s="time (s)"),
+    }
+    spec = _draw_bars("starts", points, "Start", "of a new process, files in the page cache", **encoded)
+    return _make("starts", spec, starts=points)
 
 
 def _draw_bars(data: str, points: Sequence[Point], title: str, subtitle: str, **encoded: Any) -> Spec:

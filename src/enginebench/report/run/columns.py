@@ -18,11 +18,13 @@ from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
 SPEED_UP = "speed-up"  # also the title of a column of the page's first table, and of a tooltip
+# Titles of the columns of memory by phase; `before` is no cost of the engine.
+MEMORY_PHASES = {"load MB": "load", "1st run MB": "first_run", "steady MB": "steady", "PSS MB": "proportional"}
 OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 OUTPUTS["within_limits"] = "within"
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
 _NOT_IN_FILES = {"percentiles_ms", "effective_precision", "top1_accuracy", "stop_rules", "builds", "energy_interval_mj"}
-_NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next", "ratio_to_wider", "wider"}
+_NOT_IN_FILES |= {"memory_bytes", "ratio_to_fastest", "ratio_to_next", "ratio_to_wider", "wider"}
 
 
 def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -143,6 +145,8 @@ def _list_details() -> tuple[Column, ...]:
         Column("calibration", _take_text("setup.calibration"), when=_any("setup.calibration"), wide=True, spare=9),
         _make_scaled("size MB", "costs.size_bytes", 1e-6, 6),
         _make_scaled("memory MB", "costs.peak_memory_bytes", 1e-6, 5),
+        *(_make_phase(title, phase) for title, phase in MEMORY_PHASES.items()),
+        _make_scaled("import s", "times.import_s", 1.0, 5),
         _make_scaled("start s", "times.start_s", 1.0, 5),
         _make_scaled("energy mJ", "costs.energy_mj", 1.0, 4),
         Column("times", lambda row: row.validity, when=lambda rows: any(map(is_disturbed, rows)), wide=True, spare=10),
@@ -180,6 +184,23 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
 
     return Column(
         title, lambda row: format_digits(take(row)), take, when=_any(name), align="decimal", wide=True, spare=spare
+    )
+
+
+def _make_phase(title: str, phase: str) -> Column:
+    def take(row: Row) -> float | None:
+        size = row.costs.memory_bytes.get(phase)
+        return None if size is None else size * 1e-6
+
+    return Column(
+        title,
+        lambda row: format_digits(take(row)),
+        take,
+        when=lambda rows: any(take(row) is not None for row in rows),
+        align="decimal",
+        wide=True,
+        spare=5,
+        hint="the most resident memory in this phase of a process; PSS: at its end, shared pages counted in part",
     )
 
 

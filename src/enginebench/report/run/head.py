@@ -14,6 +14,7 @@ from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_rate, f
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, group_rows, name_items
 from enginebench.stats.compare import MIN_TRIALS
 from enginebench.stats.headline import Headline, Rejected
+from enginebench.stats.needs import format_figure as format_need
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 _TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low", "implausible": "low"}
@@ -99,7 +100,7 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
         part
         for part in (
             where + name + _format_state(document, row),
-            _format_figure(row),
+            _format_life(headline) if headline.for_calls is not None else _format_figure(row),
             _format_ratio(headline, rows, names),
             _format_claim(document, headline),
         )
@@ -125,9 +126,13 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
     alike = [one for group in group_rows(document.rows) if row in group for one in group]
     yield from _format_implausible(alike, names)
     best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
-    if best and best.p99_ms and row.p99_ms:
+    if best and best.p99_ms and row.p99_ms and headline.for_calls is None:
         why = f"; largest difference: {reason}" if reason else ""
         yield f"on p99 {names[best.id]} leads: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"
+    if headline.for_calls is not None and row.costs.build_s:
+        yield f"building it takes {format_need('build', row.costs.build_s)}, once"
+    if headline.unmet:
+        yield f"no configuration meets all that is needed: {names[row.id]} {'; '.join(headline.unmet)}"
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
@@ -151,6 +156,13 @@ def _format_figure(row: Row) -> str:
     if row.batch > 1 and row.throughput_per_s:
         figure += f", {format_rate(row.throughput_per_s)} {name_items([row])}/s"
     return f"{figure}, modelled" if row.modelled else figure
+
+
+def _format_life(headline: Headline) -> str:
+    """Format `0.31 s for 300 calls in a new process`."""
+    calls = count_of(headline.for_calls or 0, "calls")
+    figure = f"{format_need('first-output', headline.total_ms.value / 1e3)} for " if headline.total_ms else ""
+    return f"{figure}{calls} in a new process"
 
 
 def _format_claim(document: RunDocument, headline: Headline) -> str:

@@ -19,6 +19,7 @@ from enginebench.core.records import (
     Cache,
     Capacity,
     Clock,
+    ColdStart,
     Estimate,
     Machine,
     Measurement,
@@ -44,6 +45,7 @@ from enginebench.stats.compare import MIN_TRIALS, Comparison, Unit
 from enginebench.stats.drift import list_sample_warnings
 from enginebench.stats.headline import Headline, find_start_s
 from enginebench.stats.metrics.scores import find_value
+from enginebench.stats.needs import find_median, find_memory
 from enginebench.stats.profile import list_bound_warnings, list_kernel_warnings, share_of_limit
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
@@ -74,7 +76,11 @@ class RowTimes(Group, frozen=True, kw_only=True):
     percentiles_ms: dict[str, Estimate] = {}
     marked_share: float = 0.0
     stop_rules: tuple[StopRule, ...] = ()
+    cold_start_s: float | None = None  # from importing to the first output, files read from the disk; one process
     start_s: float | None = None  # from loading to the first output in a new process, median
+    load_s: float | None = None  # of that start, its parts: medians, too
+    first_run_s: float | None = None
+    import_s: float | None = None  # of the engine's packages before it; None: not measured alone
 
 
 class RowComparison(Group, frozen=True, kw_only=True):
@@ -102,6 +108,7 @@ class RowCosts(Group, frozen=True, kw_only=True):
     size_bytes: int | None = None
     peak_memory_bytes: int | None = None
     peak_device_memory_bytes: int | None = None
+    memory_bytes: dict[str, int] = {}  # the highest of each phase of a process, and at its end the proportional one
     energy_mj: float | None = None
     energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open
 
@@ -178,6 +185,8 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     margin: float = MARGIN
     recommended_by: RecommendedBy = "drift"
     p99_limit_ms: float | None = None  # that `recommended` keeps to
+    needs: dict[str, float] = {}  # that `recommended` meets, in bytes and seconds
+    for_calls: int | None = None  # calls of a process, whose whole time the headlines compare
     headline: Headline | None = None  # of the first batch and shape in which anything was measured
     headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
@@ -271,19 +280,29 @@ def _describe_setup(result: Result) -> RowSetup:
 
 
 def _describe_times(result: Result, summary: Summary | None) -> RowTimes:
-    stop_rules = tuple(sorted({m.stop_rule for m in result.measurements if m.latency_ns}))
+    times = RowTimes(
+        stop_rules=tuple(sorted({m.stop_rule for m in result.measurements if m.latency_ns})),
+        start_s=find_start_s(result),
+        load_s=find_median(result, attrgetter("load_s")),
+        first_run_s=find_median(result, attrgetter("first_run_s")),
+        import_s=find_median(result, attrgetter("import_s")),
+        cold_start_s=_sum_start(result.cold_start) if result.cold_start else None,
+    )
     if summary is None:
-        return RowTimes(stop_rules=stop_rules, start_s=find_start_s(result))
-    return RowTimes(
+        return times
+    return replace(
+        times,
         p90_ms=summary.p90,
         p95_ms=summary.p95,
         p999_ms=summary.p999,
         p50_unmarked_ms=summary.p50_unmarked,
         percentiles_ms=summary.percentiles,
         marked_share=summary.marked_share,
-        stop_rules=stop_rules,
-        start_s=find_start_s(result),
     )
+
+
+def _sum_start(start: ColdStart) -> float:
+    return start.import_s + start.load_s + start.first_run_s
 
 
 def _describe_costs(result: Result, builds: BuildEffect | None) -> RowCosts:
@@ -297,6 +316,7 @@ def _describe_costs(result: Result, builds: BuildEffect | None) -> RowCosts:
         peak_device_memory_bytes=max(
             (m.peak_device_memory_bytes for m in measured if m.peak_device_memory_bytes), default=None
         ),
+        memory_bytes=find_memory(result),
         energy_mj=mean_or_none([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
     )
@@ -420,4 +440,6 @@ def describe_run(
         margin=rules.margin,
         recommended_by=ranking.recommended_by,
         p99_limit_ms=rules.p99_limit_ms,
+        needs=dict(rules.needs),
+        for_calls=rules.for_calls,
     )

@@ -10,7 +10,14 @@ from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision
 from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import format_input_shapes
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_small, format_time
+from enginebench.report.numbers import (
+    format_digits,
+    format_ms,
+    format_ratio,
+    format_significant,
+    format_small,
+    format_time,
+)
 from enginebench.report.run.columns import (
     SPEED_UP,
     format_shares,
@@ -23,8 +30,9 @@ from enginebench.report.run.columns import (
 )
 from enginebench.report.run.deploy import Deployment, list_deliveries, list_deploy
 from enginebench.report.run.head import format_head, format_name, name_rows
+from enginebench.report.run.life import list_life
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_measured_rows
-from enginebench.report.run.rows import Row, RunDocument, group_rows
+from enginebench.report.run.rows import Row, RowTimes, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.run.shown import shorten_document
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
@@ -40,6 +48,7 @@ TITLES = {
     "distributions": "Latency distributions",
     "drift": "Latency over time",
     "quality": "Speed against outputs",
+    "life": "Break-even",
     "stages": "Stages",
     "layers": "Layers",
     "proof": "Precision verification",
@@ -68,7 +77,8 @@ def list_sections(
     commands = [line for note in deploy if note.kind == "command" for line in note.lines]
     commands += _list_commands(document, folder, warnings)
     below += [Section(parts=(Notes(lines=tuple(commands), kind="command"),))] if commands else []
-    return [head, *list_tables(document, wide=wide), *list_others(document), *below]
+    tables = [*list_tables(document, wide=wide), *list_life(document)]
+    return [head, *tables, *list_others(document), *below]
 
 
 def list_report(
@@ -181,16 +191,22 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
         lines = [*_rank(rows), *_list_gains(rows)]
         for row in rows:
             if row.id in named:  # what it costs beside its time
-                start = (
-                    [f"first output in a new process {format_significant(row.times.start_s, 2)} s"]
-                    if row.times.start_s
-                    else []
-                )
+                start = [_format_start(row.times)] if row.times.start_s else []
                 sizes = {"memory": row.costs.peak_memory_bytes, "model": row.costs.size_bytes}
                 listed = [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
                 lines += ["   ".join([*start, *listed])] if start or listed else []
         sections.append(Section(title=setting, parts=(table, *make_notes(lines))))
     return sections
+
+
+def _format_start(times: RowTimes) -> str:
+    """Format the time to the first output of a new process, with its parts where the import was timed, too."""
+    start_s = times.start_s or 0.0
+    if times.import_s is None:
+        return f"first output in a new process {format_significant(start_s, 2)} s"
+    parts = {"import": times.import_s, "load": times.load_s, "first run": times.first_run_s}
+    listed = ", ".join(f"{name} {format_ms(part_s * 1e3, 2)}" for name, part_s in parts.items() if part_s is not None)
+    return f"first output in a new process {format_significant(times.import_s + start_s, 2)} s ({listed})"
 
 
 def _rank(rows: Sequence[Row]) -> list[str]:
@@ -261,6 +277,9 @@ def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[S
     more: dict[str, Callable[[RunDocument], list[Table | Notes]]] = {
         "batches": lambda d: make_batches(d.rows),
         "builds": lambda d: make_builds(d.rows),
+        "life": lambda d: [
+            part for section in list_life(d) for part in section.parts if isinstance(part, Table | Notes)
+        ],
         "proof": _list_proofs,
     }
     for name, title in TITLES.items():

@@ -17,6 +17,7 @@ from enginebench.core.records import (
     Artifact,
     ArtifactKind,
     Availability,
+    ColdStart,
     Drift,
     EngineSpec,
     Facts,
@@ -226,6 +227,7 @@ class MeasureJob(Job[MeasureResponse], frozen=True, kw_only=True, tag="measure")
     last_level_cache_bytes: int | None = None
     pin: bool = True
     prove: bool = False
+    imported_ahead: bool = False  # the child has the engine's packages, imported while others imported theirs
     inputs: str | None = None  # folder of the user's inputs
     recheck_path: str = ""  # outputs of the check, to be reproduced after the timed calls; "": none
 
@@ -233,6 +235,29 @@ class MeasureJob(Job[MeasureResponse], frozen=True, kw_only=True, tag="measure")
         from enginebench.runs.child.perform.measure import measure_trial
 
         return measure_trial(self, note, keep)
+
+
+class StartResponse(Struct, frozen=True, kw_only=True):
+    start: ColdStart
+    files: tuple[str, ...]  # that the process has opened: code, libraries, the model
+
+
+class StartJob(Job[StartResponse], frozen=True, kw_only=True, tag="start"):
+    """Start an engine and have its first output, as a trial does, without timing calls."""
+
+    timed = True
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    seed: int
+    inputs: str | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[StartResponse]) -> StartResponse:
+        from enginebench.runs.child.perform.start import time_start
+
+        return time_start(self)
 
 
 class LeastWorkJob(Job[LeastWork], frozen=True, kw_only=True, tag="least-work"):

@@ -27,14 +27,25 @@ LEFT_SHARE = 0.5
 
 def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
     """One trial: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
-    from enginebench.measure.caches import rotate_feeds, rotating_count
-    from enginebench.measure.machine import peak_memory_bytes
+    from enginebench.measure.memory import MemoryWatch
     from enginebench.measure.pin import pin_process
-    from enginebench.measure.reference import time_reference
-    from enginebench.runs.child.perform.recheck import sample_rechecked
 
     started = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
+    memory = MemoryWatch()
+    if not job.imported_ahead:
+        memory.end("before")
+    begin = time.perf_counter()
+    backend = open_for(job.engine, job.out_dir)
+    if isinstance(backend, ImportsLate):
+        backend.import_ahead()  # as where others took turns with it: no part of the load
+    import_s = None if job.imported_ahead else round(time.perf_counter() - begin, 9)
+    memory.end("import")
+    # What EngineBench imports for itself, after the engine: NumPy belongs to the engine.
+    from enginebench.measure.caches import rotate_feeds, rotating_count
+    from enginebench.measure.reference import time_reference
+    from enginebench.runs.child.perform.recheck import sample_rechecked
+
     before = time_reference(REFERENCE_REPEATS)
 
     def complete(measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureResponse:
@@ -49,20 +60,18 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         )
         return MeasureResponse(measurement=measurement, shapes=dict(shapes))
 
-    backend = open_for(job.engine, job.out_dir)
     if isinstance(backend, SelfTimed):
         pass_notes(backend, note)
         check_cache(job.engine, job.measure)
         return complete(backend.measure(job.artifact, job.engine, job.measure), {})
     assert isinstance(backend, Loadable)
     gpu = open_gpu(job.engine)
-    if isinstance(backend, ImportsLate):
-        backend.import_ahead()  # as where others took turns with it: no part of the load
     start = time.perf_counter()
     count = job.measure.depth if job.measure.scope == "pipelined" else 1
     with ExitStack() as stack:
         engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
         loaded = time.perf_counter()
+        memory.end("load")
         samples = sample_rechecked(job.artifact, job.model, job.engine, job.measure.seed, job.inputs)
         feeds: Sequence[Feeds] = samples[:1]
         if job.measure.scope != "compute":
@@ -72,16 +81,20 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         bound = time.perf_counter()
         engine.run()
         first_run = time.perf_counter()
+        memory.end("first_run")
         note("timing")
         measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu, others=others)
-        peak_memory = peak_memory_bytes()
+        memory.end("steady")
+        phases = memory.describe()
         warnings = _find_missing_work(engine, samples, measured, job)
         measured = replace(
             measured,
             warnings=(*measured.warnings, *warnings),
+            import_s=import_s,
             load_s=round(loaded - start, 9),  # the resolution of the clock
             first_run_s=round(first_run - bound, 9),
-            peak_memory_bytes=peak_memory,
+            peak_memory_bytes=memory.peak_bytes,
+            memory=phases,
         )
         measured = add_least(measured, job.engine, engine)
         shapes = {name: array.shape for name, array in feeds[0].items()}
