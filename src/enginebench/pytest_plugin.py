@@ -105,8 +105,8 @@ class ModelAssertions:
         if row.effective_precision is None:
             self._leave_open(f"{engine} keeps no record of the precision that ran", run)
         elif (share := row.effective_precision.get(name, 0.0)) < at_least:
-            said = f"{engine} ran {share:.0%} of the time in {name}; expected at least {at_least:.0%}"
-            raise AssertionError(f"{said}\n\n{run!r}")
+            message = f"{engine} ran {share:.0%} of the time in {name}; expected at least {at_least:.0%}"
+            raise AssertionError(f"{message}\n\n{run!r}")
         return run
 
     def assert_not_slower(
@@ -136,17 +136,17 @@ class ModelAssertions:
         __tracebackhide__ = True
         from enginebench import bench, save_baseline
 
-        asked = {"precision": precision, "margin": margin, "progress": False, "out": next(self._folders), **options}
+        settings = {"precision": precision, "margin": margin, "progress": False, "out": next(self._folders), **options}
         if isinstance(than, tuple) or is_side(than):
-            done = bench(model, engine, against=than, **asked)
+            done = bench(model, engine, against=than, **settings)
             assert done.document.comparison is not None
-            self._judge(done.document.comparison, done, repr(done))
+            self._decide(done.document.comparison, done, repr(done))
             return done
         baseline = Path(than).absolute()
         check_baseline(baseline)
         if not self._update and not (baseline / "run.json").is_file():
             raise AssertionError(f"there is no baseline in {baseline}; store it with: pytest --enginebench-update")
-        done = bench(model, engine, **asked)
+        done = bench(model, engine, **settings)
         if self._update:
             if baseline in self._stored:
                 raise AssertionError(f"two assertions would store their baselines in {baseline}; give each its own")
@@ -160,8 +160,8 @@ class ModelAssertions:
         """Return the run of one configuration, and its row: further ones are what `run` proposes instead of it."""
         from enginebench import run
 
-        asked = {**OUTPUTS_ALONE, "progress": False, "out": next(self._folders), **options}
-        done = run(model, engines=[engine], precisions=[precision], **asked)
+        settings = {**OUTPUTS_ALONE, "progress": False, "out": next(self._folders), **options}
+        done = run(model, engines=[engine], precisions=[precision], **settings)
         (row,) = (row for row in done.rows if row.id == done.results[0].id)
         return done, row
 
@@ -173,9 +173,9 @@ class ModelAssertions:
 
         document = diff(os.fspath(baseline), done.folder, margin=margin)
         for row in document.rows:
-            self._judge(row, done, f"{format_text(list_diff(document))}\n\n{done!r}", stored=True)
+            self._decide(row, done, f"{format_text(list_diff(document))}\n\n{done!r}", stored=True)
 
-    def _judge(self, comparison: DiffRow, done: Bench, table: str, *, stored: bool = False) -> None:
+    def _decide(self, comparison: DiffRow, done: Bench, table: str, *, stored: bool = False) -> None:
         """Pass, fail or warn by the verdict; what was stored on another machine can only be inconclusive."""
         __tracebackhide__ = True
         open_ratio = comparison.outputs_agree is not False and (stored or comparison.ratio_validity == "not_given")
