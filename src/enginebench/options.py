@@ -29,7 +29,6 @@ from enginebench.core.store import check_writable
 from enginebench.runs.request import name_default_engines
 
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S", bound=Struct)
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Texts: TypeAlias = str | Iterable[str]
@@ -221,11 +220,6 @@ def fill(record: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: option.check(arguments.get(name, option.default)) for name, option in list_all_options(record).items()
     }
-
-
-def pick(kind: type[S], options: Mapping[str, Any]) -> S:
-    """A record of options of the same names."""
-    return kind(**{name: options[name] for name in kind.__struct_fields__})
 
 
 TaskOption: TypeAlias = Annotated[

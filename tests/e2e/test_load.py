@@ -22,13 +22,14 @@ from enginebench.features.load.arrivals import RELEASED, SharedBoard, read_arriv
 from enginebench.features.load.document import LoadDocument, LoadSettings, format_row
 from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
-from enginebench.features.load.verb import load_target, read_load, write_load
+from enginebench.features.load.verb import LoadOptions, load_target, read_load, write_load
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockWatch
 from enginebench.models.zoo import DATA_DIR
+from enginebench.options import fill
 from enginebench.runs.child.isolate import Child
-from enginebench.runs.request import SharedSettings
 from enginebench.verbs.report import command as report
+from enginebench.verbs.requests import make_request
 from graphs import write_text
 from processes import Cli, start_cli
 from reporters import Silent
@@ -44,9 +45,10 @@ EMPTY = LoadDocument(
 
 
 def load(folder: Path, *engines: str, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
-    shared, named = SharedSettings(threads=1, inputs=inputs), [parse_engine(engine) for engine in engines]
-    how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1), "input_size": None}
-    request = shared.make_request(model, engines=named, precisions=[("fp32", None)], **how)
+    options: Any = fill(LoadOptions, {"threads": 1, "inputs": inputs})
+    named = [parse_engine(engine) for engine in engines]
+    how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1)}
+    request = make_request(model, options, engines=named, precisions=[("fp32", None)], **how)
     return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
 
 

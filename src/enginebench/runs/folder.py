@@ -58,6 +58,10 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 }
 
 
+# Seconds that one process may take where a verb has no option for it.
+TIMEOUT_S = 600.0
+
+
 class Named(Struct, frozen=True):
     id: str | None  # None before it was measured
 
@@ -97,7 +101,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     inputs: str | None = None
     operator_libraries: tuple[str, ...] = ()
     baseline: str | None = None
-    timeout_s: float = 600.0
+    timeout_s: float = TIMEOUT_S
     quick: bool = False
     data: str | None = None  # for accuracy, comparisons and ranges; None: the data of a built-in model
     calibration_method: str = "minmax"

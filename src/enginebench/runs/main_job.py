@@ -17,15 +17,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.runs.builds import builds_slowly
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.checking import CHECK_SAMPLES, QUICK_SAMPLES
-from enginebench.runs.folder import (
-    RunFolder,
-    RunRecord,
-    RunRequest,
-    allow_request,
-    begin_record,
-    check_named_files,
-    trust_request,
-)
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, begin_record, trust_request
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import list_devices, plan_rows
@@ -69,8 +61,6 @@ def run_model(
             any way, also by an interrupt.
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
-    allow_request(request)
-    check_named_files(request)
     stored = continue_record(folder, request) if resume else None
     effective = stored.request if stored else request
     if stored is None:

@@ -5,29 +5,15 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.features import require_hook
 from enginebench.core.hooks import TrtexecChoice
-from enginebench.core.limits import MARGIN, MOST
-from enginebench.core.names import parse_precision
-from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Normalize, Precision, Recipe, Scope
+from enginebench.core.records import Normalize, Scope
 from enginebench.core.shapes import join_axes
-from enginebench.engines.registry import (
-    check_options,
-    check_overlap,
-    choose_graph_engine,
-    find_device,
-    list_unasked,
-    read_engine,
-)
-from enginebench.models.zoo import require_packages
-from enginebench.runs.child.places import strip_environment
-from enginebench.runs.folder import OUTSIDE, RunRequest, allow_request, check_named_files, check_outside
+from enginebench.engines.registry import list_unasked
+from enginebench.runs.folder import RunRequest, allow_request, check_named_files
 from enginebench.runs.plan import check_places
-from enginebench.runs.trust import allow_code
 
 # The note about the precisions that `run` and `tune` leave out on a GPU unless they are named.
 LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
@@ -37,170 +23,11 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
 
 
-class SharedSettings(Struct, frozen=True, kw_only=True):
-    """The options that verbs with engines have in common. Shapes are texts, or mappings."""
-
-    device: str = "cpu"
-    threads: int | None = None
-    seed: int = 0
-    input_shape: tuple[str, ...] | Mapping[str, Sequence[int]] = ()
-    weights: str = "default"
-    inputs: str | None = None
-    ort_extension: tuple[str, ...] = ()
-    normalize: Normalize | None = None
-
-    def count_threads(self) -> int:
-        from enginebench.measure.pin import default_threads
-
-        return self.threads or default_threads()
-
-    def read_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """{input name: shape}; None if there is none."""
-        buckets = self.read_buckets()
-        if len(buckets) > 1:
-            raise UsageError("--input-shape gives several shapes of one input; only run measures each")
-        return buckets[0] if buckets else None
-
-    def read_buckets(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        if not isinstance(self.input_shape, Mapping):
-            return parse_buckets(self.input_shape)
-        for name, shape in self.input_shape.items():
-            if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
-                fault = f"{tuple(shape)!r} is not a shape; expected positive whole numbers"
-                raise UsageError(f"--input-shape {name}: {fault}")
-        return ({name: tuple(shape) for name, shape in self.input_shape.items()},) if self.input_shape else ()
-
-    def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
-        require_packages(model)
-        allow_code(*self.ort_extension)
-        named = (("weights", self.weights), ("inputs", self.inputs))
-        check_outside((f"--{name}", text) for name, text in named if text and text not in OUTSIDE[name])
-        return ModelSource(
-            model=model,
-            weights=self.weights,
-            seed=self.seed,
-            input_size=input_size,
-            normalize=self.normalize,
-            input_shapes=self.read_shapes(),
-            inputs=self.inputs,
-            operator_libraries=self.ort_extension,
-        )
-
-    def make_request(
-        self,
-        model: str,
-        *,
-        engines: Iterable[tuple[str, dict[str, str]]],
-        precisions: Iterable[tuple[Precision, Recipe | None]],
-        batches: tuple[int, ...] | None,
-        measure: MeasureSpec,
-        input_size: int | None,
-        dry: bool = False,
-    ) -> RunRequest:
-        """Make the request of `model`: one configuration for each engine, precision and batch (None: not named)."""
-        if measure.scope == "pipelined" and measure.cache == "cold":
-            raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
-        engines = tuple(engines)
-        for name, options in engines:
-            place = find_device(name, self.device)
-            if measure.scope == "pipelined":
-                check_overlap(name, place)
-            check_options(
-                strip_environment(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1))
-            )
-        buckets = self.read_buckets()
-        chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
-        request = RunRequest(
-            model=model,
-            engines=engines,
-            precisions=tuple(precisions),
-            batches=tuple(chosen),
-            any_batch=batches is None and not self.input_shape,
-            device=self.device,
-            threads=self.count_threads(),
-            measure=measure,
-            weights=self.weights,
-            input_size=input_size,
-            normalize=self.normalize,
-            input_shapes=buckets[0] if buckets else None,
-            buckets=buckets if len(buckets) > 1 else (),
-            inputs=self.inputs,
-            operator_libraries=self.ort_extension,
-        )
-        if not dry:  # if dry, nothing runs: files need not exist, and named code is not allowed
-            allow_request(request)
-            check_named_files(request)
-            check_places(request)
-        return request
-
-    def name_engine(self, engine: str | None) -> str:
-        """The named engine, else ONNX Runtime's for the device, which runs any model that has a graph."""
-        return engine or choose_graph_engine(find_kind(self.device))
-
-    def make_row_request(
-        self,
-        target: str,
-        engine: str,
-        precision: str,
-        batch: int | None,
-        *,
-        time_limit_s: float,
-        input_size: int | None,
-    ) -> RunRequest:
-        return self.make_request(
-            target,
-            engines=[read_engine(engine)],
-            precisions=[parse_precision(precision)],
-            batches=None if batch is None else (batch,),
-            measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
-            input_size=input_size,
-        )
-
-
-class TimingSettings(Struct, frozen=True, kw_only=True):
-    warmup: int | str | None
-    iters: int | None
-    time_limit: float
-    processes: int | None
-    scope: Scope
-    cache: Cache
-
-    def make_measure(
-        self,
-        seed: int,
-        *,
-        percentiles: tuple[float, ...] = PERCENTILES,
-        quick: bool = False,
-        builds: int | None = None,
-        margin: float | None = MARGIN,
-    ) -> MeasureSpec:
-        """Make the MeasureSpec of the options; `quick` is one process of at most one second.
-
-        Without --processes ten at most: fewer once no verdict at `margin`, if there is one, can change. With several
-        builds each has the same number of processes, two at least, since one shows no difference between builds.
-        """
-        if quick and builds:
-            raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
-        calls = re.fullmatch(r"(\d{1,9})(ms)?", str(self.warmup))
-        if calls is None and self.warmup is not None:
-            expected = "expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
-            raise UsageError(f"--warmup {self.warmup}: {expected}")
-        count = builds or 1
-        most = self.processes or MOST
-        processes = count * max(2, -(-most // count)) if builds else most
-        exact = quick or builds or self.processes
-        return MeasureSpec(
-            **({"warmup_ms" if calls[2] else "warmup": int(calls[1])} if calls else {}),
-            iters=self.iters,
-            time_limit_s=self.time_limit,
-            processes=1 if quick else processes,
-            settle=None if exact else margin,
-            builds=count,
-            scope=self.scope,
-            cache=self.cache,
-            seed=seed,
-            percentiles=percentiles,
-        )
+def validate_request(request: RunRequest) -> None:
+    """Check a complete request before anything is waited for or built, and allow the code that its user named."""
+    allow_request(request)
+    check_named_files(request)
+    check_places(request)
 
 
 def name_default_engines(device: str, scope: Scope = "compute") -> str:
@@ -280,6 +107,19 @@ def parse_axes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--dynamic-axes {text!r}: expected NAME:AXIS, axes counted from 0, such as ids:1")
         axes[name] = tuple(dict.fromkeys((*axes.get(name, ()), int(axis))))
     return axes
+
+
+def read_buckets(
+    input_shape: str | Sequence[str] | Mapping[str, Sequence[int]] | None,
+) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Read --input-shape: a {name: shape} for each of its shapes, from texts or from such a mapping; () of none."""
+    if not isinstance(input_shape, Mapping):
+        return parse_buckets((input_shape,) if isinstance(input_shape, str) else input_shape or ())
+    for name, shape in input_shape.items():
+        if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
+            fault = f"{tuple(shape)!r} is not a shape; expected positive whole numbers"
+            raise UsageError(f"--input-shape {name}: {fault}")
+    return ({name: tuple(shape) for name, shape in input_shape.items()},) if input_shape else ()
 
 
 def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...]:

@@ -23,7 +23,8 @@ from enginebench.runs.targets.ahead import check_labels_ahead, check_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats.diff import format_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
-from enginebench.verbs.common import open_progress, read_metrics, share, take_side, to_text
+from enginebench.verbs.common import open_progress, read_metrics, take_side, to_text
+from enginebench.verbs.requests import make_side_request
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0
@@ -82,7 +83,7 @@ def accuracy(
         ArtifactError: a picture or label cannot be used, or the graph was made for another preprocessing.
         GateFailed: more was lost than max_metric_drop.
     """
-    request, ref = sides.ask_sides(share(options), options["input_size"]), options["ref"]
+    request, ref = make_side_request(options, options["input_size"]), options["ref"]
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], read_metrics(options["metric"]))
     with (
         take_side(side, options["example_inputs"]) as own,

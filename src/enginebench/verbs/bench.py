@@ -27,9 +27,8 @@ from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
-from enginebench.options import Opt, PathLike, pick, verb
+from enginebench.options import Opt, PathLike, verb
 from enginebench.report.bench import list_bench
-from enginebench.runs import request as requests
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import find_available, strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
@@ -39,7 +38,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.ahead import check_ahead
-from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
+from enginebench.runs.targets.bundles import find_row, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_scoring, gather_sources
 from enginebench.stats.diff import diff_results
@@ -48,6 +47,7 @@ from enginebench.verbs import common
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import DryRunning, check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
+from enginebench.verbs.requests import make_measure, make_request, read_shapes
 from enginebench.verbs.runs import note_folder
 
 
@@ -189,8 +189,7 @@ def open_bench_request(
     if against is None and options["limit"]:
         raise UsageError("--limit is for outputs that are compared with those of the other side; add --against SIDE")
     common.remember_environments(options["env"])
-    shared, timing = common.share(options), pick(requests.TimingSettings, options)
-    if dry and shared.normalize is not None:
+    if dry and options["input_dtype"] is not None:
         raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
     settings = ("batch", "threads", "input_shape", "inputs", "input_size", "input_dtype", "profile_index", "cuda_graph")
@@ -209,22 +208,28 @@ def open_bench_request(
         precision = parse_precision(options["against_precision"] or options["precision"])
         side = parse_side(other, taken.text, precision) if other else None
         use_trtexec(options["trtexec"], (name, side.engine[0]) if side else (name,))
-        batch, shapes = options["batch"], shared.read_shapes()
+        batch, shapes = options["batch"], read_shapes(options)
         if batch is None and not shapes and own.get("implicit_batch", "").isdecimal():
             batch = int(own["implicit_batch"])
-        percentiles, margin = read_percentiles(options["percentile"]), options["margin"] if other else None
-        request = shared.make_request(
+        measure = make_measure(
+            options,
+            options["seed"],
+            percentiles=read_percentiles(options["percentile"]),
+            builds=options["builds"],
+            margin=options["margin"] if other else None,
+        )
+        request = make_request(
             taken.text,
+            options,
             engines=[(name, own)],
             precisions=[parse_precision(options["precision"])],
             batches=common.parse_batches(batch, options, taken),
-            measure=timing.make_measure(shared.seed, percentiles=percentiles, builds=options["builds"], margin=margin),
-            input_size=options["input_size"],
+            measure=measure,
+            bench=options,
+            bundle=bundle,
             dry=dry,
         )
-        request = request if bundle is None else fill_request(request, bundle)
-        limits = common.read_limits(options["limit"])
-        yield replace(request, timeout_s=options["timeout"], limits=limits), side, reporter
+        yield request, side, reporter
 
 
 TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --against SIDE"

@@ -20,8 +20,9 @@ from enginebench.models.precision.calibration_data import check_source, keep_bat
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
-from enginebench.verbs.common import begin, check_cpu, share, to_path, to_text
+from enginebench.verbs.common import begin, check_cpu, to_path, to_text
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
+from enginebench.verbs.requests import count_threads, make_source
 
 CACHE_SUFFIX = ".cache"
 
@@ -88,12 +89,11 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     from enginebench.models.precision.calibrate import calibrate as find_ranges
 
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
-    shared = share(options)
     n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
     batches_out, place = to_path(options["keep_batches"]), Path(out)
-    size, threads = options["input_size"], shared.count_threads()
+    size, threads = options["input_size"], count_threads(options["threads"])
     with begin(model, options) as (taken, reporter), tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        source, text = shared.make_source(taken.text, size), to_text(data)
+        source, text = make_source(taken.text, options, size), to_text(data)
         if text is not None:
             check_source(text)
         elif source.inputs is None:

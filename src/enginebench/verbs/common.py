@@ -31,21 +31,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def share(options: Shared) -> request.SharedSettings:
-    """Return the settings that the verbs which run engines have in common."""
-    shapes = options["input_shape"] or ()
-    return request.SharedSettings(
-        device=read_device(options["device"]),
-        threads=options["threads"],
-        seed=options["seed"],
-        input_shape=shapes if isinstance(shapes, Mapping) else (shapes,) if isinstance(shapes, str) else tuple(shapes),
-        weights=os.fspath(options["weights"]),
-        inputs=to_text(options["inputs"]),
-        ort_extension=list_libraries(options["ort_extension"]),
-        normalize=request.read_normalize(options["input_dtype"], options["normalize"]),
-    )
-
-
 def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
     return (metric,) if isinstance(metric, str) else tuple(metric)
 
@@ -193,20 +178,6 @@ def read_share(fraction: float | str) -> float:
     if not 0 < share < 1:
         raise UsageError(f"--margin {text!r} is not a fraction between 0 and 1; expected 5% or 0.05")
     return share
-
-
-def add_judging(request_without: RunRequest, options: Any) -> RunRequest:
-    """Return the request with the data and limits of the check of outputs, and the time limit of one process."""
-    metrics = read_metrics(options["metric"])
-    return replace(
-        request_without,
-        timeout_s=options["timeout"],
-        data=to_text(options["data"]),
-        metrics=metrics,
-        targets=to_text(options["targets"]),
-        task=options["task"],
-        max_metric_drop=request.choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
-    )
 
 
 # Options that a request has under another name.

@@ -33,7 +33,8 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
 from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
-from enginebench.verbs.common import open_progress, read_limits, share, take_side, to_path
+from enginebench.verbs.common import open_progress, read_limits, take_side, to_path
+from enginebench.verbs.requests import make_side_request
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
@@ -97,7 +98,7 @@ def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOpt
         ArtifactError: your inputs were prepared differently from a side's.
         GateFailed: a limit of your own is not kept, or there was nothing to compare.
     """
-    request = sides.ask_sides(share(options), options["input_size"], options["profile_index"])
+    request = make_side_request(options, options["input_size"], options["profile_index"])
     limits = read_limits(options["limit"])
     with (
         take_side(reference, options["example_inputs"]) as first,

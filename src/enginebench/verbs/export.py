@@ -23,7 +23,8 @@ from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, 
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.sources import make_sources
-from enginebench.verbs.common import begin, check_cpu, read_axes, share
+from enginebench.verbs.common import begin, check_cpu, read_axes
+from enginebench.verbs.requests import count_threads, make_source
 
 # The largest zoo model exported in 21 s; a transformer of a few GB takes minutes.
 EXPORT_TIMEOUT_S = 1800.0
@@ -78,13 +79,12 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
         ModelError: the model cannot be built, or an operator cannot be exported; names it.
     """
     check_cpu(options["device"], "export runs on the CPU, and its graph serves every device")
-    shared = share(options)
     with begin(model, options) as (taken, reporter), tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
         if resolve_model(taken.text).kind == "onnx":
             raise UsageError(f"{taken.text} is an ONNX file already; there is nothing to export")
         batch = options["batch"] or taken.batch
         job = SourceJob(
-            source=shared.make_source(taken.text, options["input_size"]),
+            source=make_source(taken.text, options, options["input_size"]),
             out_dir=scratch,
             batch=batch or 1,
             any_batch=batch is None,
@@ -94,7 +94,7 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
             opset=options["opset"],
         )
         check_source_ahead(job.source)
-        start, threads = time.perf_counter(), shared.count_threads()
+        start, threads = time.perf_counter(), count_threads(options["threads"])
         with removing_partial(Path(out)):
             artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
     return ExportDocument(artifact=replace(artifacts[-1], path=str(out)), seconds=time.perf_counter() - start)

@@ -29,7 +29,8 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
-from enginebench.verbs.common import begin, share
+from enginebench.verbs.common import begin, read_device
+from enginebench.verbs.requests import count_threads, make_source, name_engine
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -103,11 +104,10 @@ def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: 
     if (inputs_file is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
     options["inputs"] = inputs = os.fspath(inputs_file if inputs_file is not None else options["inputs"] or "")
-    shared = share(options)
-    name, settings = read_engine(shared.name_engine(options["engine"]))
+    name, settings = read_engine(name_engine(options["engine"], options["device"]))
     with begin(target, options) as (taken, reporter), open_scratch() as scratch:
-        source, threads = shared.make_source(taken.text), shared.count_threads()
-        device = find_device(name, shared.device)
+        source, threads = make_source(taken.text, options), count_threads(options["threads"])
+        device = find_device(name, read_device(options["device"]))
         require_available(EngineSpec(backend=name, options=settings, device=device))
         check_source_ahead(source)
         calls = declare_input_calls(inputs)  # the child alone unpacks them

@@ -16,8 +16,9 @@ from enginebench import options as opts
 from enginebench.core.errors import ChildFailed
 from enginebench.core.features import find_hook
 from enginebench.core.hooks import LayerLimits
-from enginebench.core.records import LayerProfile
-from enginebench.engines.registry import find_entry
+from enginebench.core.names import parse_precision
+from enginebench.core.records import LayerProfile, MeasureSpec
+from enginebench.engines.registry import find_entry, read_engine
 from enginebench.models.samples import find_samples
 from enginebench.options import Opt, verb
 from enginebench.runs.child.isolate import run_child
@@ -33,7 +34,8 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.effective import check_precision
 from enginebench.stats.engine_profile import EngineProfileDocument, LimitedLayers, describe_profile
-from enginebench.verbs.common import begin, check_extra, share
+from enginebench.verbs.common import begin, check_extra, parse_batches
+from enginebench.verbs.requests import make_request, name_engine
 
 # Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
 TIMED_S = 1.0
@@ -90,17 +92,16 @@ def command(target: str, arguments: tuple[str, ...], shown: ProfilePrinted, **op
 
 
 def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfileDocument, LayerProfile]:
-    shared = share(options)
     with begin(target, options) as (taken, reporter):
-        request = shared.make_row_request(
+        engine = read_engine(name_engine(options["engine"], options["device"]))
+        request = make_request(
             taken.text,
-            shared.name_engine(options["engine"]),
-            options["precision"],
-            options["batch"] or (None if options["input_shape"] else taken.batch),
-            time_limit_s=TIMED_S,
-            input_size=options["input_size"],
+            options,
+            engines=pass_on([engine], options["extra"]),
+            precisions=[parse_precision(options["precision"])],
+            batches=parse_batches(options["batch"], options, taken),
+            measure=MeasureSpec(seed=options["seed"], time_limit_s=TIMED_S, processes=1),
         )
-        request = replace(request, engines=tuple(pass_on(request.engines, options["extra"])))
         check_extra(request)
         with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
             probe = ProbeLayersJob(engine=find_entry(request.engines[0][0]).name)

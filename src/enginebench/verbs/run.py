@@ -1,14 +1,13 @@
 """`run`: the main job: every engine measured on a model, each checked for its outputs."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 import click
-from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
@@ -17,15 +16,15 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import require_hook
 from enginebench.core.hooks import BundlePlace, BundlePrinter
 from enginebench.core.names import format_options
-from enginebench.core.records import Precision, Recipe, Result
+from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
-from enginebench.options import Opt, PathLike, pick, verb
-from enginebench.runs import request as requests
+from enginebench.options import Opt, PathLike, verb
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import common
+from enginebench.verbs.requests import make_measure, make_request
 
 # What most people need first, in the order of --help.
 FIRST = ("engines", "precisions", "batch", "data", "inputs", "weights", "device", "quick", "out", "resume")
@@ -205,10 +204,9 @@ def open_run_request(model: opts.Model, options: RunOptions, root: Path) -> Iter
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
     common.remember_environments(options["env"])
-    shared = common.share(options)
-    default_engines = name_default_engines(shared.device, options["scope"])
-    named = default_engines if options["engines"] is None else options["engines"]
-    chosen = read_engines(named)
+    device = common.read_device(options["device"])
+    default_engines = name_default_engines(device, options["scope"])
+    chosen = read_engines(default_engines if options["engines"] is None else options["engines"])
     engines = chosen if resume else pass_on(chosen, options["extra"])
     if options["baseline"] is not None and read_engine(options["baseline"]) not in engines:
         listed = ",".join(format_options(*engine) for engine in engines)
@@ -216,16 +214,19 @@ def open_run_request(model: opts.Model, options: RunOptions, root: Path) -> Iter
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     any_engine = options["engines"] is None
+    measure = make_measure(options, options["seed"], quick=options["quick"], builds=options["builds"])
     with common.begin(model, options) as (taken, reporter):
-        precisions = common.name_precisions(options["precisions"], shared.device, any_cpu=any_engine)
-        request = make_run_request(
+        precisions = common.name_precisions(options["precisions"], device, any_cpu=any_engine)
+        request = make_request(
             taken.text,
             options,
             engines=engines,
             precisions=common.read_precisions(precisions),
             batches=common.parse_batches(options["batch"], options, taken),
+            measure=measure,
+            checking=options,
+            run=options,
         )
-        request = replace(request, any_engine=any_engine, any_precision=options["precisions"] is None)
         stored = RunFolder(root).read_record().request if resume else request
         if not resume:
             common.check_extra(request)
@@ -237,43 +238,6 @@ def open_run_request(model: opts.Model, options: RunOptions, root: Path) -> Iter
             )
         common.refuse_changes(RunOptions, options, (request.measure, request), (stored.measure, stored))
         yield request, reporter
-
-
-def make_run_request(
-    model: str,
-    options: RunOptions,
-    *,
-    engines: Iterable[tuple[str, dict[str, str]]],
-    precisions: Iterable[tuple[Precision, Recipe | None]],
-    batches: tuple[int, ...] | None,
-    dry: bool = False,
-) -> RunRequest:
-    """Return the request for `model`; the options are one value for all configurations. See `Shared.make_request`."""
-    from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
-
-    shared, timing = common.share(options), pick(requests.TimingSettings, options)
-    measure = timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"])
-    request = shared.make_request(
-        model,
-        engines=engines,
-        precisions=precisions,
-        batches=batches,
-        measure=measure,
-        input_size=options["input_size"],
-        dry=dry,
-    )
-    return replace(
-        common.add_judging(request, options),
-        dynamic_axes=common.read_axes(options["dynamic_axes"]),
-        limits=common.read_limits(options["limit"]),
-        baseline=options["baseline"],
-        quick=options["quick"],
-        calibration_method=options["calibration_method"],
-        p99_limit_ms=options["p99_limit_ms"],
-        needs=read_needs(options["need"]),
-        for_calls=options["for_calls"],
-        load_p99_ms=options["load_p99_ms"],
-    )
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.names import format_options
+from enginebench.core.names import format_options, parse_precision
+from enginebench.core.records import MeasureSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import read_engines
 from enginebench.measure.pin import default_threads
@@ -26,7 +27,8 @@ from enginebench.runs.targets.ahead import check_ahead, run_quietly
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.stages import StagesDocument, describe_stages
-from enginebench.verbs.common import open_progress, share, take_model, to_path
+from enginebench.verbs.common import open_progress, take_model, to_path
+from enginebench.verbs.requests import make_request
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2
@@ -72,18 +74,25 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
         ArtifactError: the pictures cannot be read.
         DeviceBusy: another run holds the device, and `wait` is false.
     """
-    engines = [format_options(*engine) for engine in read_engines(options["engines"] or [options["engine"]])]
-    row, limit_s, size = (options["precision"], options["batch"]), options["time_limit"], options["input_size"]
-    make, documents, failures = share(options).make_row_request, [], []
+    documents, failures = list[StagesDocument](), list[EngineBenchError]()
+    engines = read_engines(options["engines"] or [options["engine"]])
+    measure = MeasureSpec(seed=options["seed"], time_limit_s=options["time_limit"], processes=1)
     with take_model(target) as taken, open_progress(options["progress"]) as reporter:
         for engine in engines:
             try:
-                request = make(taken.text, engine, *row, time_limit_s=limit_s, input_size=size)
+                request = make_request(
+                    taken.text,
+                    options,
+                    engines=[engine],
+                    precisions=[parse_precision(options["precision"])],
+                    batches=(options["batch"],),
+                    measure=measure,
+                )
                 documents.append(measure_stages(request, options, reporter))
             except EngineBenchError as error:
                 failures.append(error)
                 if len(engines) > 1:
-                    reporter.say(f"{engine} is left out: {error}")
+                    reporter.say(f"{format_options(*engine)} is left out: {error}")
     if not documents:
         raise failures[0]
     return replace(documents[0], others=tuple(documents[1:]))

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 import pytest
-from msgspec.structs import replace
 
 from enginebench import options
 from enginebench.core.errors import BackendUnavailable, UsageError
@@ -15,44 +14,56 @@ from enginebench.door import FiniteRange, program
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
 from enginebench.runs.child import places
-from enginebench.runs.request import SharedSettings, TimingSettings
-from enginebench.runs.targets.sides import ask_sides
-from enginebench.verbs.common import share
+from enginebench.verbs.requests import (
+    Opening,
+    count_threads,
+    make_measure,
+    make_request,
+    make_side_request,
+    read_shapes,
+)
 
-COMMON = SharedSettings(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
 
-
-class Anything(options.Timing, options.Shared, total=False):
+class Anything(options.Timing, Opening, total=False):
     pass
 
 
-def ask(**given: Any) -> tuple[TimingSettings, SharedSettings]:
-    """The records that a verb makes of its options."""
-    filled: Any = options.fill(Anything, given)
-    return options.pick(TimingSettings, filled), share(filled)
+def fill(**given: Any) -> Any:
+    """The options of a verb: those that are given, else their defaults."""
+    return options.fill(Anything, given)
+
+
+COMMON: dict[str, Any] = {"threads": 3, "seed": 7, "input_shape": ("x:1x4",), "weights": "random", "input_size": 64}
 
 
 @pytest.mark.parametrize(("given", "read"), [("20", (20, None)), (3, (3, None)), ("200ms", (None, 200))])
 def test_warm_up_is_calls_or_a_time(given: str | int, read: tuple[int | None, int | None]) -> None:
-    measure = ask(warmup=given)[0].make_measure(0)
+    measure = make_measure(fill(warmup=given), 0)
     assert (measure.warmup, measure.warmup_ms) == read
     with pytest.raises(UsageError, match="--warmup -1: expected 0 or more calls, or milliseconds for trtexec"):
-        ask(warmup=-1)[0].make_measure(0)
+        make_measure(fill(warmup=-1), 0)
 
 
 def test_defaults_are_those_of_the_measurement() -> None:
-    timing, shared = ask()
-    assert timing.make_measure(shared.seed) == MeasureSpec(settle=0.02)
-    assert timing.make_measure(shared.seed, margin=None) == MeasureSpec()
-    assert shared.count_threads() >= 1
-    assert shared.read_shapes() is None
+    assert make_measure(fill(), fill()["seed"]) == MeasureSpec(settle=0.02)
+    assert make_measure(fill(), 0, margin=None) == MeasureSpec()
+    assert count_threads(None) >= 1
+    assert read_shapes(fill()) is None
 
 
 def test_a_row_is_asked_for_with_all_that_was_given() -> None:
-    made = COMMON.make_row_request("digits-mlp", "ort:opt=basic", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
+    measure = MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
+    made = make_request(
+        "digits-mlp",
+        fill(**COMMON),
+        engines=read_engines("ort:opt=basic"),
+        precisions=[parse_precision("int8@cpu")],
+        batches=(2,),
+        measure=measure,
+    )
     assert (made.model, made.engines, made.batches) == ("digits-mlp", (("ort", {"opt": "basic"}),), (2,))
     assert made.precisions == (("int8", "cpu"),)
-    assert made.measure == MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
+    assert made.measure == measure
     given = (made.device, made.threads, made.weights, made.input_size, made.input_shapes)
     assert given == ("cpu", 3, "random", 64, {"x": (1, 4)})
 
@@ -73,7 +84,7 @@ def test_a_row_is_asked_for_with_all_that_was_given() -> None:
 def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, precision: str, reason: str) -> None:
     asked = {"engines": read_engines(engines), "precisions": [parse_precision(precision)], "batches": None}
     with pytest.raises(BackendUnavailable, match=f"^no configuration can run here:[ \n-]+{reason}"):
-        COMMON.make_request("digits-mlp", measure=MeasureSpec(), input_size=None, **asked)
+        make_request("digits-mlp", fill(**COMMON), measure=MeasureSpec(), **asked)
 
 
 @pytest.mark.parametrize(
@@ -89,21 +100,21 @@ def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, 
 def test_what_cannot_overlap_is_refused_before_there_is_a_request(engine, device, cache, reason, monkeypatch) -> None:
     measure = MeasureSpec(scope="pipelined", cache=cache)
     monkeypatch.setattr(places, "find_gpu_name", lambda index: None)
-    shared = replace(COMMON, device=device, input_shape=())
+    shared = fill(**COMMON | {"device": device, "input_shape": ()})
     with pytest.raises(
         UsageError if reason else BackendUnavailable, match=reason or "no cuda:0 here: the driver shows"
     ):
-        asked = {"engines": [(engine, {})], "precisions": [("fp32", None)], "batches": None, "input_size": None}
-        shared.make_request("digits-mlp", measure=measure, **asked)
+        asked = {"engines": [(engine, {})], "precisions": [("fp32", None)], "batches": None}
+        make_request("digits-mlp", shared, measure=measure, **asked)
 
 
 def test_sides_are_asked_for_with_all_that_was_given() -> None:
-    side = ask_sides(COMMON, 64)
+    side = make_side_request(fill(**COMMON), 64)
     source = side.source
     given = (side.device, side.threads, source.weights, source.seed, source.input_size, source.input_shapes)
     assert given == ("cpu", 3, "random", 7, 64, {"x": (1, 4)})
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
-        ask_sides(replace(COMMON, input_shape=("x:1x-4",)), None)
+        make_side_request(fill(**COMMON | {"input_shape": ("x:1x-4",)}))
 
 
 def test_one_extra_may_hold_several_arguments_which_reach_trtexec_alone() -> None:
@@ -136,7 +147,7 @@ def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
 @pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:0,1", ""])
 def test_a_device_that_cannot_be_is_refused_before_anything_runs(text: str) -> None:
     with pytest.raises(UsageError, match="neither cpu nor cuda:N"):
-        ask(device=text)
+        make_side_request(fill(device=text))
 
 
 def walk_options(command: click.Command) -> Iterator[click.Option]:

@@ -40,10 +40,11 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
 from enginebench.runs.results import label
 from enginebench.runs.targets.ahead import check_ahead
-from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
+from enginebench.runs.targets.bundles import open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
 from enginebench.verbs import common
+from enginebench.verbs.requests import make_request
 
 Numbers: TypeAlias = int | str | Iterable[int] | None
 # The document, in the folder of a load.
@@ -145,20 +146,20 @@ def measure_load(
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
-    shared = common.share(options)
     with common.begin(target, options) as (taken, reporter):
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         bundle = read_target(taken.text, fixed | {"--input-dtype": options["input_dtype"]})
         # Threads of each stream are, unless given, its part of the cores that the generator leaves.
-        request = replace(shared, threads=shared.threads or count_stream_threads(max(settings.streams))).make_request(
+        options["threads"] = options["threads"] or count_stream_threads(max(settings.streams))
+        request = make_request(
             taken.text,
+            options,
             engines=read_engines(engine) if engine else [],
             precisions=common.read_precisions(options["precision"]),
             batches=(1,),
-            measure=MeasureSpec(seed=shared.seed, processes=1),
-            input_size=options["input_size"],
+            measure=MeasureSpec(seed=options["seed"], processes=1),
+            bundle=bundle,
         )
-        request = request if bundle is None else fill_request(request, bundle)
         for device in devices[1:]:
             check_places(replace(request, device=device))
         document = load_target(

@@ -27,9 +27,10 @@ from enginebench.engines.registry import check_options, read_engine
 from enginebench.options import fill, list_all_options
 from enginebench.runs.child.places import strip_environment
 from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted
-from enginebench.runs.request import parse_device
+from enginebench.runs.request import parse_device, read_buckets
 from enginebench.stats.compare import MIN_TRIALS
-from enginebench.verbs.run import RunOptions, make_run_request
+from enginebench.verbs.requests import make_measure, make_request
+from enginebench.verbs.run import RunOptions
 
 # A specification is written by hand; a file beyond this is another one.
 SPEC_LIMIT_BYTES = 1 << 20
@@ -373,19 +374,20 @@ def make_group_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry
             f"model {model.name} is a package, compiled for one machine; name the model that it was made of"
         )
     options, wanted = merge_run_options(spec, model, machine), tuple(map(want, cells))
-    precisions = map(parse_precision, dict.fromkeys(w.precision for w in wanted))
-    request = make_run_request(model.name, options, engines=(), precisions=precisions, batches=None, dry=True)
-    if request.buckets:
+    if len(read_buckets(options["input_shape"])) > 1:
         raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
-    return replace(
-        request,
-        # Not checked here: a store may name options that another version has. `check_spec` does it for the user's file.
-        engines=tuple(map(read_engine, dict.fromkeys(w.engine for w in wanted))),
-        wanted=wanted,
+    options["scope"] = wanted[0].scope
+    options["baseline"] = spell_engine(options["baseline"]) if options["baseline"] else None
+    options["load_p99_ms"] = options["load_p99_ms"] if "load" in spec.steps else None
+    return make_request(
+        model.name,
+        options,
+        engines=map(read_engine, dict.fromkeys(w.engine for w in wanted)),
+        precisions=map(parse_precision, dict.fromkeys(w.precision for w in wanted)),
         batches=tuple(dict.fromkeys(w.batch for w in wanted)),
-        any_batch=False,
-        threads=options["threads"] or 0,
-        measure=replace(request.measure, scope=wanted[0].scope),
-        baseline=spell_engine(request.baseline) if request.baseline else None,
-        load_p99_ms=request.load_p99_ms if "load" in spec.steps else None,
+        measure=make_measure(options, options["seed"], quick=options["quick"], builds=options["builds"]),
+        checking=options,
+        run=options,
+        wanted=wanted,
+        dry=True,
     )

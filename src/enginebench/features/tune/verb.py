@@ -27,6 +27,7 @@ from enginebench.runs.plan import check_places
 from enginebench.runs.request import LEFT_OUT_ON_GPUS, name_default_engines
 from enginebench.stats.compare import MIN_TRIALS
 from enginebench.verbs import common
+from enginebench.verbs.requests import make_request as make_run_request
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -155,8 +156,6 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, default_batch: int | None = None) -> SearchRequest:
-    from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
-
     goal, limits, processes = options["goal"], common.read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else default_batch)
     if options["resume"] and options["out"] is None:
@@ -169,26 +168,24 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and options["batch"] not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
-    needs = read_needs(options["need"])
-    if needs and goal != "latency":
+    if options["need"] and goal != "latency":
         raise UsageError(f"--need: what a process needs is measured for --goal latency, not for {goal}")
-    shared = common.share(options)
-    measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
     if goal != "latency":  # which choose the batch themselves, whatever the example inputs have
         batches = (1,)
     precisions = common.read_precisions(options["precisions"] or "fp32")
-    run = shared.make_request(
+    run = make_run_request(
         model,
-        engines=read_engines(options["engines"] or name_default_engines(shared.device)),
+        options,
+        engines=read_engines(options["engines"] or name_default_engines(common.read_device(options["device"]))),
         precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # FP32 is always the reference of the outputs
         batches=batches,
-        measure=measure,
-        input_size=options["input_size"],
+        measure=MeasureSpec(seed=options["seed"], processes=processes),
+        checking=options,
     )
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
-    run, limit_ms = replace(common.add_judging(run, options), needs=needs), options["p99_limit_ms"]
+    limit_ms, threads = options["p99_limit_ms"], options["threads"]
     implied = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
-    return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **implied)
+    return SearchRequest(run=run, goal=goal, limits=limits, threads=threads, p99_limit_ms=limit_ms, **implied)

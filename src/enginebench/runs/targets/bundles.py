@@ -25,7 +25,7 @@ from enginebench.runs.bundles import BUNDLE_SCHEMA, Bundle, check_name
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob
 from enginebench.runs.child.opening import build_graph, open_for
-from enginebench.runs.folder import RunFolder, RunRequest, Stored
+from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.trust import trust_artifact, trust_engine
 
@@ -103,20 +103,6 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
     if named:
         raise UsageError(f"{target} is a bundle and brings its engine, with its settings; leave {named[0]} out")
     return read_trusted(Path(target))
-
-
-def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:
-    """Return the request for exactly the configuration of a bundle."""
-    spec = bundle.engine
-    return replace(
-        request,
-        engines=((spec.backend, spec.options),),
-        precisions=((spec.precision, spec.recipe),),
-        batches=(spec.batch,),
-        threads=spec.threads,
-        device=spec.device,
-        measure=replace(request.measure, scope=bundle.scope, seed=bundle.check_seed),
-    )
 
 
 def find_row(run: Path, bundle: Bundle) -> Path:

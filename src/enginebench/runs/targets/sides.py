@@ -18,10 +18,9 @@ from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob, InferResponse
 from enginebench.runs.child.places import require_available
-from enginebench.runs.folder import RunFolder, Stored, check_outside
+from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter, report_steps
-from enginebench.runs.request import SharedSettings
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
 from enginebench.runs.trust import allow_engines, allow_model, find_opened, trust_engine
@@ -106,16 +105,6 @@ class SideRequest(Struct, frozen=True, kw_only=True):
     threads: int = 1
     source: ModelSource  # each side puts its own target in place of the model
     profile_index: int | None = None  # for sides that are plans and do not name one
-
-
-def ask_sides(shared: SharedSettings, input_size: int | None, profile_index: int | None = None) -> SideRequest:
-    check_outside([("--inputs", shared.inputs)] if shared.inputs is not None else [])
-    return SideRequest(
-        device=shared.device,
-        threads=shared.count_threads(),
-        source=shared.make_source("", input_size),
-        profile_index=profile_index,
-    )
 
 
 class OpenSide(Struct, frozen=True, kw_only=True):

@@ -25,10 +25,11 @@ from enginebench.features.load import verb, winners
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
-from enginebench.features.load.verb import load_target, read_load
+from enginebench.features.load.verb import LoadOptions, load_target, read_load
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs.request import SharedSettings
+from enginebench.options import fill
 from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
+from enginebench.verbs.requests import make_request
 from in_process import Children
 from reporters import Silent
 from samples import make_machine
@@ -100,8 +101,9 @@ def load(folder: Path, **given: Any) -> LoadDocument:
     resume = given.pop("resume", False)
     engines = [parse_engine(text) for text in ENGINES]
     model = given.pop("model", str(DATA_DIR / "digits-mlp.onnx"))
-    how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1), "input_size": None}
-    request = SharedSettings(threads=1).make_request(model, engines=engines, precisions=[("fp32", None)], **how)
+    how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1)}
+    options: Any = fill(LoadOptions, {"threads": 1})
+    request = make_request(model, options, engines=engines, precisions=[("fp32", None)], **how)
     return load_target(request, LoadSettings(**{**USUAL, **given}), folder, reporter=Silent(), resume=resume)
 
 

@@ -1,0 +1,236 @@
+"""From the options of a verb to its request, in one step: read, completed and checked once, and never changed."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench import options as opts
+from enginebench.core.entry import find_kind
+from enginebench.core.errors import UsageError
+from enginebench.core.limits import MARGIN, MOST
+from enginebench.core.records import EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
+from enginebench.engines.registry import check_options, check_overlap, choose_graph_engine, find_device
+from enginebench.models.zoo import require_packages
+from enginebench.runs.bundles import Bundle
+from enginebench.runs.child.places import strip_environment
+from enginebench.runs.folder import OUTSIDE, TIMEOUT_S, RunRequest, Wanted, check_outside
+from enginebench.runs.request import (
+    PERCENTILES,
+    choose_batches,
+    choose_drop,
+    read_buckets,
+    read_normalize,
+    validate_request,
+)
+from enginebench.runs.targets.sides import SideRequest
+from enginebench.runs.trust import allow_code
+from enginebench.verbs.common import list_libraries, read_axes, read_device, read_limits, read_metrics, to_text
+
+if TYPE_CHECKING:
+    from enginebench.verbs.bench import BenchOptions
+    from enginebench.verbs.run import RunOptions
+
+
+class Opening(opts.Shared, total=False):
+    """The options of verbs that open a model and run engines on it."""
+
+    input_size: opts.InputSize
+
+
+class CheckingOutputs(opts.Judging, total=False):
+    """The options of verbs that check outputs and score them."""
+
+    data: opts.Data
+    timeout: opts.Timeout
+    need: opts.Need
+
+
+def make_request(
+    model: str,
+    options: Opening,
+    *,
+    engines: Iterable[tuple[str, dict[str, str]]],
+    precisions: Iterable[tuple[Precision | None, Recipe | None]],
+    batches: tuple[int, ...] | None,
+    measure: MeasureSpec,
+    bench: "BenchOptions | None" = None,
+    bundle: Bundle | None = None,
+    checking: CheckingOutputs | None = None,
+    run: "RunOptions | None" = None,
+    wanted: tuple[Wanted, ...] = (),
+    dry: bool = False,
+) -> RunRequest:
+    """Return the request of `model`: one configuration for each engine, precision and batch.
+
+    Args:
+        batches: None: not named.
+        bundle: the bundle that `model` is. It brings its engine with all settings, which the user cannot name.
+        checking: the options of a verb that checks outputs.
+        bench, run: all options of that verb.
+        wanted: the only combinations that are wanted. They are checked where they run: a store may name options that
+            another version has.
+        dry: nothing runs, so that files need not exist and no code is allowed.
+    """
+    from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
+
+    device, threads = read_device(options["device"]), options["threads"]
+    if bundle is not None:
+        spec = bundle.engine
+        engines, precisions = [(spec.backend, spec.options)], [(spec.precision, spec.recipe)]
+        batches, device, threads = (spec.batch,), spec.device, spec.threads
+        measure = replace(measure, scope=bundle.scope, seed=bundle.check_seed)
+    if measure.scope == "pipelined" and measure.cache == "cold":
+        raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
+    named = tuple(engines)
+    if not wanted:
+        check_engines(named, device, measure)
+    buckets = read_buckets(options["input_shape"])
+    limited, judged = checking or bench, run or bench
+    metrics = read_metrics(checking["metric"]) if checking else ()
+    request = RunRequest(
+        model=model,
+        engines=named,
+        precisions=tuple(precisions),
+        batches=(batches or ()) if wanted else list_batches(batches, buckets),
+        any_engine=run is not None and not wanted and run["engines"] is None,
+        any_precision=run is not None and not wanted and run["precisions"] is None,
+        any_batch=batches is None and not buckets,
+        device=device,
+        threads=(threads or 0) if wanted else count_threads(threads),
+        measure=measure,
+        weights=os.fspath(options["weights"]),
+        input_size=options["input_size"],
+        normalize=read_normalize(options["input_dtype"], options["normalize"]),
+        input_shapes=buckets[0] if buckets else None,
+        buckets=buckets if len(buckets) > 1 else (),
+        dynamic_axes=read_axes(run["dynamic_axes"]) if run else {},
+        inputs=to_text(options["inputs"]),
+        operator_libraries=list_libraries(options["ort_extension"]),
+        baseline=run["baseline"] if run else None,
+        timeout_s=limited["timeout"] if limited else TIMEOUT_S,
+        quick=run["quick"] if run else False,
+        data=to_text(checking["data"]) if checking else None,
+        calibration_method=run["calibration_method"] if run else "minmax",
+        metrics=metrics,
+        targets=to_text(checking["targets"]) if checking else None,
+        task=checking["task"] if checking else None,
+        limits=read_limits(judged["limit"]) if judged else None,
+        max_metric_drop=choose_drop(checking["max_metric_drop"], checking["max_top1_drop"], metrics)
+        if checking
+        else None,
+        p99_limit_ms=run["p99_limit_ms"] if run else None,
+        needs=read_needs(checking["need"]) if checking else {},
+        for_calls=run["for_calls"] if run else None,
+        load_p99_ms=run["load_p99_ms"] if run else None,
+        wanted=wanted,
+    )
+    if not dry:
+        validate_request(request)
+    return request
+
+
+def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, measure: MeasureSpec) -> None:
+    """Check the options of engines, and that they can be measured so."""
+    for name, options in engines:
+        place = find_device(name, device)
+        if measure.scope == "pipelined":
+            check_overlap(name, place)
+        spec = EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)
+        check_options(strip_environment(spec))
+
+
+def list_batches(requested: tuple[int, ...] | None, buckets: Sequence[dict[str, tuple[int, ...]]]) -> tuple[int, ...]:
+    """Return the batches of all shapes, each once."""
+    return tuple(dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(requested, shapes)))
+
+
+def make_measure(
+    options: opts.Timing,
+    seed: int,
+    *,
+    percentiles: tuple[float, ...] = PERCENTILES,
+    quick: bool = False,
+    builds: int | None = None,
+    margin: float | None = MARGIN,
+) -> MeasureSpec:
+    """Make the MeasureSpec of the options; `quick` is one process of at most one second.
+
+    Without --processes ten at most: fewer once no verdict at `margin`, if there is one, can change. With several
+    builds each has the same number of processes, two at least, since one shows no difference between builds.
+    """
+    if quick and builds:
+        raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
+    warmup = options["warmup"]
+    calls = re.fullmatch(r"(\d{1,9})(ms)?", str(warmup))
+    if calls is None and warmup is not None:
+        expected = "expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
+        raise UsageError(f"--warmup {warmup}: {expected}")
+    count = builds or 1
+    most = options["processes"] or MOST
+    processes = count * max(2, -(-most // count)) if builds else most
+    exact = quick or builds or options["processes"]
+    return MeasureSpec(
+        **({"warmup_ms" if calls[2] else "warmup": int(calls[1])} if calls else {}),
+        iters=options["iters"],
+        time_limit_s=options["time_limit"],
+        processes=1 if quick else processes,
+        settle=None if exact else margin,
+        builds=count,
+        scope=options["scope"],
+        cache=options["cache"],
+        seed=seed,
+        percentiles=percentiles,
+    )
+
+
+def make_source(model: str, options: opts.Shared, input_size: int | None = None) -> ModelSource:
+    """Return what is opened for `model`, checked: its weights, shapes and inputs."""
+    weights, inputs, libraries = os.fspath(options["weights"]), to_text(options["inputs"]), options["ort_extension"]
+    require_packages(model)
+    allow_code(*list_libraries(libraries))
+    named = (("weights", weights), ("inputs", inputs))
+    check_outside((f"--{name}", text) for name, text in named if text and text not in OUTSIDE[name])
+    return ModelSource(
+        model=model,
+        weights=weights,
+        seed=options["seed"],
+        input_size=input_size,
+        normalize=read_normalize(options["input_dtype"], options["normalize"]),
+        input_shapes=read_shapes(options),
+        inputs=inputs,
+        operator_libraries=list_libraries(libraries),
+    )
+
+
+def make_side_request(
+    options: opts.Shared, input_size: int | None = None, profile_index: int | None = None
+) -> SideRequest:
+    """Return what the sides of a comparison have in common."""
+    return SideRequest(
+        device=read_device(options["device"]),
+        threads=count_threads(options["threads"]),
+        source=make_source("", options, input_size),
+        profile_index=profile_index,
+    )
+
+
+def read_shapes(options: opts.Shared) -> dict[str, tuple[int, ...]] | None:
+    """Return {input name: shape}; None if there is none."""
+    buckets = read_buckets(options["input_shape"])
+    if len(buckets) > 1:
+        raise UsageError("--input-shape gives several shapes of one input; only run measures each")
+    return buckets[0] if buckets else None
+
+
+def count_threads(threads: int | None) -> int:
+    from enginebench.measure.pin import default_threads
+
+    return threads or default_threads()
+
+
+def name_engine(engine: str | None, device: str) -> str:
+    """Return the named engine, else ONNX Runtime's for the device, which runs any model that has a graph."""
+    return engine or choose_graph_engine(find_kind(read_device(device)))
