@@ -25,7 +25,7 @@ from enginebench.core.records import MeasureSpec, Precision, Result, Scope
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run
-from enginebench.runs.plan import PlannedRow, plan_rows
+from enginebench.runs.plan import PlannedRow, plan_rows, resolve
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.quantiles import median
@@ -192,7 +192,7 @@ def plan_part(
     resume = holds_run(folder.root)
     record = folder.read_record() if resume else _begin(folder, request, printer)
     sources = tuple(folder.absolute(a) for a in record.sources)
-    planned = plan_rows(request, sources, problems=record.problems)
+    planned = plan_rows(resolve(request, sources), sources, problems=record.problems)
     rows = choose_rows(planned, wanted, processes)
     record = replace(record, rows=tuple(row.id for row in rows))
     folder.write_record(record)

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import MeasureSpec, Result
 from enginebench.core.store import encode, write_atomic
-from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, SourceJob
 from enginebench.runs.child.perform import sources as perform_sources
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.reporting import describe_stored
+from enginebench.runs.targets import sources
 from in_process import Children, children
 from reporters import Silent
 
@@ -195,14 +195,14 @@ def test_a_reference_that_fails_on_one_side_of_an_interruption_only(fails_first,
 def test_a_row_whose_engine_is_gone_keeps_what_was_measured(children, three, root, whole, monkeypatch) -> None:
     """It says why it cannot go on, stays the reference, and is measured to its end once the engine is back."""
     interrupt(children, three, root, MeasureJob, 3)
-    plan = main_job.plan_rows
+    plan = sources.plan_rows
 
     def plan_without(*args: Any, **more: Any) -> list[PlannedRow]:
         first, *others = plan(*args, **more)
         return [replace(first, skip="the engine is not installed"), *others]
 
     with monkeypatch.context() as patch:
-        patch.setattr(main_job, "plan_rows", plan_without)
+        patch.setattr(sources, "plan_rows", plan_without)
         rows = resume(three, root)
     assert [row.status for row in rows] == ["failed", "ok", "ok"] and len(rows[0].measurements) == 1
     assert rows[0].reason == "it cannot continue: the engine is not installed" and differences(root) == [0, 0.1, 0.2]

@@ -20,7 +20,7 @@ from enginebench.runs.checking import CHECK_SAMPLES, QUICK_SAMPLES
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, begin_record, trust_request
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.next_recipes import NextRecipes
-from enginebench.runs.plan import list_devices, plan_rows
+from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, resolve
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import note_kept
 from enginebench.runs.starts import add_cold_starts
@@ -73,14 +73,10 @@ def run_model(
         scoring = choose_scoring(effective)
         if stored is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
-        early = list[Result]()
-        if not record.sources:
-            record, early = begin_rows(folder, record, reporter, on_results)
-        sources = tuple(map(folder.open, record.sources))  # new configurations start from them
-        scoring = fit_scoring(scoring, effective, sources)
+        record, sources, planned, early = begin_rows(folder, record, reporter, on_results)
+        scoring = fit_scoring(scoring, effective, sources.artifacts)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(scoring)))))
-        planned = plan_rows(effective, sources, problems=record.problems)
-        recipes = NextRecipes(effective, sources, folder, reporter)
+        recipes = NextRecipes(effective, sources.artifacts, folder, reporter)
         campaign = Campaign(
             folder,
             planned,
@@ -120,19 +116,20 @@ def run_model(
 
 def begin_rows(
     folder: RunFolder, record: RunRecord, reporter: Reporter, on_results: OnResults
-) -> tuple[RunRecord, list[Result]]:
-    """Make the sources and plan the configurations; return the record with both, and what was measured meanwhile."""
-    early = list[Result]()
+) -> tuple[RunRecord, Sources, list[PlannedRow], list[Result]]:
+    """Return the record with its sources and configurations, both, and what was measured while they were made."""
+    early, begun = list[Result](), bool(record.sources)
     try:
         measure = partial(measure_early, folder, record, reporter, on_results, early)
-        record, gathered = find_sources(folder, record, reporter, on_module=measure)
+        record, sources = find_sources(folder, record, reporter, on_module=measure)
     except KeyboardInterrupt as error:
         note_kept(error, early, folder.root)
         raise
-    plan = plan_rows(record.request, gathered.artifacts, problems=gathered.problems)
-    record = replace(record, rows=tuple(row.id for row in plan))
-    folder.write_record(record)
-    return record, early
+    planned = sources.plan_rows()
+    if not begun:
+        record = replace(record, rows=tuple(row.id for row in planned))
+        folder.write_record(record)
+    return record, sources, planned, early
 
 
 def measure_early(
@@ -144,7 +141,7 @@ def measure_early(
     module: Artifact,
 ) -> None:
     """Add to `results` what runs the model as it is, measured once, so that an interrupted export leaves a figure."""
-    rows = plan_rows(record.request, [module])
+    rows = plan_rows(resolve(record.request, [module]), [module])
     first = next((row for row in rows if row.skip is None and not builds_slowly(row.engine)), None)
     if first is None:
         return
@@ -198,7 +195,9 @@ def find_sources(
 ) -> tuple[RunRecord, Sources]:
     """Return the record with its sources, and the artifacts to start from: those of the record, or made now."""
     if record.sources:
-        return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
+        opened = tuple(map(folder.open, record.sources))
+        return record, Sources(plan=resolve(record.request, opened), artifacts=opened, problems=record.problems)
     gathered = gather_sources(record.request, folder.artifacts, reporter, limit, on_module)
     stored = tuple(folder.relative(a) for a in gathered.artifacts)
-    return replace(record, sources=stored, problems=gathered.problems, notes=gathered.notes), gathered
+    notes = gathered.plan.list_notes()
+    return replace(record, sources=stored, problems=gathered.problems, notes=notes), gathered

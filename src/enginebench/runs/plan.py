@@ -1,6 +1,6 @@
 """The configurations of a request, in order, each with the reason if it cannot run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import product
 
@@ -70,6 +70,8 @@ INT8_RECIPES: dict[str, tuple[tuple[Callable[[Artifact], bool], frozenset[str], 
     ),
     "ort": ((is_attentive, frozenset(), "dynamic"),),
 }
+# The note about the precisions that `run` and `tune` leave out on a GPU unless they are named.
+LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
 # Key of the problem that there is no graph at all.
 EVERY_GRAPH = "onnx"
 NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph, for engines such as ort"
@@ -97,24 +99,55 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
         return self.inputs_of or self.model
 
 
+class ResolvedPlan(Struct, frozen=True, kw_only=True):
+    """What a request comes to for its model: resolved once, when the model is open; everything later takes it."""
+
+    request: RunRequest
+    engines: tuple[EngineSpec, ...]  # of every configuration, in order, the baseline first
+    transforms: tuple[tuple[Precision | None, Recipe | None], ...]  # graphs and modules that the sources lack
+    left_out: tuple[EngineSpec, ...] = ()  # that could run, and do so only if they are named
+
+    def list_notes(self) -> tuple[str, ...]:
+        """Return a note on each precision that the defaults leave out."""
+        request, omitted = self.request, dict[str, dict[str, None]]()
+        for spec in self.left_out:
+            omitted.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
+        notes = [LEFT_OUT_ON_GPUS] if request.any_precision and find_kind(request.device) != "cpu" else []
+        for label, engines in omitted.items():
+            named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
+            notes.append(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
+        return tuple(notes)
+
+
+def resolve(request: RunRequest, opened: Sequence[Artifact]) -> ResolvedPlan:
+    """Resolve a request for its model, of which `opened` are the graph and the module, perhaps in further precisions.
+
+    Only they tell the precision and the batch that the model has of its own.
+    """
+    engines, others = _list_engines(request, opened)
+    left_out = tuple(spec for spec in others if not find_obstacle(spec, opened))
+    transforms = tuple(_list_transforms(request, engines, opened))
+    return ResolvedPlan(request=request, engines=tuple(engines), transforms=transforms, left_out=left_out)
+
+
 def plan_rows(
-    request: RunRequest,
+    plan: ResolvedPlan,
     sources: Sequence[Artifact],
     *,
     probe: Callable[[str], Availability] = find_installed,
     problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
-    """Plan every configuration of the request once: by batch, then precision, then engine, the baseline first."""
-    rows, never = dict[str, PlannedRow](), set[str]()
+    """List every configuration of the plan once: by batch, then precision, then engine, the baseline first."""
+    request, rows, never = plan.request, dict[str, PlannedRow](), set[str]()
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
-        scoped = replace(request, measure=replace(request.measure, scope=scope))
-        for spec in list_engines(scoped, sources):
+        measure = replace(request.measure, scope=scope)
+        for spec in plan.engines:
             key = (format_engine(spec), spec.batch, scope)
             precisions = [w.precision for w in request.wanted if (w.engine, w.batch, w.scope) == key]
             if request.wanted and not any(meets_precision(p, spec.precision, spec.recipe) for p in precisions):
                 continue
             availability = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
-            row = _plan_row(scoped, spec, sources, availability, problems or {})
+            row = _plan_row(request, spec, measure, sources, availability, problems or {})
             rows.setdefault(row.id, row)
             if request.any_engine and find_obstacle(spec, sources):
                 never.add(row.id)
@@ -145,11 +178,13 @@ def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
 def check_places(request: RunRequest) -> None:
     """Check, before a model is loaded, that some engine may run in some precision, here or in its environment."""
     reasons = []
-    for spec in list_engines(request, ()):
+    for (precision, requested_recipe), (name, options) in product(request.precisions, request.engines):
+        spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), precision=precision)
+        spec = replace(spec, recipe=_choose_recipe(spec, requested_recipe, ()))
         try:
             require_available(spec)
             # Without --precisions (FP32 here) a graph in another precision keeps its own.
-            if spec.precision != "fp32" and (why := _refuse(spec, takes(spec.backend))):
+            if precision != "fp32" and (why := _refuse(spec, takes(name))):
                 raise BackendUnavailable(why)
             return
         except EngineBenchError as error:
@@ -191,15 +226,15 @@ def list_here(request: RunRequest) -> list[str]:
     return [name for name, options in request.engines if OPTION in options or find_installed(name).available]
 
 
-def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[EngineSpec]:
+def _list_engines(request: RunRequest, sources: Sequence[Artifact]) -> tuple[list[EngineSpec], list[EngineSpec]]:
     """List the engine of every configuration, in the requested order, the named baseline (else `pytorch`) first.
 
-    Left out unless they are named: recipes that run by name alone, where engines of graphs can run; and BF16 on a CPU
-    with engines that need another graph or code for it.
+    Beside them those that are left out unless they are named: recipes that run by name alone, where engines of graphs
+    can run; and BF16 on a CPU with engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
     sizes, precisions = list_row_sizes(request, sources), _list_precisions(request, sources)
-    first, listed = parse_engine(request.baseline or "pytorch"), list[EngineSpec]()
+    first, listed, left_out = parse_engine(request.baseline or "pytorch"), list[EngineSpec](), list[EngineSpec]()
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
     unasked = request.any_precision and precisions == request.precisions  # not the model's own
@@ -216,11 +251,10 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
         )
         recipe = _choose_recipe(spec, requested_recipe, sources)
         by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
-        if unasked and precision == "bf16" and spec.device == "cpu" and (name, precision) not in CASTS:
-            continue
-        if not by_name or (precision, recipe) in precisions or name == first[0]:
-            listed.append(replace(spec, recipe=recipe))
-    return listed
+        elsewhere = unasked and precision == "bf16" and spec.device == "cpu" and (name, precision) not in CASTS
+        kept = not elsewhere and (not by_name or (precision, recipe) in precisions or name == first[0])
+        (listed if kept else left_out).append(replace(spec, recipe=recipe))
+    return listed, left_out
 
 
 def list_row_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
@@ -291,12 +325,14 @@ def lacks_torchao(recipe: Recipe | None) -> bool:
     return recipe in RECIPES and bool(RECIPES[recipe].tools) and find_spec("torchao") is None
 
 
-def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[Precision | None, Recipe | None]]:
+def _list_transforms(
+    request: RunRequest, listed: Iterable[EngineSpec], sources: Sequence[Artifact]
+) -> list[tuple[Precision | None, Recipe | None]]:
     """List (precision, recipe) of every graph, and module in 8 bits, that configurations need and the sources lack."""
     have = {(a.precision, a.recipe) for a in sources}
     fp32 = {a.kind for a in sources if (a.precision, a.recipe) == ("fp32", None)}  # transforms start from FP32
     here = list_here(request)
-    engines = [s for s in list_engines(request, sources) if s.recipe != "weak" and s.backend in here]
+    engines = [s for s in listed if s.recipe != "weak" and s.backend in here]
     needed: list[tuple[Precision | None, Recipe | None]] = []
     for spec in engines:
         kind = takes(spec.backend)
@@ -311,6 +347,7 @@ def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tu
 def _plan_row(
     request: RunRequest,
     spec: EngineSpec,
+    measure: MeasureSpec,
     sources: Sequence[Artifact],
     availability: Availability,
     problems: Mapping[str, str],
@@ -331,16 +368,16 @@ def _plan_row(
     if own not in (None, spec.batch):
         problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"
     return PlannedRow(
-        id=row_id(spec, spec.precision, request.measure),
+        id=row_id(spec, spec.precision, measure),
         model=sources[0].model if sources else request.model,
         engine=spec,
         requested_precision=spec.precision,
-        measure=request.measure,
+        measure=measure,
         source=source,
         chain=_chain(sources, source),
         skip=problem
         or _reason_to_skip(spec, source, availability, takes(spec.backend), problems)
-        or _reason_not_measured(spec, request.measure),
+        or _reason_not_measured(spec, measure),
     )
 
 

@@ -15,8 +15,6 @@ from enginebench.engines.registry import list_unasked
 from enginebench.runs.folder import RunRequest, allow_request, check_named_files
 from enginebench.runs.plan import check_places
 
-# The note about the precisions that `run` and `tune` leave out on a GPU unless they are named.
-LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
 # The percentiles where none are named.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 

@@ -33,7 +33,7 @@ from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import find_available, strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored, with_suffix
+from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
@@ -419,8 +419,7 @@ def _plan_side(
         bring_files(made.files, Path(made.path).parent, home)
         chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
         return plan_stored(stored.result.model, stored.spec, chain, request.measure, find_available(stored.spec))
-    sources = gather_sources(request, folder.root / place, reporter)
-    (row,) = plan_rows(request, sources.artifacts, problems=sources.problems)
+    (row,) = gather_sources(request, folder.root / place, reporter).plan_rows()
     return row
 
 

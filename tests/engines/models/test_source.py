@@ -27,7 +27,7 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceJob, SourceResponse
 from enginebench.runs.child.perform.sources import make_source
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import PlannedRow, plan_rows
+from enginebench.runs.plan import PlannedRow, plan_rows, resolve
 
 WriteModule = Callable[[str, str], None]
 FACTORIES = """
@@ -540,7 +540,10 @@ def make(factory: str, folder: Path, **wishes: object) -> SourceResponse:
 def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedRow]:
     wish = RunRequest(model="m", engines=(("pytorch", {}), ("ort", {})), batches=batches or (1,), any_batch=not batches)
     problems = {} if len(artifacts) > 1 else {"onnx": "operator x"}
-    return plan_rows(wish, artifacts, probe=lambda name: Availability(engine=name, available=True), problems=problems)
+    resolved = resolve(wish, artifacts)
+    return plan_rows(
+        resolved, artifacts, probe=lambda name: Availability(engine=name, available=True), problems=problems
+    )
 
 
 def test_every_row_runs_at_the_only_batch_where_none_was_asked_for(tmp_path: Path) -> None:

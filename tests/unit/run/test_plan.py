@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, Mock, call
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +12,7 @@ from enginebench.engines.registry import read_engines
 from enginebench.runs import plan
 from enginebench.runs.child.jobs import SourceResponse
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EVERY_GRAPH, plan_rows
-from enginebench.runs.request import LEFT_OUT_ON_GPUS
+from enginebench.runs.plan import EVERY_GRAPH, LEFT_OUT_ON_GPUS, ResolvedPlan, plan_rows, resolve
 from enginebench.runs.targets import sources
 
 AXES = ("batch", 4)
@@ -37,14 +36,14 @@ def there(name: str) -> Availability:
 )
 def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -> None:
     request = RunRequest(model="toy", engines=(("fake", {}),), device=device, measure=MeasureSpec(cache=cache))
-    (row,) = plan_rows(request, (GRAPH,), probe=there)
+    (row,) = plan_rows(resolve(request, (GRAPH,)), (GRAPH,), probe=there)
     assert row.skip == skip
 
 
 @pytest.mark.feature("trtexec")
 def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     request = RunRequest(model="toy", engines=(("fake", {}), ("trtexec", {})), measure=MeasureSpec(warmup_ms=200))
-    rows = plan_rows(request, (GRAPH,), probe=there)
+    rows = plan_rows(resolve(request, (GRAPH,)), (GRAPH,), probe=there)
     refusal = "--warmup 200ms is for trtexec; fake counts calls. Give a number, as in 20"
     assert [row.skip for row in rows if row.skip] == [refusal]
 
@@ -57,7 +56,7 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(pr
     wanted = ((precision, None),)
     request = RunRequest(model="toy", engines=(*ENGINES, ("openvino", {})), precisions=wanted)  # type: ignore[arg-type]
     module, problems = replace(GRAPH, kind="torch"), {problem: "operator x"}
-    rows = plan_rows(request, (module,), probe=there, problems=problems)
+    rows = plan_rows(resolve(request, (module,)), (module,), probe=there, problems=problems)
     assert [row.skip for row in rows] == [None, reason, reason]
 
 
@@ -65,7 +64,8 @@ def test_rows_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> 
     of_eight = replace(MODULE, inputs=tuple(replace(spec, shape=(8, *spec.shape[1:])) for spec in MODULE.inputs))
     request = RunRequest(model="toy", engines=ENGINES)
     for asked, batch in ((replace(request, any_batch=True), 8), (replace(request, batches=(2,)), 2), (request, 1)):
-        assert {row.engine.batch for row in plan_rows(asked, [of_eight, GRAPH], probe=there)} == {batch}
+        rows = plan_rows(resolve(asked, [of_eight, GRAPH]), [of_eight, GRAPH], probe=there)
+        assert {row.engine.batch for row in rows} == {batch}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_rows_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> 
 )
 def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | None, rows: list[str]) -> None:
     sources = [replace(MODULE, precision=module), *([replace(GRAPH, precision=graph)] if graph else [])]
-    planned = plan_rows(RunRequest(model="toy", engines=ENGINES), sources, probe=there)
+    planned = plan_rows(resolve(RunRequest(model="toy", engines=ENGINES), sources), sources, probe=there)
     assert [row.requested_precision for row in planned] == rows
     assert [row.skip is None for row in planned] == [True, graph is not None and graph != "bf16"]
 
@@ -97,24 +97,20 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
     ],
 )
 def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_graph(
-    changes: dict[str, Any], graph: bool, planned: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], graph: bool, planned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "find_installed", there)
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
     request = RunRequest(model="toy", engines=tuple(read_engines("pytorch,pytorch-compile,ort")), any_engine=True)
     asked = replace(request, **{"precisions": (("int8", None),), **changes})
-    made = SourceResponse(artifacts=(MODULE, GRAPH)[: 1 + graph], no_graph=None if graph else "x")
-    rows = plan_rows(asked, made.artifacts, probe=there)
+    opened = (MODULE, GRAPH)[: 1 + graph]
+    rows = plan_rows(resolve(asked, opened), opened, probe=there)
     assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
-    transforms = plan.list_transforms(asked, made.artifacts)
+    transforms = resolve(asked, opened).transforms
     assert (("int8", "pt2e") in transforms) == ("pytorch-compile pt2e" in planned)
-    said, transform = Mock(), Mock(return_value=sources.Sources(artifacts=()))
-    monkeypatch.setattr(sources, "_make", lambda *_: made)
-    monkeypatch.setattr(sources, "_transform_all", transform)
     line = "left out by default: int8@pt2e of pytorch-compile; name it with --precisions int8,int8@pt2e"
-    notes = sources.gather_sources(replace(asked, any_precision=True), tmp_path, said).notes
+    notes = resolve(replace(asked, any_precision=True), opened).list_notes()
     assert (LEFT_OUT_ON_GPUS in notes) == (asked.device != "cpu") and (line in notes) == (planned == ["ort cpu"])
-    assert call(line) not in said.say.call_args_list and transform.called, "notes are shown once, with the result"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +130,8 @@ def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(changes,
         any_engine=True,
         any_precision=True,
     )
-    rows = plan_rows(replace(request, **changes), (source, GRAPH)[: 1 + (source is MODULE)], probe=there)
+    opened = (source, GRAPH)[: 1 + (source is MODULE)]
+    rows = plan_rows(resolve(replace(request, **changes), opened), opened, probe=there)
     assert [row.engine.backend for row in rows if row.engine.precision == "bf16"] == short
 
 
@@ -159,31 +156,32 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(device, ask
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
     engines = (("pytorch", {}), ("pytorch-compile", {}))
     request = RunRequest(model="toy", engines=engines, precisions=(("fp32", None), asked), device=device)
-    assert plan.list_transforms(request, (MODULE, GRAPH)) == made
+    assert list(resolve(request, (MODULE, GRAPH)).transforms) == made
     sources = (MODULE, replace(MODULE, precision="int8", recipe="pt2e"))
 
     def plan_both() -> list[tuple[str | None, str | None]]:
-        rows = plan_rows(request, sources, probe=there)
+        rows = plan_rows(resolve(request, sources), sources, probe=there)
         return [(row.source and row.source.recipe, row.skip) for row in rows]
 
     eager = f"pytorch has no {asked[0]}, only fp32, "
     assert plan_both()[:2] == [(None, None)] * 2 and str(plan_both()[2][1]).startswith(eager)
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
     fp8 = replace(request, precisions=(("fp8", None),))
-    assert plan.list_transforms(fp8, (MODULE, GRAPH)) == ([("fp8", "static")] if device == "cuda:0" else [])
+    assert resolve(fp8, (MODULE, GRAPH)).transforms == ((("fp8", "static"),) if device == "cuda:0" else ())
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
-    assert plan.list_transforms(request, (MODULE, GRAPH)) == []
+    assert resolve(request, (MODULE, GRAPH)).transforms == ()
     needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
     assert plan_both()[3][1] == (skip or needed)
 
 
 def test_a_graph_takes_no_longer_than_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = MagicMock()
-    fakes: dict[str, Any] = {"list_transforms": [("int8", "nncf")], "describe_graph": None, "_take_graph": GRAPH}
+    fakes: dict[str, Any] = {"describe_graph": None, "_take_graph": GRAPH}
     for name, value in (fakes | {"_begin_telling": ("int8", print), "Child": child, "find_variables": {}}).items():
         monkeypatch.setattr(sources, name, lambda *_, value=value: value)
     monkeypatch.setattr(sources, "wait_until_sure", lambda *_, **__: None)
     request = RunRequest(model="toy", engines=(("openvino", {}),), timeout_s=600)
+    resolved = ResolvedPlan(request=request, engines=(), transforms=(("int8", "nncf"),))
     for limit, seconds in ((None, 600), (lambda: 7.0, 7.0)):
-        sources._transform_all(request, SourceResponse(artifacts=(GRAPH,)), tmp_path, Mock(), limit)
+        sources._transform_all(resolved, SourceResponse(artifacts=(GRAPH,)), tmp_path, Mock(), limit)
         assert child.__enter__().start.call_args.kwargs["timeout_s"] == seconds

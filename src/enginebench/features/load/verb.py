@@ -35,7 +35,7 @@ from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.main_job import list_changes
-from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored
+from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_stored
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
 from enginebench.runs.results import label
@@ -255,8 +255,7 @@ class Loading:
             stored = open_as_stored(Path(request.model))
             installed = find_installed(stored.spec.backend)
             return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
-        sources = gather_sources(request, self._folder.artifacts, self._reporter)
-        return plan_rows(request, sources.artifacts, problems=sources.problems)
+        return gather_sources(request, self._folder.artifacts, self._reporter).plan_rows()
 
     def _build(self, row: PlannedRow) -> Artifact:
         """Build what the engine loads, and run it once on the check inputs."""

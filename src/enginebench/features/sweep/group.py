@@ -32,7 +32,17 @@ from enginebench.features.sweep.store import Store, fetch_folder, open_store, re
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
-from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, TUNE_PAGE, RunFolder, RunRecord, RunRequest, begin_record
+from enginebench.runs.folder import (
+    ARTIFACTS,
+    TUNE_FILE,
+    TUNE_PAGE,
+    RunFolder,
+    RunRecord,
+    RunRequest,
+    allow_request,
+    begin_record,
+    check_named_files,
+)
 from enginebench.runs.main_job import list_changes, run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import gather_sources
@@ -113,6 +123,8 @@ def measure_missing_cells(job: GroupJob, reporter: Reporter) -> int:
         request = replace(job.group.request, threads=job.group.request.threads or default_threads())
         if not (folder.root / "run.json").exists():
             _begin(job, store, folder, request, machine)
+        allow_request(request)  # it was made where the sweep was begun
+        check_named_files(request)
         locks = ("cuda:0",) if job.shared else None
         run_model(request, folder, reporter=reporter, resume=True, wait=job.wait, locks=locks)
     if job.group.tune_budget_s is not None:

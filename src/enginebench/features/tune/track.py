@@ -17,7 +17,7 @@ from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
+from enginebench.runs.plan import PlannedRow, plan_rows, resolve, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import ENDLESS, has_changed, has_outputs
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
@@ -59,7 +59,7 @@ class Rows:
             measure=measure,
         )
         artifacts, problem = self._choose(setting)
-        rows = plan_rows(request, artifacts, problems=self._problems)
+        rows = plan_rows(resolve(request, artifacts), artifacts, problems=self._problems)
         if len(rows) != 1:
             raise UsageError(f"a search is about one batch and one set of shapes, not {len(rows)}; name one")
         row = rows[0] if problem is None else replace(rows[0], skip=problem)

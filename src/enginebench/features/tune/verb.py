@@ -23,8 +23,8 @@ from enginebench.features.tune.session import tune_model
 from enginebench.features.tune.space import Goal
 from enginebench.options import Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
-from enginebench.runs.plan import check_places
-from enginebench.runs.request import LEFT_OUT_ON_GPUS, name_default_engines
+from enginebench.runs.plan import LEFT_OUT_ON_GPUS, check_places
+from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_TRIALS
 from enginebench.verbs import common
 from enginebench.verbs.requests import make_request as make_run_request

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.commands import VERB
-from enginebench.core.entry import find_kind
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import escape_precision, format_engine, format_precision, name_mix, require_precision
 from enginebench.core.recipes import RECIPES, find_needs
@@ -36,17 +35,8 @@ from enginebench.runs.child.isolate import (
 )
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, Labelled, QuantizeJob, SourceJob, SourceResponse
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import (
-    EVERY_GRAPH,
-    PlannedRow,
-    find_obstacle,
-    list_engines,
-    list_here,
-    list_transforms,
-    plan_rows,
-)
+from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, ResolvedPlan, list_here, plan_rows, resolve
 from enginebench.runs.progress import Reporter, report_steps
-from enginebench.runs.request import LEFT_OUT_ON_GPUS
 from enginebench.runs.scoring import Scoring, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
 
@@ -90,9 +80,13 @@ def _make(
 class Sources(Struct, frozen=True, kw_only=True):
     """The artifacts to start from; and PRECISION (`EVERY_GRAPH`: any) -> why there is no graph in it."""
 
+    plan: ResolvedPlan
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
-    notes: tuple[str, ...] = ()  # what the defaults leave out
+
+    def plan_rows(self) -> list[PlannedRow]:
+        """Return every configuration, with the artifact that it starts from."""
+        return plan_rows(self.plan, self.artifacts, problems=self.problems)
 
 
 def gather_sources(
@@ -131,18 +125,7 @@ def gather_sources(
         )
     if made.no_graph is not None:
         reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
-    planned = list_engines(request, made.artifacts)
-    every = list_engines(replace(request, any_engine=False, any_precision=False), made.artifacts)
-    omitted: dict[str, dict[str, None]] = {}
-    for spec in (
-        left_out for left_out in every if left_out not in planned and not find_obstacle(left_out, made.artifacts)
-    ):
-        omitted.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
-    notes = [LEFT_OUT_ON_GPUS] if request.any_precision and find_kind(request.device) != "cpu" else []
-    for label, engines in omitted.items():
-        named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
-        notes.append(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
-    return replace(_transform_all(request, made, place, reporter, limit), notes=tuple(notes))
+    return _transform_all(resolve(request, made.artifacts), made, place, reporter, limit)
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
@@ -187,24 +170,24 @@ def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dic
 def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
     """Plan the only configuration of a request, and make its source in `place`."""
     sources = gather_sources(request, place, reporter)
-    (row,) = plan_rows(request, sources.artifacts, problems=sources.problems)
+    (row,) = sources.plan_rows()
     if row.skip is not None or row.source is None:
         raise BackendUnavailable(str(row.skip))
     return row, row.source
 
 
 def _transform_all(
-    request: RunRequest, sources: SourceResponse, place: Path, reporter: Reporter, limit: Limit
+    plan: ResolvedPlan, sources: SourceResponse, place: Path, reporter: Reporter, limit: Limit
 ) -> Sources:
     """Make every graph, and every module in 8 bits, that the configurations need, several at a time.
 
     The first one that needs ranges takes them alone; the others wait for these.
     """
-    made, works = sources.artifacts, dict[str, Work[Any]]()
+    request, made, works = plan.request, sources.artifacts, dict[str, Work[Any]]()
     artifacts, problems = list(made), {EVERY_GRAPH: sources.no_graph} if sources.no_graph else {}
     ranges, others = list[Work[Any]](), count_at_a_time(made[-1], describe_machine()) - 1
     with ExitStack() as stack:
-        for precision, recipe in list_transforms(request, made):
+        for precision, recipe in plan.transforms:
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
             needs = find_needs(precision, recipe)
@@ -223,7 +206,7 @@ def _transform_all(
             except EngineBenchError as error:
                 reporter.say(f"no graph in {label}: {error}")
                 problems[label] = str(error)
-    return Sources(artifacts=tuple(artifacts), problems=problems)
+    return Sources(plan=plan, artifacts=tuple(artifacts), problems=problems)
 
 
 def make_graph(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> Artifact:
@@ -343,9 +326,12 @@ def _find_label_fault(folder: Path, request: RunRequest, sources: Sequence[Artif
 
 
 def fit_scoring(scoring: Scoring | None, request: RunRequest, sources: Sequence[Artifact]) -> Scoring | None:
-    """Choose the scoring again by the sources, if it depends on them; else return it unchanged."""
+    """Return the scoring without metrics, if the classes of the model do not fit the folders of its pictures."""
     data = scoring.labelled.data if scoring and scoring.metrics and scoring.labelled.targets is None else None
-    return choose_scoring(request, sources) if data is not None and Path(data).is_dir() else scoring
+    if scoring is None or data is None or not Path(data).is_dir():
+        return scoring
+    labelled = choose_labelled(request, sources)
+    return replace(scoring, labelled=labelled, metrics=()) if labelled and labelled.unlabelled else scoring
 
 
 def note_unlabelled(scoring: Scoring | None) -> tuple[str, ...]:

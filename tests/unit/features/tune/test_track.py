@@ -14,6 +14,7 @@ from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Rows, find_refusal
 from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import resolve
 from enginebench.runs.targets.sources import Sources
 from reporters import Silent
 from samples import make_drift, make_implausible, make_result
@@ -137,7 +138,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def make_rows(*artifacts: Artifact) -> Rows:
-    return Rows(REQUEST, Sources(artifacts=artifacts or (GRAPH, INT8)), Path("/place"), Silent())
+    opened = artifacts or (GRAPH, INT8)
+    sources = Sources(plan=resolve(REQUEST, opened), artifacts=opened)
+    return Rows(REQUEST, sources, Path("/place"), Silent())
 
 
 def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:
