@@ -45,6 +45,35 @@ def test_a_file_of_an_engine_is_named_in_its_own_folder_alone() -> None:
     assert strangers == set()  # the registry imports the module that an entry names
 
 
+@pytest.mark.parametrize("layer", ["stats", "verbs", "report"])
+def test_a_layer_above_the_engines_names_none(layer: str) -> None:
+    """What an engine alone knows is in its entry; help texts, names of features and of options may name engines."""
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {text!r}"
+        for path in sorted((SOURCE / layer).rglob("*.py"))
+        for line, text in list_texts(ast.parse(path.read_text(encoding="utf-8")))
+        if text.partition(":")[0] in ENTRIES
+    ]
+    assert found == []
+
+
+def test_the_name_of_an_engine_in_a_condition_is_seen() -> None:
+    code = 'a = Opt("ort", "ort", feature="ort")\nif name == "ort" or name in ("x", "openvino:a=b"):\n    o["ort"]'
+    assert {text for _, text in list_texts(ast.parse(code))} == {"ort", "x", "openvino:a=b"}
+
+
+def list_texts(tree: ast.AST) -> list[tuple[int, str]]:
+    """Every text of a file with its line, but those of declarations of options and of keys."""
+    passed_over: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Opt":
+            passed_over |= {id(inside) for inside in ast.walk(node)}
+        elif isinstance(node, ast.Subscript):
+            passed_over |= {id(inside) for inside in ast.walk(node.slice)}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in passed_over)
+    return [(node.lineno, node.value) for node in texts if isinstance(node.value, str)]
+
+
 def test_the_seam_is_at_most_ten_protocols() -> None:
     tree = ast.parse((SOURCE / "core" / "protocols.py").read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]

@@ -131,3 +131,15 @@ class Entry(Struct, frozen=True, kw_only=True):
     def accepts(self) -> tuple[ArtifactKind, ...]:
         """Every kind of artifact that it can start from, the usual one first."""
         return (self.takes, *self.also_takes)
+
+
+# What users run without EngineBench: speed-ups refer to it, unless another baseline is named.
+# The engine that runs a module as its user does.
+EAGER = "pytorch"
+# ENGINE with the settings that it has out of the box: on a GPU it may compute in TF32.
+AS_IT_IS = f"{EAGER}:defaults=1"
+# What a user runs today, the first that was measured: a module by PyTorch as it is (on a GPU that allows TF32), a graph
+# by ONNX Runtime. None: in any precision.
+RunsToday = tuple[tuple[str, Precision | None], ...]
+TODAY: RunsToday = ((AS_IT_IS, None), (EAGER, "tf32"), (EAGER, "fp32"), (EAGER, None))
+TODAY_OF_GRAPH: RunsToday = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp32"), ("ort", None))

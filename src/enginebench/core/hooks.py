@@ -6,7 +6,7 @@ A feature brings a function for a protocol (`Feature.hooks`); who calls it looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from enginebench.core.records import Artifact, Bound, Capacity, EngineSpec, LayerTime, Result
+    from enginebench.core.records import Artifact, Bound, Capacity, EngineSpec, LayerTime, Result, ResultWarning
     from enginebench.report.run.deploy import Delivery
     from enginebench.report.run.rows import RunDocument
     from enginebench.report.table import Section
@@ -131,6 +131,12 @@ class TrtexecChoice(Protocol):
     """Makes an executable the trtexec of this process and of its children."""
 
     def __call__(self, path: str, /) -> None: ...
+
+
+class ToolDifference(Protocol):
+    """The reasons why two configurations of a comparison differ that are no difference of speed."""
+
+    def __call__(self, results: Sequence[Result], /) -> Iterable[ResultWarning]: ...
 
 
 class RegionEngineCheck(Protocol):

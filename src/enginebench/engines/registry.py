@@ -112,6 +112,18 @@ def choose_graph_engine(kind: DeviceKind) -> str:
     return next(entry.name for entry in defaults if entry.takes == "onnx")
 
 
+def choose_plan_builder() -> str:
+    """Return the engine that builds a plan, if none is named: one that runs the vendor's tool, if there is one."""
+    builders = [entry for entry in ENTRIES.values() if "plan" in entry.also_takes]
+    return min(builders, key=lambda entry: entry.find_program is None).name
+
+
+def name_library(made_by: dict[str, str]) -> str:
+    """Return the name of the library that made a file to keep, the last of those that had a part in it."""
+    names = {"tensorrt-rtx": "TensorRT for RTX", "torch": "PyTorch"}
+    return next((names[name] for name in reversed(made_by) if name in names), "TensorRT")
+
+
 def list_precisions(engine: str, device: str) -> tuple[Precision, ...]:
     """Return the precisions that an ENGINE runs on a device; () where only its backend knows."""
     entry = find_entry(parse_engine(engine)[0])

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from enginebench.core.entry import EAGER
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import RunFinished
@@ -86,7 +87,7 @@ def run_model(
             scoring=scoring,
             task=effective.task,
             rules=Rules(
-                baseline_engine=effective.baseline or "pytorch",
+                baseline_engine=effective.baseline or EAGER,
                 max_metric_drop=effective.max_metric_drop,
                 p99_limit_ms=effective.p99_limit_ms,
                 needs=effective.needs,

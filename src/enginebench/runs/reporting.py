@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.entry import EAGER
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.features import find_hook, find_hooks
 from enginebench.core.hooks import BundlePlan, LayerPairing, ReportSections
@@ -71,7 +72,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
         spec=msgspec.to_builtins(request),
         results=results,
         rules=Rules(
-            baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first result
+            baseline_engine="" if searched else request.baseline or EAGER,  # without a name it is the first result
             max_metric_drop=request.max_metric_drop,
             p99_limit_ms=request.p99_limit_ms,
             needs=request.needs,

@@ -40,10 +40,11 @@ def parse_device(text: str) -> str:
     return "cpu" if match[0] == "cpu" else f"cuda:{int(match[1] or 0)}"
 
 
-def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
+def use_trtexec(path: str | None, engines: Iterable[str] | None) -> None:
+    """Make `path` the executable, if it is named and one of these engines needs it; None: a stored run knows them."""
     if path is None:
         return
-    if "trtexec" not in engines:
+    if engines is not None and "trtexec" not in engines:
         unused = "the engine trtexec, which this command does not use; leave it out"
         raise UsageError(f"--trtexec sets the executable of {unused}")
     require_hook(TrtexecChoice)(path)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from enginebench.core.entry import EAGER, TODAY, TODAY_OF_GRAPH
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
 from enginebench.core.records import (
@@ -93,7 +94,7 @@ def find_setting(result: Result) -> tuple[object, ...]:
     return *find_size(result.engine), result.measure.scope, result.measure.cache
 
 
-def find_baseline(result: Result, results: Iterable[Result], engine: str = "pytorch") -> Result | None:
+def find_baseline(result: Result, results: Iterable[Result], engine: str = EAGER) -> Result | None:
     """Return the configuration that `result` is compared with: `engine` in FP32 in the same setting, else the first.
 
     Only configurations with samples count, and none that failed or whose times are implausible. If an engine was named,
@@ -103,15 +104,8 @@ def find_baseline(result: Result, results: Iterable[Result], engine: str = "pyto
     alike = (r for r in results if find_setting(r) == find_setting(result))
     group = [r for r in alike if _can_lead(r)]
     named = _find_named(filter(is_plain_fp32, group), engine)
-    left = group if engine in ("pytorch", "") else filter(None, [_find_named(group, engine)])
+    left = group if engine in (EAGER, "") else filter(None, [_find_named(group, engine)])
     return named or next(iter(left), None)
-
-
-# What a user runs without EngineBench, first found first: a module by PyTorch as it is (on a GPU that allows TF32), a
-# graph by ONNX Runtime. None: any precision.
-Wanted = tuple[tuple[str, str | None], ...]
-TODAY: Wanted = (("pytorch:defaults=1", None), ("pytorch", "tf32"), ("pytorch", "fp32"), ("pytorch", None))
-TODAY_OF_GRAPH: Wanted = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp32"), ("ort", None))
 
 
 class Today(Struct, frozen=True, kw_only=True):
@@ -122,12 +116,12 @@ class Today(Struct, frozen=True, kw_only=True):
     owned: bool = False  # the user runs it today; else it was named, or is what is left
 
 
-def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
+def find_today(group: Sequence[Result], engine: str = EAGER) -> Today:
     """Return the configuration that the user runs today, else the named baseline, else the first that was measured."""
     measured = [r for r in group if _can_lead(r)]
-    owned = engine == "pytorch"
+    owned = engine == EAGER
     kinds = {r.artifacts[0].kind for r in group if r.artifacts}  # the form that the model came in
-    wanted: Wanted = TODAY + TODAY_OF_GRAPH
+    wanted = TODAY + TODAY_OF_GRAPH
     if not owned:
         wanted = ((engine, "fp32"), (engine, None))
     elif kinds == {"torch"}:
@@ -190,22 +184,41 @@ def compare_configurations(
     names, level = (name_result(base), name_result(cand)), find_level(base, cand)
     if not neighbours:
         comparison = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
-        return add_ratio_validity(comparison, _list_measured(base), _list_measured(cand), names)
+        return add_ratio_validity(
+            comparison, _list_measured(base), _list_measured(cand), names, steered=is_steered(base)
+        )
     trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
     comparison = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
     shared = {m.trial for m in base.measurements} & {m.trial for m in cand.measurements}
     left, right = ([m for m in _list_measured(row) if m.trial in shared] for row in (base, cand))
-    return add_ratio_validity(comparison, left, right, names)
+    return add_ratio_validity(comparison, left, right, names, steered=is_steered(base))
+
+
+def is_steered(result: Result) -> bool:
+    """Return whether Python code runs the engine, operator by operator: then nothing limits by how much it is slowed.
+
+    Known by what it opens: a module, or what was compiled of one.
+    """
+    return bool(result.artifacts) and result.artifacts[-1].kind in ("torch", "aoti")
 
 
 def add_ratio_validity(
-    comparison: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
+    comparison: Comparison,
+    base: Sequence[Measurement],
+    cand: Sequence[Measurement],
+    names: tuple[str, str],
+    *,
+    steered: bool = False,
 ) -> Comparison:
     """Return the comparison with the validity of its ratio, and an interval that allows for what slowed one side
-    more."""
+    more.
+
+    Args:
+        steered: Python code runs the base: see `is_steered`.
+    """
     if comparison.ratio is None:
         return comparison
-    assessment = assess_ratio_validity(base, cand, comparison.ratio, names, comparison.autocorrelation)
+    assessment = assess_ratio_validity(base, cand, comparison.ratio, names, comparison.autocorrelation, steered=steered)
     ratio, why = widen_ratio(comparison.ratio, assessment), assessment.reason
     # A verdict has to hold also without what slowed one side more than the other.
     low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + comparison.margin

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from enginebench.core.entry import EAGER
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
 from enginebench.stats.assessment import Assessment, compare_configurations, find_today, is_plain_fp32
@@ -154,7 +155,7 @@ def make_headline(
 
     Args:
         chosen: those that may be named, fastest first; not empty.
-        engine: the baseline that was named; "pytorch": none.
+        engine: the baseline that was named; `EAGER`: none.
         scored: the metric by which they were chosen; "": by their outputs alone.
         excesses: of those whose outputs are accepted, by id; empty: there is none.
         for_calls: the times are those of a new process with so many calls each; None: of single calls.
@@ -163,7 +164,7 @@ def make_headline(
     baseline = find_today([row.result for row in group], engine)
     today = baseline.result
     equal, equivalent, unknown = _find_ties(chosen, margin)
-    kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
+    kept = today if baseline.owned or engine != EAGER else None  # not what is merely the first
     row = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
     tied = [one for one in equal if one.result.id != row.result.id]
     behind = [slower for one in tied if (slower := _find_behind(one, row, margin)) is not None]

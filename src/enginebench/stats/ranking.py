@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.entry import EAGER
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
@@ -62,7 +63,7 @@ class Ranking(Struct, frozen=True, kw_only=True):
 class Rules(Struct, frozen=True, kw_only=True):
     """The rules by which the configurations of a run are ranked."""
 
-    baseline_engine: str = "pytorch"  # ENGINE whose FP32 row speed-ups are taken against
+    baseline_engine: str = EAGER  # ENGINE whose FP32 row speed-ups are taken against
     margin: float = MARGIN
     metric: str | None = None  # that decides; None: the first one that the rows have
     # What `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of anything else.

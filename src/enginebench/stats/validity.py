@@ -122,6 +122,8 @@ def assess_ratio_validity(
     ratio: Estimate,
     names: tuple[str, str],
     autocorrelation: float | None = None,
+    *,
+    steered: bool = False,
 ) -> RatioAssessment:
     """Assess the validity of a ratio. A disturbance of both sides alike is in its interval already.
 
@@ -141,7 +143,7 @@ def assess_ratio_validity(
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
         why = f"other programs slowed {busy}, and how much is not known"
-        least, uncertainty = _bound_ratio(base, cand, trials[0] if slowed[0] else (), names[0])
+        least, uncertainty = _bound_ratio(base, cand, trials[0] if slowed[0] else (), steered=steered)
         return RatioAssessment("not_given", why, uncertainty=uncertainty, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
@@ -246,21 +248,21 @@ def estimate_slowdown(trials: Sequence[TrialMedian]) -> float | None:
 
 
 def _bound_ratio(
-    base: Sequence[Measurement], cand: Sequence[Measurement], trials: Sequence[TrialMedian], name: str
+    base: Sequence[Measurement], cand: Sequence[Measurement], trials: Sequence[TrialMedian], *, steered: bool
 ) -> tuple[float, float]:
     """Return (how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
 
     The least that its calls can take is compared with calls of the candidate that were hardly slowed, in half of its
     trials: CPU time, too, is longer beside others (18 to 30 ms were seen). Where that least is unknown, all trials of
     one side are compared with all of the other; with fewer than six that is chance, and nothing limits by how much
-    PyTorch is slowed.
+    a base that is `steered` by Python is slowed.
     """
     least = [t.alone_ns for t in trials if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
     if least:
         quick = median([_find_quickest([m]) for m in cand if m.latency_ns])
         return min(least) / quick, STARVED_RATIO if len(least) >= MIN_TRIALS else WIDE_RATIO
     times = [[median(m.latency_ns) for m in side if m.latency_ns] for side in (base, cand)]
-    unsafe = min(map(len, times)) < MIN_TRIALS or name.startswith("pytorch")
+    unsafe = min(map(len, times)) < MIN_TRIALS or steered
     return 0.0 if unsafe else min(times[0]) / max(times[1]), UNSEEN_RATIO
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.warnings import make_warning
-from enginebench.models.precision.calibration_data import find_label_fault
+from enginebench.models.precision.calibration_data import MADE_UP, find_label_fault
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, Wait, verb
 from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
@@ -205,7 +205,7 @@ def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:
 def check_labelled(data: str | None, targets: str | None) -> None:
     """Check that there are labels, before a model is built."""
     if data is not None and data != "digits" and not Path(data).exists():
-        state = "is made up" if data == "fake" else "is not a folder"
+        state = "is made up" if data == MADE_UP else "is not a folder"
         raise UsageError(f"--data {data!r} {state}; expected digits, a folder of images, or prepared arrays (.npz)")
     if targets is not None:
         return

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.aoti import is_package
 from enginebench.core.errors import UsageError
-from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, parse_precision, require_precision, slug
 from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
@@ -25,7 +24,15 @@ from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ModelSou
 from enginebench.core.store import bring_files, copy_file, explain_writing, hash_file
 from enginebench.core.warnings import format_warning, make_warning
 from enginebench.engines.abilities import Composed
-from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
+from enginebench.engines.registry import (
+    accepts,
+    check_options,
+    choose_plan_builder,
+    find_device,
+    find_entry,
+    name_library,
+    read_engine,
+)
 from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration_data import keep_batches
 from enginebench.models.zoo import require_packages, resolve_model
@@ -81,7 +88,7 @@ class BuildDocument(Struct, frozen=True, kw_only=True):
 
 
 # TensorRT's own tool, where it is known.
-USUAL = "trtexec" if "trtexec" in list_features() else "tensorrt"
+USUAL = choose_plan_builder()
 
 
 class BuildOptions(Progress, total=False):
@@ -208,8 +215,7 @@ def command(
 
 def print_build(document: BuildDocument, _: object) -> None:
     artifact = document.artifact
-    plan = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
-    tool = "PyTorch" if artifact.kind == "aoti" else plan
+    tool = name_library(artifact.made_by)
     click.echo(
         f"{artifact.path}: {artifact.precision}, {tool} {document.tensorrt_version}, "
         f"{sum(f.size_bytes for f in artifact.files) / 2**20:.1f} MiB, built in {document.build_s:.1f} s, "
@@ -327,12 +333,6 @@ def plan_engine(onnx: str, build_options: BuildOptions) -> EngineSpec:
     wanted, recipe = (head.precision, None) if head else parse_precision(precision or "fp32")
     use_trtexec(build_options["trtexec"], (name,))
     options = list_engine_options(build_options)
-    if name != "trtexec" and "extra" in options:
-        raise UsageError(f"--extra and arguments after -- are for the engine trtexec, not for {name}")
-    if name == "trtexec" and "calib_data" in options:
-        raise UsageError(
-            "trtexec cannot calibrate on data; give --calib-cache instead of --calib, or use --engine tensorrt"
-        )
     options = merge_options(name, own, options)
     if batch is not None:
         # Checks that no shapes override a given batch, unless there are arrays to calibrate on, which it would cut.

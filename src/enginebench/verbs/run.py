@@ -212,7 +212,7 @@ def open_run_request(model: opts.Model, options: RunOptions, root: Path) -> Iter
         listed = ",".join(format_options(*engine) for engine in engines)
         raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     # A stored run names its own engines.
-    use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
+    use_trtexec(options["trtexec"], None if resume else [name for name, _ in chosen])
     any_engine = options["engines"] is None
     measure = make_measure(options, options["seed"], quick=options["quick"], builds=options["builds"])
     with common.begin(model, options) as (taken, reporter):

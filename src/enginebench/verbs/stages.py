@@ -9,6 +9,7 @@ from typing import Annotated, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench.core.entry import EAGER
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.names import format_options, parse_precision
 from enginebench.core.records import MeasureSpec
@@ -37,7 +38,7 @@ STAGES_TIMEOUT_S = 1800.0
 
 
 class StagesOptions(Shared, total=False):
-    engine: Annotated[str, Opt("ENGINE[:key=value,...]", "pytorch")]
+    engine: Annotated[str, Opt("ENGINE[:key=value,...]", EAGER)]
     engines: Annotated[Texts | None, Opt("Several, separated by commas, one after another; in place of --engine.")]
     precision: Precision
     batch: Annotated[int, Opt("Images per call.", 1, ge=1)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Block, Mark, Measurement, Result, ResultWarning
+from enginebench.core.records import Artifact, Block, Mark, Measurement, Result, ResultWarning
 from enginebench.core.warnings import make_warning
 from enginebench.report.bench import describe_bench, format_conclusion
 from enginebench.report.run.head import format_head
@@ -283,7 +283,7 @@ def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
 def tell(pytorch: Result, ort: Result) -> tuple[str, ...]:
     """The lines of USE."""
     sides = zip((make_result(name, drift=make_drift(1e-6)) for name in ("pytorch", "ort")), (pytorch, ort), strict=True)
-    rows = [replace(row, measurements=of.measurements) for row, of in sides]
+    rows = [replace(row, measurements=of.measurements, artifacts=of.artifacts) for row, of in sides]
     return format_head(describe_run(model="m", machine=None, spec={}, results=rows))[0].lines
 
 
@@ -291,10 +291,12 @@ def test_a_starved_baseline_leaves_the_tie_where_each_trial_of_another_is_faster
     """As was measured beside others: 84 to 372 ms in each trial, the other one 5 to 10 ms."""
     times = (211, 146, 84, 293, 361, 372), (6.1, 6.8, 9.9, 6, 6, 5.1)
     pytorch, ort = (make_row(make_side(1, slowed=ms, marked=1.0)) for ms in times)
+    module = Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(), outputs=())
+    pytorch = replace(pytorch, artifacts=(module,))
     assert tell(pytorch, ort)[1].startswith("ort fp32 was faster in every trial. No verdict against pytorch fp32: ")
     # Nothing limits what others cost PyTorch, which may be as fast; they never cost ONNX Runtime so much.
     cand, slow = (
-        replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name))
+        replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name), artifacts=())
         for row, name in ((ort, "openvino"), (pytorch, "ort"))
     )
     assert not compare_configurations(pytorch, replace(cand, id="cand")).clear

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from calls import FAST, bench
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
+from enginebench.features.trtexec.difference import explain_difference
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.verbs.bench import explain_difference
 from graphs import make_scale, write_text
 from processes import Cli
 from samples import make_result as make_row

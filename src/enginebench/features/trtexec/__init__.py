@@ -5,7 +5,7 @@ It reads files of trtexec 8 to 11. Every function takes a path or bytes, returns
 """
 
 from enginebench.core.features import Feature, Verb
-from enginebench.core.hooks import FileReader, FolderMatch, FolderReport, TrtexecChoice
+from enginebench.core.hooks import FileReader, FolderMatch, FolderReport, ToolDifference, TrtexecChoice
 
 FEATURE = Feature(
     verbs=(Verb("parse", "TensorRT files", "Read the logs, times, profiles and layers of trtexec 8 to 11.", "verb"),),
@@ -18,6 +18,7 @@ FEATURE = Feature(
     engines={"trtexec": "entries:TRTEXEC"},
     hooks={
         TrtexecChoice: "executable:choose_trtexec",
+        ToolDifference: "difference:explain_difference",
         FolderMatch: "folder:is_trtexec_folder",
         FileReader: "reporting:read_any",
         FolderReport: "reporting:report_any",

@@ -24,6 +24,7 @@ TRTEXEC = Entry(
         "extra": Option(default="", outside=True, meaning="extra arguments for building alone, quoted as for a shell"),
         "run_extra": Option(default="", outside=True, meaning="the same for timing too, quoted as for a shell"),
     },
+    refuses={"calib_data": "it cannot calibrate on data; give --calib-cache instead of --calib, or --engine tensorrt"},
     device="cuda:0",
     find_program=find_trtexec,
     command=FIX,

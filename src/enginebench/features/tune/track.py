@@ -23,7 +23,7 @@ from enginebench.runs.results import ENDLESS, has_changed, has_outputs
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
 from enginebench.stats.alike import apply_usual_limits, assess_outputs, is_reduced, list_invented
-from enginebench.stats.assessment import add_ratio_validity
+from enginebench.stats.assessment import add_ratio_validity, is_steered
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import format_broken, keeps_limits
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
@@ -271,7 +271,9 @@ class TimedTrack:
         a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
         if a is None or b is None:
             return comparison
-        return add_ratio_validity(comparison, a.measurements, b.measurements, (base.name, candidate.name))
+        return add_ratio_validity(
+            comparison, a.measurements, b.measurements, (base.name, candidate.name), steered=is_steered(a)
+        )
 
     def is_changed(self, setting: Setting) -> bool:
         """Whether a setting was built, and has other outputs than the reference."""

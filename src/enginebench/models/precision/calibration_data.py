@@ -41,6 +41,8 @@ from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
 
 Split = Literal["calibrate", "evaluate"]
 
+# The word for made-up data.
+MADE_UP = "fake"
 # Common picture formats that Pillow reads in its base installation.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 # Pixels of pictures that are decoded as a check before a run: PNG takes about 10 ns each, so that this is a second of
@@ -109,7 +111,7 @@ def open_data(
     scalars = ", ".join(spec.name for spec in inputs if not spec.shape)
     if scalars or not inputs:
         raise UsageError(f"a graph is calibrated over inputs with a batch axis; without one: {scalars or 'all'}")
-    if text == "fake":
+    if text == MADE_UP:
         return make_fake(inputs, n, seed)
     if text == "digits":
         return _open_digits(model, inputs, n, seed, split)
@@ -133,7 +135,7 @@ def check_source(text: str) -> Path | None:
         UsageError: there is no such folder, or the file is of another kind.
     """
     path = Path(text)
-    if text in ("digits", "fake", SAMPLE_PHOTOS):
+    if text in ("digits", MADE_UP, SAMPLE_PHOTOS):
         return None
     if path.is_dir() or path.suffix.lower() in (".npy", ".npz"):
         return path
@@ -155,7 +157,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         return {spec.name: np.concatenate([entry[spec.name] for entry in entries]) for spec in inputs}
 
     return CalibrationData(
-        source="fake",
+        source=MADE_UP,
         n=n,
         read=read,
         preprocess_sha256=None,

@@ -6,6 +6,7 @@ from typing import get_args
 
 from msgspec import Struct
 
+from enginebench.core.entry import AS_IT_IS, EAGER
 from enginebench.core.limits import MOST
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
@@ -250,8 +251,8 @@ def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str
     base = rows.get(headline.baseline or "")
     if headline.ratio is None or base is None or headline.state in ("only", "searched") or base.id == headline.id:
         return ""
-    plain = base.engine in ("pytorch", "pytorch:defaults=1") and base.precision == "tf32"
-    today = f"pytorch as it is ({base.precision})" if plain else names[base.id]
+    plain = base.engine in (EAGER, AS_IT_IS) and base.precision == "tf32"
+    today = f"{EAGER} as it is ({base.precision})" if plain else names[base.id]
     low, high = headline.ratio.low, headline.ratio.high
     interval = (
         f"{format_significant(low)} to {format_significant(high)}" if low and high else "1 trial each, no interval"

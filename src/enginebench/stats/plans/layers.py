@@ -173,7 +173,7 @@ def require_keys(items: list[Any], path: Path) -> None:
     ):
         if objects and not any(key in item for item in objects for key in wanted):
             expected = "the keys of --exportLayerInfo with --profilingVerbosity=detailed"
-            raise explain_keys(path, place, " or ".join(wanted), objects[0], expected, "TensorRT")
+            raise explain_keys(path, place, " or ".join(wanted), objects[0], expected, "a newer TensorRT")
 
 
 def first_text(*values: Any) -> str | None:

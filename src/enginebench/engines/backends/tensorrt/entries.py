@@ -49,6 +49,7 @@ TENSORRT = Entry(
         ),
         "host_code": switch("run host code that a version-compatible plan carries", outside=True),
     },
+    refuses={"extra": "arguments after -- and of --extra are for the engine trtexec"},
     device="cuda:0",
     on={"cuda": OnDevice(beside_itself={"spin": "0"}, overlaps=True)},
     modules=(MODULES[0], "cuda.bindings"),
@@ -91,6 +92,7 @@ TENSORRT_RTX = Entry(
         ),
     },
     refuses={
+        **TENSORRT.refuses,
         "optimization_level": "its builder takes any level and writes the same plan",
         "hardware_compatibility": "its builder ignores it; --compute-capability names the GPUs that a plan is for",
         "timing_cache": "its builder times nothing",
