@@ -100,7 +100,7 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
 
 
 class ResolvedPlan(Struct, frozen=True, kw_only=True):
-    """The engines, graphs and omissions of a request, resolved once when its model is open; everything later takes it."""
+    """The engines and graphs of a request, resolved once when its model is open; everything later takes it."""
 
     request: RunRequest
     engines: tuple[EngineSpec, ...]  # of every configuration, in order, the baseline first
