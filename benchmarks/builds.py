@@ -22,7 +22,7 @@ import enginebench
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.sections import format_builds, make_builds
 from enginebench.report.table import Section
-from enginebench.runs import campaign
+from enginebench.runs import building
 
 # (model, precision, batch, builds, processes) by kind of device
 DEFAULTS = {"cuda": ("resnet50", "fp16", 32, 8, 24), "cpu": ("digits-cnn", "fp32", 1, 4, 12)}
@@ -33,7 +33,7 @@ def main() -> int:
     options = parse_arguments()
     model, precision, batch, builds, processes = DEFAULTS[options.device.partition(":")[0]]
     if options.alone:
-        campaign.split_runs = lambda rows, machine: [[row] for row in rows]
+        building.split_runs = lambda rows, machine: [[row] for row in rows]
     begin = time.perf_counter()
     with TemporaryDirectory(prefix="enginebench-") as scratch:
         bench = enginebench.bench(

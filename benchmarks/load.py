@@ -32,12 +32,13 @@ from enginebench.features.load.document import LoadDocument, LoadSettings, forma
 from enginebench.features.load.jobs import ServeJob  # noqa: E402
 from enginebench.features.load.probe import Plan  # noqa: E402
 from enginebench.features.load.rates import LoadCandidate, Prober, name_row  # noqa: E402
-from enginebench.features.load.verb import load_target  # noqa: E402
+from enginebench.features.load.verb import LoadOptions, load_target  # noqa: E402
 from enginebench.measure.pin import count_stream_threads  # noqa: E402
+from enginebench.options import fill  # noqa: E402
 from enginebench.report.progress import PlainReporter  # noqa: E402
-from enginebench.runs.request import SharedSettings  # noqa: E402
 from enginebench.stats.capacity import CapacitySearch  # noqa: E402
 from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, meets_limit  # noqa: E402
+from enginebench.verbs.requests import make_request  # noqa: E402
 from queues import wait_quantile_md1  # noqa: E402
 from simulated_load import simulate  # noqa: E402
 
@@ -165,13 +166,14 @@ def run(
 ) -> LoadDocument:
     """What `load` finds."""
     names = [parse_engine(text) for text in engines.split(" ")]
-    request = SharedSettings(threads=threads or count_stream_threads(1), **shared).make_request(
+    options: Any = fill(LoadOptions, {"threads": threads or count_stream_threads(1), **shared})
+    request = make_request(
         model,
+        options,
         engines=names,
         precisions=[parse_precision(text) for text in precisions.split(",")],
         batches=(1,),
         measure=MeasureSpec(processes=1),
-        input_size=None,
     )
     with TemporaryDirectory() as folder:
         return load_target(request, settings, Path(folder), reporter=PlainReporter())

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.limits import LEVELS, MOST
 from enginebench.core.records import Measurement
-from enginebench.runs.campaign import order_round
+from enginebench.runs.trials import order_round
 from enginebench.stats.compare import Comparison, can_change, choose_clock, compare, compare_apart, spread_pairs
 from enginebench.stats.intervals import quantile_of_t
 from enginebench.stats.quantiles import estimate_tails

@@ -68,7 +68,7 @@ REFUSALS = [
         "--weak-typing...11.0.0...--fp16...11...enginebench...F.onnx --to PRECISION",
     ),
     ("build mlp.onnx --trtexec ./trtexec --precision fp12", 2, "'fp12'...fp32, tf32, fp16, bf16, int8, fp8, int4"),
-    ("build mlp.onnx --engine tensorrt --extra --verbose", 2, "--extra...tensorrt"),
+    ("build mlp.onnx --engine tensorrt --extra --verbose", 2, "tensorrt...--extra...trtexec"),
     ("build mlp.onnx --engine tensorrt --trtexec t", 2, "--trtexec...engine trtexec"),
     ("bench mlp.onnx --engine ort --trtexec /bin/true", 2, "--trtexec"),
     ("build mlp.onnx --out mlp.onnx", 2, "--out mlp.onnx...--out"),
