@@ -82,11 +82,8 @@ def make_request(
         engines, precisions = [(spec.backend, spec.options)], [(spec.precision, spec.recipe)]
         batches, device, threads = (spec.batch,), spec.device, spec.threads
         measure = replace(measure, scope=bundle.scope, seed=bundle.check_seed)
-    if measure.scope == "pipelined" and measure.cache == "cold":
-        raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
     named = tuple(engines)
-    if not wanted:
-        check_engines(named, device, measure)
+    check_engines(() if wanted else named, device, measure)
     buckets = read_buckets(options["input_shape"])
     limited, judged = checking or bench, run or bench
     metrics = read_metrics(checking["metric"]) if checking else ()
@@ -134,6 +131,8 @@ def make_request(
 
 def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, measure: MeasureSpec) -> None:
     """Check the options of engines, and that they can be measured so."""
+    if measure.scope == "pipelined" and measure.cache == "cold":
+        raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
     for name, options in engines:
         place = find_device(name, device)
         if measure.scope == "pipelined":
