@@ -85,7 +85,7 @@ def make_request(
     named = tuple(engines)
     check_engines(() if wanted else named, device, measure)
     buckets = read_buckets(options["input_shape"])
-    limited, judged = checking or bench, run or bench
+    timed, compared = checking or bench, run or bench
     metrics = read_metrics(checking["metric"]) if checking else ()
     request = RunRequest(
         model=model,
@@ -107,14 +107,14 @@ def make_request(
         inputs=to_text(options["inputs"]),
         operator_libraries=list_libraries(options["ort_extension"]),
         baseline=run["baseline"] if run else None,
-        timeout_s=limited["timeout"] if limited else TIMEOUT_S,
+        timeout_s=timed["timeout"] if timed else TIMEOUT_S,
         quick=run["quick"] if run else False,
         data=to_text(checking["data"]) if checking else None,
         calibration_method=run["calibration_method"] if run else "minmax",
         metrics=metrics,
         targets=to_text(checking["targets"]) if checking else None,
         task=checking["task"] if checking else None,
-        limits=read_limits(judged["limit"]) if judged else None,
+        limits=read_limits(compared["limit"]) if compared else None,
         max_metric_drop=choose_drop(checking["max_metric_drop"], checking["max_top1_drop"], metrics)
         if checking
         else None,
