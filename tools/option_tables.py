@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -22,6 +22,7 @@ import msgspec
 
 import enginebench
 from enginebench import options
+from enginebench.core.commands import IN_FILE
 from enginebench.core.features import HOME, find_each, list_features, list_offered
 from enginebench.core.store import list_figures, list_groups
 from enginebench.core.warnings import TEMPLATES
@@ -34,7 +35,8 @@ PAGE = ROOT / "docs" / "cli.md"
 WARNINGS = ROOT / "docs" / "warnings.md"
 FLEET = ROOT / "docs" / "fleet.md"
 IMPORTS = ROOT / "src" / "enginebench" / "features" / "__init__.py"
-COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
+COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program]
+COMMON += ["config", "as_json"]
 TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))*", re.MULTILINE)
 # Packages of ours that EngineBench does not carry; they need not be installed.
 PLUGINS = [tomllib.loads(path.read_text("utf-8")) for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
@@ -64,11 +66,13 @@ def import_place(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def format_table(declared: Iterable[Opt]) -> str:
-    """The table of these options: names, default, meaning."""
+def format_table(declared: Iterable[Opt], file_only: Collection[str] = ()) -> str:
+    """The table of these options: names, default, meaning; those that stand in a file alone without dashes."""
     rows = [
-        f"| {name_option(option)} | {' | '.join(explain(option))} |\n".replace("|  |", "| |") for option in declared
+        f"| {f'`{o.name}` (in a file)' if o.name in file_only else name_option(o)} | {' | '.join(explain(o))} |\n"
+        for o in declared
     ]
+    rows = [row.replace("|  |", "| |") for row in rows]
     return "".join(["| option | default | meaning |\n", "|---|---|---|\n", *rows])
 
 
@@ -111,14 +115,17 @@ def format_bounds(option: Opt) -> str:
 
 def write_tables(page: str) -> str:
     """The page with sections of the verbs that are there, and their tables as they are declared."""
-    shared = {**options.list_options(options.Shared), **options.list_options(options.Printed)}
+    kinds = (options.Shared, options.Configured, options.Printed)
+    shared = {name: option for kind in kinds for name, option in options.list_options(kind).items()}
     tables = {"Common options": format_table(shared[name] for name in COMMON), "JSON documents": list_fields()}
     starts, users = {}, []
     for words, command in list_commands():
         declared: dict[str, Opt] = vars(command)["declared"]
         common = COMMON if declared.keys() >= {*COMMON} else []
         users += [f"`{words}`"] if common else []
-        tables[f"`{words}`"] = format_table(o for o in declared.values() if o.name not in common)
+        file_only = IN_FILE.get(words, frozenset[str]())
+        own = [o for o in declared.values() if o.name not in common or o.name in file_only]
+        tables[f"`{words}`"] = format_table(own, file_only)
         starts[f"`{words}`"] = f"\n{introduce(words, command)}\n\n{tables[f'`{words}`']}\n"
     head, *parts = re.split(r"^## (.*)\n", page, flags=re.MULTILINE)
     texts = starts | dict(zip(parts[::2], parts[1::2], strict=True))

@@ -11,15 +11,17 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 
 from enginebench import __version__
-from enginebench.core.commands import COMMAND, VERB
+from enginebench.core.commands import COMMAND, IN_FILE, OPTIONS_FILE, VERB
 from enginebench.core.errors import (
     ArtifactError,
     DependencyError,
@@ -305,6 +307,58 @@ def make_argument(argument: inspect.Parameter, metavar: str) -> click.Argument:
     return click.Argument([argument.name], metavar=metavar, required=required, nargs=-1 if several else 1)
 
 
+def describe_argument(argument: inspect.Parameter, metavar: str) -> Opt:
+    """Describe an argument as an option, whose name in a file is that of the help: MODEL is `model`."""
+    from enginebench.options import Opt
+
+    key = re.sub("[^A-Z].*", "", metavar.lstrip("[")).lower()
+    several = str(argument.annotation).startswith("tuple")  # those of another program
+    return Opt("", name=argument.name, names=key, kind=object, argument=True, typed="-- {}" if several else "")
+
+
+# Where click's context holds the options of the file of --config.
+FROM_FILE = "enginebench.config"
+
+
+def load_options(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Read the file of --config. Click takes from it what is required; `take_options` all that was not typed."""
+    if path is None:
+        return
+    from enginebench.config import read_options
+
+    command = context.command
+    assert isinstance(command, GroupedCommand)
+    options = read_options(Path(path), command.name or "", command.in_file, [*VERBS, *list_other_verbs()])
+    required = {one.name for one in command.params if one.required}
+    context.meta[FROM_FILE] = options
+    context.default_map = {name: value for name, value in options.items() if name in required}
+
+
+def take_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a command with those of its file of options, where none was typed."""
+    from enginebench.config import override
+
+    context = click.get_current_context()
+    source = ParameterSource.COMMANDLINE
+    typed = {name: value for name, value in values.items() if context.get_parameter_source(name) is source}
+    return {**values, **override(context.meta[FROM_FILE], typed)}
+
+
+def repeat_options(verb: str, options: Sequence[Opt], values: Mapping[str, object]) -> str:
+    """The file of options that repeats a command with these values, without those that it has by default."""
+    from enginebench.config import format_options_file
+
+    pairs = [(option, values.get(option.name, option.default)) for option in options]
+    return format_options_file(verb, [(option, value) for option, value in pairs if value not in (option.default, ())])
+
+
+def make_config(option: Opt) -> click.Option:
+    """The option --config, which is read before all others."""
+    made = make_click(option)
+    made.is_eager, made.expose_value, made.callback = True, False, load_options
+    return made
+
+
 # A command with more options than this shows them in groups.
 MANY_OPTIONS = 20
 
@@ -314,6 +368,8 @@ class GroupedCommand(click.Command):
 
     first: Sequence[str] = ()
     groups: Mapping[str, str] = {}
+    declared: Mapping[str, Opt] = {}
+    in_file: Sequence[Opt] = ()  # what a file of options may give, arguments among them
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
@@ -324,7 +380,7 @@ class GroupedCommand(click.Command):
         options.sort(key=lambda option: place.get(option.name or "", len(place)))
         sections: dict[str, list[tuple[str, str]]] = {"Most used": [], "Of this command": []}
         for option in options:
-            name = option.name or ""
+            name = "help" if "--help" in option.opts else option.name or ""
             title = "Most used" if name in place else self.groups.get(name, "Of this command")
             if record := option.get_help_record(ctx):
                 sections.setdefault(title, []).append(record)
@@ -349,7 +405,15 @@ def command(
         shown: record of what the command line alone has.
         first: names of the options that most people need, in the order of --help.
     """
-    from enginebench.options import Printed, list_all_options, list_options, name_groups, sort_options
+    from enginebench.options import (
+        Configured,
+        Printed,
+        Shared,
+        list_all_options,
+        list_options,
+        name_groups,
+        sort_options,
+    )
 
     def make(body: Callable[..., None]) -> click.Command:
         own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
@@ -358,28 +422,44 @@ def command(
         usual = {option.name: option.default for option in list_all_options(shown or Printed).values()}
         declared_options, takes = own | printed, inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
+        configured = list_options(Configured) if own.keys() >= list_options(Shared).keys() else {}
+        verb_name = name or getattr(function, "__name__", "")
+        declared = [option for option in sort_options(declared_options | configured).values() if not option.program]
+        file_only = [option for option in declared if option.name in IN_FILE.get(verb_name, ())]
+        described = [describe_argument(a, text) for a, text in zip(takes.values(), metavars, strict=False)]
+        in_file = [*described, *(option for option in declared_options.values() if option.typed or not option.program)]
 
         def call(**values: Any) -> None:
+            values = {option.name: option.default for option in file_only} | values
+            if FROM_FILE in click.get_current_context().meta:
+                values = take_options(values)
             values = {
                 key: declared_options[key].check(value) if key in declared_options else value
                 for key, value in values.items()
             }
-            kept = usual | {key: values.pop(key) for key in printed if key in values}
             COMMAND.set(("enginebench", *sys.argv[1:]))
+            format_file = partial(repeat_options, verb_name, in_file, values)
+            kept = usual | {key: values[key] for key in printed if key in values}
+            values = {key: value for key, value in values.items() if key not in printed}
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
             before = VERB.set(made.name or VERB.get())
+            file_before = OPTIONS_FILE.set(format_file if configured else None)
             try:
                 with starting(made.name):
                     body(**values, **hidden, **absent, shown=kept)
             finally:
                 VERB.reset(before)
+                OPTIONS_FILE.reset(file_before)
 
-        declared = [option for option in sort_options(declared_options).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
-        params = [*arguments, *map(make_click, declared)]
-        made = GroupedCommand(name or getattr(function, "__name__", ""), params=params, callback=call, help=text)
-        made.first, made.groups = first, name_groups([*declared_options, "help"])
-        vars(made)["declared"] = {option.name: option for option in declared}
+        typed = [option for option in declared if option not in file_only]
+        params = [*arguments, *(make_config(o) if o.name in configured else make_click(o) for o in typed)]
+        made = GroupedCommand(verb_name, params=params, callback=call, help=text)
+        made.first, made.groups = first, name_groups([*(option.name for option in typed), "help"])
+        made.declared, made.in_file = {option.name: option for option in declared}, in_file
+        if file_only:
+            names = ", ".join(option.name for option in file_only)
+            made.epilog = f"Few need these, which stand in the file of --config alone: {names}."
         return made
 
     return make

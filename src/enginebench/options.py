@@ -64,6 +64,8 @@ class Opt(Struct, frozen=True):
     path: Literal["file", "folder", "any", "new file", "new folder", "new any"] | None = None  # new: it is written
     then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and passes it to no function
     program: bool = False  # for Python callers alone
+    argument: bool = False  # of the command line, without a flag
+    typed: str = ""  # how it is typed, where it names code, a program or a library: no file of options gives it
     required: bool = False  # on the command line
     choices: tuple[str, ...] = ()  # of each, where there may be several
     feature: str = ""  # without it there is no such option
@@ -129,7 +131,9 @@ def list_all_options(record: type) -> dict[str, Opt]:
 @functools.cache
 def list_options(record: type) -> dict[str, Opt]:
     """The options of a record by name: its own first, then those that it inherits."""
-    groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Native, Shared, Printed, Progress)]
+    groups = [
+        group.__annotations__ for group in (Judging, Timing, Trusting, Native, Shared, Configured, Printed, Progress)
+    ]
     place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
     ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
     options = {n: o for n, o in list_all_options(record).items() if o.feature in {"", *list_features()}}
@@ -152,11 +156,12 @@ def name_groups(names: Iterable[str]) -> dict[str, str]:
                 "load_p99_ms",
                 "time_budget",
                 "wait",
+                "resume",
             ),
         ),
         "Code that may run": (Trusting, ()),
         "Device, model and inputs": (Shared, ("input_size", "dynamic_axes", "env", "trtexec", "extra")),
-        "Printing": (Printed, ("wide", "warnings", "help")),
+        "Printing": (Printed, ("config", "wide", "warnings", "help")),
     }
     # The later group wins: Trusting inherits what Printed has.
     title_of = {name: title for title, (record, more) in groups.items() for name in (*list_all_options(record), *more)}
@@ -257,13 +262,20 @@ Libraries: TypeAlias = Annotated[
         metavar="LIB",
         multiple=True,
         more="Other engines refuse such operators",
+        typed="--ort-extension {}",
     ),
 ]
 Threads: TypeAlias = Annotated[
     int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)
 ]
 Trtexec: TypeAlias = Annotated[
-    str | None, Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH", feature="trtexec")
+    str | None,
+    Opt(
+        "The trtexec executable. [$TRTEXEC, PATH, the usual folders]",
+        metavar="PATH",
+        feature="trtexec",
+        typed="--trtexec {}",
+    ),
 ]
 Env: TypeAlias = Annotated[
     Mapping[str, PathLike] | Sequence[str],
@@ -273,6 +285,7 @@ Env: TypeAlias = Annotated[
         metavar="NAME=PATH",
         multiple=True,
         more="In Python {name: path}; see [two versions](versions.md)",
+        typed="--env {}",
     ),
 ]
 Builds: TypeAlias = Annotated[
@@ -318,6 +331,7 @@ Extra: TypeAlias = Annotated[
         metavar="ARG",
         multiple=True,
         feature="trtexec",
+        typed="--extra {}",
     ),
 ]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
@@ -396,6 +410,7 @@ class Native(Printed, total=False):
             "Run packages of AOTInductor that are given or stored; they are native code.",
             False,
             then=lambda _: _allow(["native-code"]),
+            typed="--allow-native-code",
         ),
     ]
 
@@ -411,7 +426,22 @@ class Trusting(Native, total=False):
             metavar="NAME",
             multiple=True,
             then=_allow,
+            typed="--allow-code {}",
             more="`key=value` is an option of its ENGINE; repeat it for several ([what runs code](what-runs-code.md))",
+        ),
+    ]
+
+
+class Configured(TypedDict, total=False):
+    """The option of the command line that all verbs have which have those of `Shared`."""
+
+    config: Annotated[
+        PathLike | None,
+        Opt(
+            "TOML file with these options, in a table named as the verb; what is typed goes before it.",
+            path="file",
+            metavar="FILE",
+            more="See [a file of options](#a-file-of-options)",
         ),
     ]
 

@@ -3,10 +3,12 @@
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from unittest import mock
 
 import click
 
+from enginebench import config
 from enginebench import options as opts
 from enginebench.core.commands import READERS
 from enginebench.door import VERBS, list_other_verbs, program
@@ -56,12 +58,17 @@ def _is_model(word: str) -> bool:
     return word in BUILTIN
 
 
+def read_nothing(path: Path, verb: str, declared: Iterable[opts.Opt], verbs: Iterable[str]) -> dict[str, object]:
+    """What a file of options that is written later would give: all that the verb needs."""
+    return {option.name: "VALUE" for option in declared if option.argument or option.required}
+
+
 def parse(words: list[str]) -> None:
     """Parse a command; the parser's exceptions are those of the program. Nothing is run, and no code allowed by it."""
     command, start = find_command(words)
     if len(words) == start:  # only the verb is named
         return
-    with mock.patch.object(opts, "_allow", lambda names: None):
+    with mock.patch.object(opts, "_allow", lambda names: None), mock.patch.object(config, "read_options", read_nothing):
         command.make_context(" ".join(words[:start]), words[start:])
 
 

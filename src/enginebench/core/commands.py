@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TypeAlias
 
@@ -14,6 +14,13 @@ COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
 # The verb, or the function of that name, that is running: advice names options of its own.
 VERB: ContextVar[str] = ContextVar("VERB", default="run")
 
+# Writes that command line as a file of options; None where there is none, or its verb takes no such file.
+OPTIONS_FILE: ContextVar[Callable[[], str] | None] = ContextVar("OPTIONS_FILE", default=None)
+
+# Verb -> the options that few need: in the file of --config, and in Python, but not on the command line.
+IN_FILE: dict[str, frozenset[str]] = {
+    "run": frozenset({"cache", "calibration_method", "input_size", "load_p99_ms", "seed", "warnings", "wide"})
+}
 _MODEL_INPUTS = ("--inputs", "--input-shape", "--weights", "--ort-extension")
 _TRIALS = ("--warmup", "--time-limit", "--iters", "--processes")
 # Verb -> the options that printed commands may name. A test checks every verb and option against the parser.
@@ -121,5 +128,6 @@ def advise_inputs(verb: str | None = None) -> str:
 
 
 def name_flag(option: str, argument: str) -> str:
-    """The option of the command line, or in a program of Python the argument of the function."""
-    return option if COMMAND.get() else argument
+    """The option of the command line, or its name in Python where it is not there, as in a program of Python."""
+    typed = COMMAND.get() and argument not in IN_FILE.get(VERB.get(), ())
+    return option if typed else argument

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from enginebench.core.commands import format_command
+from enginebench.core.commands import OPTIONS_FILE, format_command
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
@@ -48,6 +48,7 @@ from enginebench.stats.condensed import condense_result
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE, TUNE_PAGE = "tune.json", "tune.html"  # the document of a search, in its folder, and its page
+REPEAT = "enginebench.toml"  # the options of the command, which --config of its verb takes
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
 # The fields of a request that name a file, a folder or code -> their words that name none.
 OUTSIDE: dict[str, tuple[str, ...]] = {
@@ -309,6 +310,10 @@ class RunFolder:
                 path.unlink()
         self.drop_compiled()
         self.write_record(record)
+        if (format_file := OPTIONS_FILE.get()) is not None:
+            write_atomic(self.root / REPEAT, format_file().encode())
+        else:
+            (self.root / REPEAT).unlink(missing_ok=True)
 
     def write_record(self, record: RunRecord) -> None:
         command = tuple(map(hide_home, record.command))

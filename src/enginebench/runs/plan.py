@@ -7,6 +7,7 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import name_flag
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, refuse_all
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
@@ -387,9 +388,12 @@ def _reason_not_measured(spec: EngineSpec, measure: MeasureSpec) -> str | None:
     if measure.warmup_ms is not None and not program:
         return f"--warmup {measure.warmup_ms}ms is for trtexec; {spec.backend} counts calls. Give a number, as in 20"
     if measure.cache == "cold" and program:
-        return f"--cache cold: {spec.backend} times itself and cannot empty a cache before each call. Use hot"
+        option = name_flag("--cache", "cache")
+        return f"{option} cold: {spec.backend} times itself and cannot empty a cache before each call. Use hot"
     if measure.cache == "cold" and spec.device == "cpu":
-        return f"--cache cold empties the cache of a GPU; {spec.backend} runs on the CPU. Use hot"
+        return (
+            f"{name_flag('--cache', 'cache')} cold empties the cache of a GPU; {spec.backend} runs on the CPU. Use hot"
+        )
     return None
 
 

@@ -4,6 +4,7 @@ A program is one command line, or a process that uses the Python API.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from enginebench.core.commands import OPTIONS, VERB, Choice, quote_word
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, Result
 from enginebench.core.store import hash_file
-from enginebench.engines.registry import find_entry
+from enginebench.engines.registry import ENTRIES, find_entry, list_names
 from enginebench.models.file_kind import FileKind, find_kind_of_file
 from enginebench.models.zoo import resolve_model
 
@@ -81,6 +82,15 @@ def trust_engine(name: str, options: Mapping[str, str], where: Path | str, optio
     """Check that a stored engine names no program, library or file that this program does not; raises UsageError."""
     for text in _list_outside(name, options):
         require_named(text, _named.get(text), f"an option of {name}", where, option)
+
+
+def find_outside_option(text: str) -> str | None:
+    """Find the first option with which an ENGINE in a text, a list or a SIDE names a program, a library or a file."""
+    named = set(re.findall(r"[a-z0-9-]+", text)) & {*list_names()} - ENTRIES.keys()  # of other packages
+    entries = (*ENTRIES.values(), *map(find_entry, sorted(named)))
+    keys = {key for entry in entries for key, option in entry.options.items() if option.outside}
+    match = re.search(rf"(?:^|[:,])\s*({'|'.join(map(re.escape, sorted(keys)))})\s*=", text)
+    return match[1] if match else None
 
 
 def _list_outside(name: str, options: Mapping[str, str]) -> list[str]:

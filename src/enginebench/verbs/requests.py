@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench import options as opts
+from enginebench.core.commands import name_flag
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN, MOST
@@ -132,7 +133,8 @@ def make_request(
 def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, measure: MeasureSpec) -> None:
     """Check the options of engines, and that they can be measured so."""
     if measure.scope == "pipelined" and measure.cache == "cold":
-        raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
+        option = name_flag("--cache", "cache")
+        raise UsageError(f"{option} cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
     for name, options in engines:
         place = find_device(name, device)
         if measure.scope == "pipelined":

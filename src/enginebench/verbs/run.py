@@ -27,7 +27,7 @@ from enginebench.verbs import common
 from enginebench.verbs.requests import make_measure, make_request
 
 # What most people need first, in the order of --help.
-FIRST = ("engines", "precisions", "batch", "data", "inputs", "weights", "device", "quick", "out", "resume")
+FIRST = ("engines", "precisions", "batch", "device", "data", "inputs", "quick", "deliver", "config", "out")
 
 # What reads NumPy is read where it works: --help can do without.
 if TYPE_CHECKING:
@@ -89,8 +89,25 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
     input_size: opts.InputSize
     dynamic_axes: opts.Axes
     timeout: opts.Timeout
-    extra: opts.Extra
-    trtexec: opts.Trtexec
+    extra: Annotated[
+        Sequence[str],
+        Opt(
+            "Extra arguments for trtexec, each split as by a shell; the command line has them after --.",
+            (),
+            program=True,
+            typed="-- {}",
+            feature="trtexec",
+        ),
+    ]
+    trtexec: Annotated[
+        str | None,
+        Opt(
+            "The trtexec executable, as `trtexec:path=PATH` among the engines. [$TRTEXEC, PATH, the usual folders]",
+            program=True,
+            typed="--engines trtexec:path={}",
+            feature="trtexec",
+        ),
+    ]
     env: opts.Env
     builds: opts.Builds
     resume: Annotated[

@@ -334,7 +334,7 @@ def test_factories_need_shapes_and_give_the_precision_of_their_parameters(tmp_pa
     artifact = make_torch_artifact("user_models:alone", tmp_path, input_shapes={"image": (2, 3, 9, 9)})
     assert (artifact.inputs[0].name, artifact.inputs[0].shape) == ("input", (2, 3, 9, 9))
     assert artifact.outputs[0].shape == (2, 4, 7, 7)
-    with pytest.raises(UsageError, match="--input-size does not apply"):
+    with pytest.raises(UsageError, match="an input size does not apply"):
         make_torch_artifact("user_models:alone", tmp_path, input_size=32)
     artifact = make_torch_artifact("user_models:half", tmp_path)
     assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")

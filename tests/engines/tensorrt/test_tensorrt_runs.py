@@ -87,8 +87,7 @@ def rows_of(done: Any) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(("tool", "module", "model", "engines", "precisions"), JOBS)
 def test_the_main_job(cli, tmp_path, graph, tool, module, model, engines, precisions) -> None:
     variables = make_environment(tmp_path, tool, module)
-    executable = variables.pop("TRTEXEC")
-    asked = ("--engines", engines, "--precisions", precisions, "--trtexec", executable, "--strict-precision", *SHORT)
+    asked = ("--engines", engines, "--precisions", precisions, "--strict-precision", *SHORT)
     rows = rows_of(cli("run", model or graph, *asked, "--out", "r", "--json", env=variables))
     for engine in ("tensorrt", "trtexec"):
         for precision in precisions.split(","):

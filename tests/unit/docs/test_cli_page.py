@@ -70,7 +70,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 WRITES = [row for row in LISTED if find_code(row["command"])[0].split()[0] in {words.split()[0] for words in COMMANDS}]
 # Options of paths that are read, and those whose commands take a minute, need programs or a network.
 READ = {"calib", "exclude", "plugins", "images", "store", "prices", "log", "against", "profile", "against_profile"}
-READ |= {"source", "baseline_from", "cache"}
+READ |= {"source", "baseline_from", "cache", "config"}
 ELSEWHERE = {("tune", "out"), ("tune", "deliver"), ("load", "out"), ("bisect", "out"), ("roofline", "out")}
 ELSEWHERE |= {("fpga synth", "out"), ("fpga verilog", "out"), ("history", "parquet"), ("build", "timing_cache")}
 ELSEWHERE |= {("report", "out")}  # of a sweep

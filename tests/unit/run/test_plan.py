@@ -31,7 +31,7 @@ def there(name: str) -> Availability:
     [
         ("hot", "cpu", None),
         ("cold", "cuda:0", None),
-        ("cold", "cpu", "--cache cold empties the cache of a GPU; fake runs on the CPU. Use hot"),
+        ("cold", "cpu", "cache cold empties the cache of a GPU; fake runs on the CPU. Use hot"),
     ],
 )
 def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -> None:

@@ -18,7 +18,7 @@ from enginebench.stats.queueing import assess_search
 
 
 def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
-    """Find the capacity of the winners, if `run --load-p99-ms` was given, and store it with their results.
+    """Find the capacity of the winners, if `load_p99_ms` of `run` was given, and store it with their results.
 
     They are loaded one after another in one stream, with the threads that they were timed with; requests are joined up
     to the batch of the configuration.

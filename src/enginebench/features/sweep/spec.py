@@ -1,28 +1,32 @@
 """The specification of a sweep: a TOML file, its cells (one configuration each) and groups (measured together)."""
 
 import math
-import os
-import re
-import tomllib
-import types
-from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from enginebench.config import (
+    OptionTable,
+    anchor_path,
+    convert_table,
+    list_set_fields,
+    make_table,
+    override,
+    read_toml,
+    takes_path,
+)
 from enginebench.core.aoti import is_package
-from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.features import list_offered
 from enginebench.core.limits import MOST
 from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import EngineSpec, Scope
-from enginebench.core.store import DECODE_ERRORS, check_regular, explain_access
 from enginebench.engines.registry import check_options, read_engine
 from enginebench.options import fill, list_all_options
 from enginebench.runs.child.places import strip_environment
@@ -32,8 +36,6 @@ from enginebench.stats.compare import MIN_TRIALS
 from enginebench.verbs.requests import make_measure, make_request
 from enginebench.verbs.run import RunOptions
 
-# A specification is written by hand; a file beyond this is another one.
-SPEC_LIMIT_BYTES = 1 << 20
 # More configurations than can be read, or measured in a year: a mistake in an axis.
 MOST_CELLS = 200_000
 # Options of `run` that a sweep does not have: its matrix has lists of these,
@@ -44,8 +46,6 @@ OPTIONS = {name: o for name, o in list_all_options(RunOptions).items() if name n
 # Those that a machine may have of its own: all others change what is measured, and machines share a model's graphs.
 OF_MACHINE = {"baseline", "builds", "cache", "device", "iters", "load_p99_ms", "p99_limit_ms", "processes", "quick"}
 OF_MACHINE |= {"threads", "time_limit", "timeout", "warmup"}
-# Two spellings of one limit.
-DROPS = {"max_metric_drop", "max_top1_drop"}
 # How earlier versions spelt some.
 EARLIER = {"time_limit_s": "time_limit", "timeout_s": "timeout"}
 # The kind of an unnamed machine.
@@ -56,34 +56,10 @@ Text = str | tuple[str, ...]
 Numbers = int | tuple[int, ...]
 
 
-class Options(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Options of `run`, each None where it is not given."""
-
-    def __post_init__(self) -> None:
-        for old, new in EARLIER.items():
-            if {old, new} <= _list_set_fields(self).keys():
-                raise ValueError(f"Expected one of {new} and {old}, got both")
-        for name, value in list_given_options(self).items():
-            try:
-                OPTIONS[name].check(value)
-            except UsageError as error:  # msgspec adds where in the file it is
-                raise ValueError(f"Expected {OPTIONS[name].expect()}, got {name}={value!r}") from error
-
-
-def as_toml(kind: Any) -> Any:
-    """The type of an option as TOML has it: a path is a text, and what can be gone through an array."""
-    origin, inner = get_origin(kind), tuple(map(as_toml, get_args(kind)))
-    if origin is None or origin is os.PathLike:
-        return str if origin else kind
-    if origin in (types.UnionType, Union):
-        return Union[inner]  # noqa: UP007
-    return dict[inner] if origin is abc.Mapping else tuple[*inner, ...]  # type: ignore[valid-type,misc]
-
-
-if not TYPE_CHECKING:  # what `check` checks may come as anything
-    _kinds = {n: Any if get_origin(o.kind) in (None, Literal) else as_toml(o.kind) | None for n, o in OPTIONS.items()}
-    _fields = [(name, _kinds[EARLIER.get(name, name)], None) for name in (*OPTIONS, *EARLIER)]
-    Options = msgspec.defstruct("Options", _fields, bases=(Options,), frozen=True, kw_only=True)
+if TYPE_CHECKING:
+    Options = OptionTable
+else:
+    Options = make_table("run, each None where it is not given", OPTIONS, EARLIER)
 
 
 class ModelEntry(Options, frozen=True, kw_only=True):
@@ -148,17 +124,9 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def read_spec(path: Path) -> SweepSpec:
-    with explain_access(f"cannot read {path}", "Name the TOML file of the sweep", UsageError):
-        if check_regular(path).stat().st_size > SPEC_LIMIT_BYTES:
-            raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: that is not a sweep specification")
-        data = path.read_bytes()
-    try:
-        table = tomllib.loads(data.decode())
-        spec = msgspec.convert(table, SweepSpec)
-    except msgspec.ValidationError as error:
-        raise _explain(path, table, *str(error).split(" - at `$")) from error
-    except (ValueError, *DECODE_ERRORS) as error:
-        raise ParseError(path, "", str(error), "TOML") from error
+    kinds: tuple[type[Struct], ...] = (SweepSpec, ModelEntry, MachineEntry, Selection)
+    names = dict.fromkeys(name for kind in kinds for name in kind.__struct_fields__)
+    spec = convert_table(path, read_toml(path, "a sweep"), SweepSpec, page="docs/fleet.md", names=names)
     with _name(path):
         return anchor_paths(check_spec(spec), path.parent)
 
@@ -170,17 +138,6 @@ def _name(where: object) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-
-
-def _explain(path: Path, value: Any, text: str, where: str = "") -> ParseError:
-    """The error at a place such as `.batches[0]`, with the wrong value, which msgspec does not always report."""
-    where = where and f"${where.rstrip('`')}"
-    if match := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", text):
-        for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", "" if match[2] else where):
-            value = value[int(index)] if index else value[key]
-        return ParseError(path, where, match[2] or repr(value)[:80], match[1], "See docs/fleet.md")
-    fault = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
-    return ParseError(path, where, fault, "a specification of a sweep", "See docs/fleet.md")
 
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
@@ -201,7 +158,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     for machine in machines:
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
-        if wrong := sorted(list_given_options(machine).keys() - OF_MACHINE):
+        if wrong := sorted(machine.list_options().keys() - OF_MACHINE):
             raise UsageError(
                 f"machine {machine.kind}: {', '.join(wrong)} would change what is measured, which is the same on all "
                 "machines. Put it in [[model]] or at the top"
@@ -224,19 +181,11 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
 
 
-def list_given_options(entry: Options) -> dict[str, object]:
-    """The options that an entry sets, by name."""
-    values = {EARLIER.get(name, name): value for name, value in _list_set_fields(entry).items()}
-    return {name: value for name, value in values.items() if name in OPTIONS}
-
-
 def merge_run_options(*entries: Options) -> RunOptions:
     """All options of `run`; the last entry that gives one decides."""
     merged: dict[str, object] = {}
-    for own in map(list_given_options, entries):
-        if DROPS & own.keys():
-            merged = {name: value for name, value in merged.items() if name not in DROPS}
-        merged |= own
+    for entry in entries:
+        merged = override(merged, entry.list_options())
     return cast(RunOptions, fill(RunOptions, merged))
 
 
@@ -263,15 +212,10 @@ def _check_once(kind: str, names: list[str]) -> None:
 def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
     """The specification with the files that it names beside itself written in full."""
 
-    def anchor(value: Any, words: tuple[str, ...] = ()) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(anchor, value))
-        exists = value and value not in words and (folder / value).exists()
-        return str((folder / value).absolute()) if exists else value
-
     def change(entry: Any, *more: str) -> Any:
-        files = (n for n, o in OPTIONS.items() if "PathLike" in str(o.kind))
-        return replace(entry, **{name: anchor(getattr(entry, name), OUTSIDE.get(name, ())) for name in (*files, *more)})
+        files = (name for name, option in OPTIONS.items() if takes_path(option))
+        anchored = {n: anchor_path(getattr(entry, n), folder, OUTSIDE.get(n, ())) for n in (*files, *more)}
+        return replace(entry, **anchored)
 
     return change(replace(spec, model=tuple(change(model, "name") for model in spec.model)))  # type: ignore[no-any-return]
 
@@ -289,7 +233,7 @@ def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
         for cell in met:
             del cells[cell]
     for selection in spec.include:
-        added = {**axes, **{name: _list(value) for name, value in _list_set_fields(selection).items()}}
+        added = {**axes, **{name: _list(value) for name, value in list_set_fields(selection).items()}}
         added["engine"] = [spell_engine(text) for text in added["engine"]]
         added["model"] = [_find_model(text, models) for text in added["model"]]
         for kind in added["machine"]:
@@ -310,17 +254,13 @@ def _cross(axes: Mapping[str, list[Any]]) -> list[Cell]:
     return [Cell(**dict(zip(names, values, strict=True))) for values in product(*(axes[name] for name in names))]
 
 
-def _list_set_fields(entry: Struct) -> dict[str, object]:
-    return {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
-
-
 def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
 def _meets(cell: Cell, selection: Selection) -> bool:
     """Return whether a cell agrees in every field; an engine's name matches all its options, a file's all its paths."""
-    for name, value in _list_set_fields(selection).items():
+    for name, value in list_set_fields(selection).items():
         own, wanted = getattr(cell, name), _list(value)
         short = {"engine": cell.engine.partition(":")[0], "model": Path(cell.model).name}.get(name, own)
         if {own, short}.isdisjoint(map(spell_engine, wanted) if name == "engine" else wanted):
@@ -336,7 +276,7 @@ def _find_model(text: str, models: list[str]) -> str:
 
 
 def _format_selection(selection: Selection) -> str:
-    return ", ".join(f"{name}={value}" for name, value in _list_set_fields(selection).items()) or "{}"
+    return ", ".join(f"{name}={value}" for name, value in list_set_fields(selection).items()) or "{}"
 
 
 def list_groups(spec: SweepSpec) -> tuple[Group, ...]:

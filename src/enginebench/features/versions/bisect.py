@@ -60,7 +60,9 @@ class BisectOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
     out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="new folder")]
 
 
-Package: TypeAlias = Annotated[str, Opt("The package whose versions are tried.", metavar="NAME", required=True)]
+Package: TypeAlias = Annotated[
+    str, Opt("The package whose versions are installed and tried.", metavar="NAME", required=True, typed="--package {}")
+]
 Good: TypeAlias = Annotated[str, Opt("A version that is good; 1.24 is the newest 1.24.", metavar="V", required=True)]
 Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V", required=True)]
 

@@ -252,7 +252,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
     if any(isinstance(want, int) and want != have for want, have in zip(spec.shape[1:], array.shape, strict=False)):
         raise FeedError(
             f"image {path} is prepared as {array.shape}, input {spec.name!r} takes {spec.shape[1:]}. "
-            "Give --input-size as at export"
+            "Give the same input size as at export"
         )
     return array
 

@@ -36,13 +36,13 @@ def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Modul
 
 def refuse_input_size(ref: ModelRef, input_size: int | None) -> None:
     if input_size is not None:
-        raise UsageError(f"--input-size does not apply to {ref.text}; use --input-shape name:1x3x224x224")
+        raise UsageError(f"an input size does not apply to {ref.text}; give --input-shape name:1x3x224x224")
 
 
 def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
     card = BUILTIN[ref.name]
     if card.task == "digits" and input_size not in (None, 8):
-        raise UsageError(f"{ref.name} takes only 8x8 images; leave out --input-size {input_size}")
+        raise UsageError(f"{ref.name} takes only 8x8 images, not {input_size}x{input_size}; leave the input size out")
     shape = (3, input_size, input_size) if input_size and card.task != "digits" else card.input_shape
     if card.source is not None:
         require_packages(ref.name)

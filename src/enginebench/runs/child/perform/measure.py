@@ -132,4 +132,4 @@ def _find_missing_work(
 
 def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
     if measure.cache == "cold":
-        raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
+        raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use a hot cache")
