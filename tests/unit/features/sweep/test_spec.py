@@ -64,6 +64,7 @@ def test_an_include_adds_beside_the_matrix_what_no_axis_has(tmp_path: Path) -> N
 SET = {"dynamic_axes": '["x:2"]', "input_shape": "{x = [1, 64]}", "limit": '"cosine=0.9"', "normalize": '"0.5/0.25"'}
 SET |= {"metric": '["top5"]', "warmup": '"200ms"', "device": '"cuda:1"', "baseline": '"fake"', "task": '"text"'}
 SET |= {"cache": '"cold"', "calibration_method": '"entropy"', "input_dtype": '"uint8"'}
+SET |= {"need": '{memory = "512MB"}'}
 
 
 @pytest.mark.feature("load", "load_p99_ms")
