@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
 
@@ -98,15 +99,7 @@ def gather(document: JsonObject, kind: type[msgspec.Struct]) -> JsonObject:
 
 
 def _flatten_record(record: msgspec.Struct) -> JsonObject:
-    groups = list_groups(type(record))
-    flat: JsonObject = {}
-    for field in msgspec.structs.fields(record):
-        value = getattr(record, field.name)
-        if field.name in groups:
-            flat |= {inner.encode_name: getattr(value, inner.name) for inner in msgspec.structs.fields(value)}
-        else:
-            flat[field.encode_name] = value
-    return flat
+    return {field.encode_name: attrgetter(place)(record) for place, field in list_figures(type(record))}
 
 
 def _gather_record(flat: Any, record: type[msgspec.Struct]) -> Any:

@@ -1,6 +1,8 @@
 """Configurations without their samples, as a ranking holds them, so that it reads one after the other."""
 
-from msgspec.structs import asdict
+from array import array
+
+from msgspec.structs import asdict, replace
 
 from enginebench.core.records import Result
 from enginebench.stats.compare import find_level
@@ -21,8 +23,10 @@ def condense_result(result: Result) -> CondensedResult:
     """Replace the samples of a configuration by what is derived from them."""
     if isinstance(result, CondensedResult):
         return result
-    trials = tuple(map(condense_trial, result.measurements))
-    return CondensedResult(**{**asdict(result), "measurements": trials}, summary=summarize_result(result))
+    # Arrays, once: a dozen figures are taken of the samples, and each would convert their list anew.
+    arrays = [replace(m, latency_ns=array("d", m.latency_ns)) for m in result.measurements]
+    summary = summarize_result(replace(result, measurements=tuple(arrays)))
+    return CondensedResult(**{**asdict(result), "measurements": tuple(map(condense_trial, arrays))}, summary=summary)
 
 
 def summarize_result(result: Result) -> Summary | None:

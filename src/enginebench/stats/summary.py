@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Estimate, Measurement
+from enginebench.core.records import Block, Estimate, Measurement
 from enginebench.stats.intervals import (
     estimate_geometric,
     estimate_spread,
@@ -63,7 +62,9 @@ def summarize(
     p50 = _estimate_medians([*map(median, times_ns)], [m.build for m in kept], "latency", level)
     unmarked: Estimate | None = p50
     if any(block.marks for m in kept for block in m.blocks):
-        clean = [(own[~_find_marked(m)], m.build) for own, m in zip(times_ns, kept, strict=True)]
+        clean = [
+            (own[~mark_samples(len(own), _list_marked(m))], m.build) for own, m in zip(times_ns, kept, strict=True)
+        ]
         own = [(median(values), build) for values, build in clean if values.size]
         unmarked = _estimate_medians([ns for ns, _ in own], [b for _, b in own], "latency", level) if own else None
     return Summary(
@@ -102,14 +103,14 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
 def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:
     """Return the fraction of samples in blocks that carry `mark`, or any mark at all; 0 to 1."""
     total = sum(map(count_timed, measurements))
-    marked = sum(int(np.count_nonzero(_find_marked(m, mark))) for m in measurements if any(b.marks for b in m.blocks))
+    blocks = [(m, _list_marked(m, mark)) for m in measurements]
+    marked = sum(int(np.count_nonzero(mark_samples(count_timed(m), found))) for m, found in blocks if found)
     return marked / total if total else 0.0
 
 
-def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[np.bool_]:
-    """Mark the samples of a trial in blocks that carry `mark`, or any mark at all."""
-    marked = (block for block in measurement.blocks if block.marks and (mark is None or mark in block.marks))
-    return mark_samples(count_timed(measurement), marked)
+def _list_marked(measurement: Measurement, mark: str | None = None) -> list[Block]:
+    """List the blocks of a trial that carry `mark`, or any mark at all."""
+    return [block for block in measurement.blocks if block.marks and (mark is None or mark in block.marks)]
 
 
 def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None], what: str, level: float) -> Estimate:

@@ -63,12 +63,14 @@ def measure_figures(measurement: Measurement) -> TrialFigures:
     values = np.asarray(measurement.latency_ns, dtype=np.float64)
     n, half = len(values), len(values) // 2
     ordered = np.sort(values)
-    steps = np.interp(np.linspace(0, n - 1, LADDER), np.arange(n), ordered)
+    steps = np.linspace(0, n - 1, LADDER)
+    below = steps.astype(int)
+    ladder = ordered[below] + (steps - below) * (ordered[np.minimum(below + 1, n - 1)] - ordered[below])
     return TrialFigures(
         n=n,
         median_ns=float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2,
         halves_ns=(median(values[:half]), median(values[half:])) if half else None,
-        ladder_ns=array("d", steps.tolist()),
+        ladder_ns=array("d", ladder.tolist()),
         beside_nobody=_measure_quiet(values, measurement.blocks, {"foreign_cpu", "foreign_gpu"}),
         beside_no_gpu_user=_measure_quiet(values, measurement.blocks, {"foreign_gpu"}),
     )
