@@ -64,6 +64,25 @@ def find(cost: Cost, bind_ns: int = 10_000) -> list[str]:
     return [warning.template for warning in warnings]
 
 
+class InMemory(np.ndarray[Any, Any]):
+    """An array that takes long to copy, because it lies in no cache."""
+
+    clock: FakeClock
+
+    def copy(self, order: Any = "C") -> np.ndarray[Any, Any]:
+        self.clock.advance(MS)
+        return super().copy(order)
+
+
+@pytest.mark.parametrize(("first_ns", "expected"), [(MS, []), (3 * MS, ["implausible_time.repeated"])])
+def test_a_first_call_may_take_a_copy_of_its_inputs_longer(first_ns: int, expected: list[str]) -> None:
+    engine = Engine(lambda e: first_ns if e.calls_bound == 1 else MS // 10)
+    large = FEEDS["x"].view(InMemory)
+    InMemory.clock = engine.clock
+    warnings = find_skipped_work(engine, {"x": large}, MS // 10, clock=engine.clock)
+    assert [warning.template for warning in warnings] == expected
+
+
 @pytest.mark.parametrize(
     "cost",
     [

@@ -40,6 +40,9 @@ _VALUE_BY_VALUE = frozenset(
 )
 # Operators whose output is their input if the size stays the same: a scale of one, a sum of one value.
 _RESIZES = frozenset(("Resize", "Upsample", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"))
+# Operators that repeat the values of their first input, put zeros around them, or one 1 among zeros for each. What a
+# product makes of an output is known from the values before.
+_GROWS = frozenset(("Expand", "Tile", "Pad", "Resize", "Upsample", "OneHot"))
 # Operators that change nothing with this constant.
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
@@ -85,9 +88,26 @@ def hands_on(node: NodeProto, facts: GraphFacts) -> bool:
     before, after = (facts.shapes.get(next(iter(names), "")) for names in (node.input, node.output))
     if node.op_type in _RESIZES:
         return before is not None and after is not None and math.prod(before) == math.prod(after)
+    if node.op_type == "Gather":  # PyTorch gives a view for one place
+        return node.input[1] in facts.constants and facts.constants[node.input[1]].size == 1
     neutral = _NEUTRAL.get(node.op_type)
     fixed = [facts.constants[name] for name in node.input if name in facts.constants]
     return neutral is not None and any(bool(np.all(array == neutral)) for array in fixed)
+
+
+def find_grown_shares(nodes: Iterable[NodeProto], facts: GraphFacts) -> dict[str, float]:
+    """Return, of each tensor that repeats values or holds zeros around them, the fraction that the values before are.
+
+    A product with it needs no more than this fraction of its multiplications.
+    """
+    values: dict[str, int] = {}  # from which the tensor is made
+    for node in nodes:
+        first, *others = node.input or ("",)
+        alone = all(math.prod(facts.shapes.get(name, (0,))) == 1 for name in others if name)
+        if node.op_type in _GROWS | MOVES - {"Concat"} or (node.op_type in _VALUE_BY_VALUE and alone):
+            before = values.get(first, _count_values(first, facts))
+            values |= {name: before for name in node.output if before < _count_values(name, facts)}
+    return {name: before / _count_values(name, facts) for name, before in values.items()}
 
 
 def list_read_tensors(node: NodeProto) -> Iterator[str]:
@@ -109,8 +129,10 @@ def _list_read_parts(node: NodeProto, computed: Mapping[str, float], facts: Grap
         yield data, 1.0
         yield from ((name, 1.0) for name in _list_of_all_branches(node, computed, facts))
         return
+    # The body of a loop may never run.
+    tensors = node.input if node.op_type == "Loop" else list_read_tensors(node)
     first = _measure_first(node, computed, facts)
-    for place, name in enumerate(list_read_tensors(node)):
+    for place, name in enumerate(tensors):
         chosen = _find_chosen(node, place, facts)
         yield name, first if place == 0 else chosen
 

@@ -1,8 +1,8 @@
 """Count the work of an ONNX graph that no correct engine can leave out.
 
 Not counted is all work that an engine may leave out: nodes whose outputs are not used, nodes that depend on constants
-and on shapes alone, a node that repeats another one, values that are cut off later, and multiplications by padding and
-by weights that are zero. Unknown work counts as zero, so that the count is never too high.
+and on shapes alone, a node that repeats another one, values that are cut off later, and multiplications by repeated
+values, by padding and by weights that are zero. Unknown work counts as zero, so that the count is never too high.
 """
 
 import math
@@ -15,7 +15,7 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import LeastWork
 from enginebench.core.shapes import TensorWork
 from enginebench.models.onnx.densities import ZERO_POINTS, Densities
-from enginebench.models.onnx.needs import GraphFacts, find_needed_shares, hands_on, list_read_tensors
+from enginebench.models.onnx.needs import GraphFacts, find_grown_shares, find_needed_shares, hands_on, list_read_tensors
 from enginebench.models.onnx.source import read_tensor_values
 from enginebench.models.onnx.tensors import fix_inputs, infer_tensors
 from enginebench.models.onnx.windows import measure_products
@@ -56,6 +56,7 @@ def count_least_work(
     outputs = {output.name for output in graph.output}
     facts = GraphFacts(tensor_shapes, _read_small(graph, tensors))
     needs = find_needed_shares(nodes, outputs, facts)
+    grown = find_grown_shares(nodes, facts)
     densities = Densities(graph, lambda tensor: read_tensor_values(tensor, path))
     macs = {"conv": 0.0, "gemm": 0.0}
     for node in nodes:
@@ -64,6 +65,7 @@ def count_least_work(
         if unit is not None and share and node.domain in _KNOWN_DOMAINS:
             share *= measure_products(node, tensor_shapes) if unit == "conv" else 1.0
             share *= _find_needed_share(node, densities, constants)
+            share *= math.prod(grown.get(name, 1.0) for name in node.input)
             macs[unit] += share * count_node_macs(node, tensor_shapes)
     sizes = {name: tensor.count_bytes() for name, (tensor, _) in tensors.items()}
     inputs = {value.name for value in graph.input} - constants

@@ -54,6 +54,10 @@ HALF = np.triu(SQUARE) - np.diag(np.ones(WIDE, np.float32) / 2)  # 36 of 64 valu
         ("a = MatMul (x, w) b = MatMul (x, v) y = Where (yes, a, b)", PRODUCT),
         ("a, b = Split <axis: int = 1> (x, halves) c = MatMul (a, w4) y = Relu (c)", PRODUCT / 2),
         ("a = MatMul (x, w) b, c = Split <axis: int = 1> (a, halves) y = Relu (b)", PRODUCT / 2),
+        ("o = OneHot (n, eight, v01) c = Cast <to: int = 1> (o) y = MatMul (c, w)", PRODUCT / WIDE),  # rows of w
+        ("e = Expand (x, five) r = Relu (e) y = MatMul (r, w)", PRODUCT),  # five times the same
+        ("e = Expand (x, five) a = Add (e, x5) y = MatMul (a, w)", 5 * PRODUCT),
+        ("e = Pad (x, around) y = MatMul (e, w12)", PRODUCT),
         ("r = RandomNormal <shape: ints = [8, 8]> () y = MatMul (x, r)", PRODUCT / 2),
     ],
 )
@@ -64,6 +68,12 @@ def test_products_that_must_be_computed(nodes: str, macs: float) -> None:
         "ends": np.array([0, 7, 0]),
         "yes": np.array([True]),
         "halves": np.array([4, 4]),
+        "eight": np.array(8),
+        "v01": np.array([0, 1], np.float32),
+        "five": np.array([5, ROWS, WIDE]),
+        "x5": np.zeros((5, 1, WIDE), np.float32) + 1,
+        "around": np.array([0, 2, 0, 2]),
+        "w12": np.ones((WIDE + 4, WIDE), np.float32),
     }
     found = count_least_work(make_model(nodes, constants), {}, batch=ROWS)
     assert (found.gemm_macs, found.conv_macs) == (macs, 0)
@@ -89,6 +99,19 @@ def test_a_branch_that_may_not_be_taken_needs_nothing() -> None:
     model = make_model("a = MatMul (x, w) y = Identity (a)", {"w": SQUARE, "yes": np.array(True)})
     model.graph.node.pop()
     model.graph.node.append(helper.make_node("If", ["yes"], ["y"], then_branch=takes, else_branch=leaves))
+    assert count_least_work(model, {}, batch=ROWS).gemm_macs == 0
+
+
+def test_a_loop_that_may_not_run_needs_nothing_of_its_body() -> None:
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("v", "b")}
+    flags = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("c", "go")]
+    nodes = [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Add", ["v", "a"], ["b"])]
+    turn = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    body = helper.make_graph(nodes, "body", [turn, flags[0], values["v"]], [flags[1], values["b"]])
+    model = make_model("a = MatMul (x, w) y = Identity (a)", {"w": SQUARE, "axes": np.array([0])})
+    model.graph.node.pop()
+    model.graph.node.append(helper.make_node("ReduceSum", ["n", "axes"], ["turns"], keepdims=0))
+    model.graph.node.append(helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body))
     assert count_least_work(model, {}, batch=ROWS).gemm_macs == 0
 
 
@@ -183,7 +206,8 @@ def test_steps_behind_the_end_of_a_sequence_are_no_work() -> None:
         ("f = Flatten (x) y = Relu (f)", 4 * ROWS * WIDE, 4 * ROWS * WIDE),
         ("y = Identity (x)", 0, 0),  # an engine may hand out what it was given
         ("y = Gather (w, n)", 0, 4 * ROWS * WIDE),
-        ("g = Gather (x, first) y = Relu (g)", 0, 4 * WIDE),  # one row of it is read
+        ("g = Gather (x, first) y = Relu (g)", 4 * WIDE, 4 * WIDE),  # one row of it is read
+        ("y = Gather (x, first)", 0, 0),  # a view
         ("y = Relu (w)", 0, 0),
         ("r = Relu (x) y = Slice (r, starts, ends, axes)", 4 * ROWS * 2, 0),  # two columns: the rest is never read
         ("y = Add (x, zero)", 0, 0),
