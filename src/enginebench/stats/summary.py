@@ -103,8 +103,8 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
 def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:
     """Return the fraction of samples in blocks that carry `mark`, or any mark at all; 0 to 1."""
     total = sum(map(count_timed, measurements))
-    blocks = [(m, _list_marked(m, mark)) for m in measurements]
-    marked = sum(int(np.count_nonzero(mark_samples(count_timed(m), found))) for m, found in blocks if found)
+    trials = [(count_timed(m), _list_marked(m, mark)) for m in measurements]
+    marked = sum(int(np.count_nonzero(mark_samples(n, blocks))) for n, blocks in trials if blocks)
     return marked / total if total else 0.0
 
 
