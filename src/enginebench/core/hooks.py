@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from enginebench.core.protocols import Array
     from enginebench.core.records import Artifact, Bound, Capacity, EngineSpec, LayerTime, Result, ResultWarning
+    from enginebench.report.drift import DriftDocument
+    from enginebench.report.located import Located
     from enginebench.report.run.deploy import Delivery
     from enginebench.report.run.rows import RunDocument
     from enginebench.report.table import Section
     from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
     from enginebench.runs.progress import Reporter
     from enginebench.runs.reporting import Written
+    from enginebench.runs.targets.sides import OpenSide
     from enginebench.stats.capacity import LoadOutcome
     from enginebench.stats.diff import DiffDocument
     from enginebench.stats.engine_profile import LimitedLayers
@@ -91,6 +95,31 @@ class EnvironmentDiff(Protocol):
         metric: str | None = None,
         max_metric_drop: float | None = None,
     ) -> DiffDocument: ...
+
+
+class FaultLocator(Protocol):
+    """Searches the sides of a comparison for the first node whose outputs leave the reference of its own graph.
+
+    `calls`: inputs of a call, each for where those before it show nothing. `out`: a folder for reproductions.
+    """
+
+    def __call__(
+        self,
+        sides: Sequence[OpenSide],
+        calls: Sequence[Mapping[str, Array]],
+        /,
+        *,
+        slice_mb: int,
+        scratch: Path,
+        out: Path | None,
+        reporter: Reporter,
+    ) -> Located: ...
+
+
+class DriftSections(Protocol):
+    """Sections below the table of `drift`."""
+
+    def __call__(self, document: DriftDocument, /) -> Sequence[Section]: ...
 
 
 class DiffNotes(Protocol):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     from enginebench.features.load.winners import bench_row as _load_LoadCheck
     from enginebench.features.load.winners import load_row as _load_LoadTrial
     from enginebench.features.load.winners import load_winners as _load_RunFinished
+    from enginebench.features.locate.locating import locate_faults as _locate_FaultLocator
+    from enginebench.features.locate.sections import list_located as _locate_DriftSections
     from enginebench.features.roofline.limits import bound_model as _roofline_ModelBound
     from enginebench.features.roofline.limits import bound_results as _roofline_RunFinished
     from enginebench.features.roofline.limits import limit_layers as _roofline_LayerLimits
@@ -57,6 +59,8 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     _load_LoadCheck_: _hooks.LoadCheck = _load_LoadCheck
     _load_LoadTrial_: _hooks.LoadTrial = _load_LoadTrial
     _load_RunFinished_: _hooks.RunFinished = _load_RunFinished
+    _locate_DriftSections_: _hooks.DriftSections = _locate_DriftSections
+    _locate_FaultLocator_: _hooks.FaultLocator = _locate_FaultLocator
     _roofline_LayerLimits_: _hooks.LayerLimits = _roofline_LayerLimits
     _roofline_ModelBound_: _hooks.ModelBound = _roofline_ModelBound
     _roofline_RunFinished_: _hooks.RunFinished = _roofline_RunFinished

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from enginebench.core.features import find_hooks
+from enginebench.core.hooks import DriftSections
 from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.records import Drift, EngineSpec, OutputDrift, ResultWarning
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
+from enginebench.report.located import Located
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.stats.drift import LIMITS, SampleDrift
 
@@ -45,6 +48,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
     undecided: dict[str, float] = {}  # always empty: until 0.9 outputs without decisions had limits of their own
     further: tuple[Drift, ...] = ()  # the same on made-up inputs that reach further
+    located: Located | None = None  # by --locate
 
 
 class SamplesDocument(Struct, frozen=True, kw_only=True):
@@ -69,7 +73,8 @@ def list_drift(document: DriftDocument) -> list[Section]:
         *map(format_warning, document.warnings),
     ]
     title = f"{sides}, {count_of(document.n, 'samples')}{missing}"
-    return [Section(title=title, parts=(*make_notes(texts), table))]
+    further = [section for list_sections in find_hooks(DriftSections) for section in list_sections(document)]
+    return [Section(title=title, parts=(*make_notes(texts), table)), *further]
 
 
 def _format_value(value: float | None) -> str:

@@ -397,7 +397,7 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, options: _Dr
     classes = reference.ndim == 2 and options.task not in MEASURING
     shape = (len(a), *reference.shape[1:])
     # A user who allows another fraction of wrong samples has decided about single ones.
-    worst = _find_worst_slice(a.reshape(shape), b.reshape(shape), samples=options.share == MOST_SAMPLES)
+    worst = find_worst_slice(a.reshape(shape), b.reshape(shape), samples=options.share == MOST_SAMPLES)
     differences = _measure_differences(ref[finite], cand[finite])
     drift = OutputDrift(
         name=name,
@@ -466,7 +466,7 @@ def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
     return float(np.clip(np.fmin(ratios[most[0]] + chance, together), -MAX_SNR_DB, MAX_SNR_DB))
 
 
-def _find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[float, str] | None:
+def find_worst_slice(ref: Floats, cand: Floats, *, samples: bool) -> tuple[float, str] | None:
     """Return (the lowest signal-to-noise ratio of a slice of any axis in dB, the name of that slice); None without
     slices.
 

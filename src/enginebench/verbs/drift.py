@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, Unpack
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.commands import advise_inputs, format_command
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
+from enginebench.core.features import require_hook
+from enginebench.core.hooks import FaultLocator
 from enginebench.core.input_sets import EXAMPLES
 from enginebench.core.names import parse_precision
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.records import Drift, ResultWarning, TensorSpec
+from enginebench.core.records import Artifact, Drift, ResultWarning, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.warnings import make_warning
 from enginebench.engines.registry import accepts
@@ -26,6 +29,7 @@ from enginebench.runs.building import VARIATION
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_arrays, load_sets, save_arrays
 from enginebench.runs.lock import lock_devices
+from enginebench.runs.plan import find_fixed_batch
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.ahead import check_sides_ahead
@@ -73,6 +77,18 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
     ]
     skip_output_save: Annotated[bool, Opt("Do not write samples/ into --out.", False)]
     out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="new folder")]
+    locate: Annotated[
+        bool,
+        Opt(
+            "Find the first node whose outputs leave the reference, its cause, and a way around it.",
+            False,
+            feature="locate",
+            more="Each side is held against its own graph, computed as it is written. With --out also a reproduction",
+        ),
+    ]
+    slice_mb: Annotated[
+        int, Opt("Memory for the tensors that --locate compares at a time.", 2000, ge=1, feature="locate", metavar="MB")
+    ]
     task: opts.TaskOption
     wait: opts.Wait
     gate: Annotated[bool, Opt("Raise GateFailed where a limit of your own is not kept.", True, program=True)]
@@ -168,6 +184,16 @@ def _measure(
         further_outputs = [
             load_sets(scratch_root / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")
         ]
+        located = None
+        if options["locate"]:
+            located = require_hook(FaultLocator)(
+                (ref, cand),
+                list_calls(chosen_inputs.entries, outputs, ref.artifact, step),
+                slice_mb=options["slice_mb"],
+                scratch=scratch_root / "locate",
+                out=out,
+                reporter=reporter,
+            )
     usual = judging.limits_between(
         requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
     )
@@ -187,11 +213,30 @@ def _measure(
     document = _describe(
         drift, (ref, cand), chosen_inputs, request.source.seed, limits is not None, [*random, *warnings]
     )
+    document = replace(document, located=located)
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
         per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*outputs, task))
         write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
     return document
+
+
+def list_calls(
+    entries: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]], artifact: Artifact, step: int
+) -> list[Mapping[str, Any]]:
+    """List calls that hold the entry whose outputs are furthest apart: that alone, if the batch is open, and its own.
+
+    Alone it costs the least; a fault that needs a whole batch shows in the call in which it was compared.
+    """
+    measured = judging.measure_samples(outputs[0], outputs[1])
+    worst = min(measured, key=lambda one: (-one.nonfinite, one.snr_db if one.snr_db is not None else 0.0), default=None)
+    place = worst.index if worst is not None and worst.index < len(entries) else 0
+    calls = [places for places in group_samples(entries, step, artifact.inputs) if place in places][:1]
+    alone = [[place]] if find_fixed_batch(artifact) is None and step > 1 else []
+    return [
+        join_samples([entries[i] for i in places], artifact.inputs, 1 if places in alone else step)
+        for places in (*alone, *calls)
+    ]
 
 
 RANDOM = "random outputs: the same inputs give different outputs"

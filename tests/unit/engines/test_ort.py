@@ -22,7 +22,7 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.zoo import packaged_onnx
 from enginebench.stats.drift import measure_drift
-from graphs import write_graph
+from graphs import UNKEPT_NORM, write_graph
 
 SPEC = EngineSpec(backend="ort")
 
@@ -226,23 +226,6 @@ def test_an_output_of_another_rank_or_shape_than_the_graph_declares_is_answered(
             np.testing.assert_array_equal(engine.fetch()["y"], np.concatenate([data, data]).reshape(shape))
 
 
-# LayerNorm as its formula is written, but with keepdims of 0, which ONNX Runtime 1.31 fuses all the same: on a square
-# input the subtraction takes the means along the other axis.
-UNKEPT_NORM = """
-g (float[8, 8] x) => (float[8, 8] y)
-   <float two = {2}, float eps = {1e-05}, float[8] g = {1, 2, 3, 4, 5, 6, 7, 8}, float[8] b = {1, 1, 1, 1, 2, 2, 2, 2}>
-{
-   mean = ReduceMean <axes = [-1], keepdims = 0> (x)
-   centred = Sub (x, mean)
-   squares = Pow (centred, two)
-   variance = ReduceMean <axes = [-1], keepdims = 0> (squares)
-   safe = Add (variance, eps)
-   deviation = Sqrt (safe)
-   normed = Div (centred, deviation)
-   scaled = Mul (normed, g)
-   y = Add (scaled, b)
-}
-"""
 FUSIONS = "LayerNormFusion+SimplifiedLayerNormFusion"
 
 

@@ -23,7 +23,7 @@ OPTIMIZERS = (
     *("QDQS8ToU8Transformer", "QDQSelectorActionTransformer", "QuickGeluFusion", "ReluQuantRewrite"),
     *("RemoveDuplicateCastTransformer", "ReshapeFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion"),
     *("SliceConcatToSpaceToDepthFusion", "TransposeOptimizer", "UnsqueezeElimination", "WeightBiasQuantization"),
-    *("WhereDummyDq"),
+    "WhereDummyDq",
 )
 DISABLE = Option(default="", meaning="optimizers that are left out: NAME, or NAME+NAME", names=OPTIMIZERS)
 

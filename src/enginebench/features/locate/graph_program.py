@@ -1,0 +1,154 @@
+"""An ONNX graph on an engine, beside its reference: the graph as it is written, without any optimizer."""
+
+import math
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from msgspec.structs import replace
+from onnx import ModelProto
+
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.protocols import Array, Backend, Engine, Loadable
+from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
+from enginebench.features.locate.graphs import Graph
+from enginebench.features.locate.program import Arrays
+from enginebench.models.onnx.reference import GraphReference
+from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES
+from enginebench.models.onnx.tensors import fix_inputs, infer_tensors
+from enginebench.runs.child.jobs import NoteCall
+from enginebench.runs.child.opening import build_graph, open_for
+from enginebench.runs.child.perform.outputs import run_engine
+
+# Of a tensor whose shape cannot be inferred, as a part of a slice.
+UNKNOWN_SHARE = 16
+
+
+class StoredArrays(Mapping[str, Array]):
+    """Arrays in files, of which only those that are used are in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._files = folder, dict[str, Path]()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, arrays: Arrays) -> None:
+        for name, array in arrays.items():
+            # What is no tensor, as a sequence, has no file: it is computed where it is needed.
+            if isinstance(array, np.ndarray | np.generic):
+                self._files[name] = self._folder / f"{len(self._files)}.npy"
+                kept = np.asarray(array)
+                np.save(self._files[name], kept.astype(str) if kept.dtype.kind == "O" else kept, allow_pickle=False)
+
+    def __getitem__(self, name: str) -> Array:
+        array: Array = np.load(self._files[name], allow_pickle=False)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+class GraphProgram(Graph):
+    """The graph of an artifact on an engine; see `Program`."""
+
+    def __init__(self, artifact: Artifact, engine: EngineSpec, scratch: Path, note: NoteCall) -> None:
+        super().__init__(Path(artifact.path))
+        self.artifact, self.engine, self._scratch, self._note = artifact, engine, scratch, note
+        self.values = StoredArrays(scratch / "reference")
+        self._backends: dict[str, Backend] = {}
+
+    def record(self, feeds: Arrays, slice_bytes: int) -> None:
+        """Compute every tensor of the reference, in slices of so many bytes, each step once."""
+        self.values.add(feeds)
+        slices = self._list_slices(feeds, slice_bytes)
+        for i, places in enumerate(slices):
+            self._note(f"reference: slice {i + 1} of {len(slices)}")
+            wanted = [name for place in places for name in self.steps[place].outputs]
+            self.values.add(self.expect(places, wanted, self.values))
+
+    def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
+        return self.refer(self.cut(places, wanted, values), values)
+
+    def compute(self, places: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
+        return self.run(self.cut(places, wanted, values, like), values, like, self.engine)
+
+    def refer(self, model: ModelProto, values: Arrays) -> Arrays:
+        """Return the outputs of a graph as it is written."""
+        reference = GraphReference(self.write(model), self.artifact.operator_libraries)
+        return reference.run(self.pick_fed(model, values))
+
+    def run(self, model: ModelProto, values: Arrays, like: Arrays, engine: EngineSpec) -> Arrays:
+        """Return the outputs of a graph on an engine.
+
+        Raises:
+            EngineBenchError: the engine cannot run it.
+        """
+        with self.load(model, values, like, engine) as loaded:
+            return run_engine(loaded, self.pick_fed(model, values))
+
+    def load(self, model: ModelProto, values: Arrays, like: Arrays, engine: EngineSpec) -> Engine:
+        """Load a graph in an engine; its outputs have the types and shapes of `like`."""
+        # A text of shapes is for the inputs of the whole graph; those of a part are fixed in it.
+        options = {key: value for key, value in engine.options.items() if key != "shapes" or ":" not in value}
+        spec = replace(engine, options=options, shapes={})
+        fed = self.pick_fed(model, values)
+        artifact = replace(
+            self.artifact,
+            path=str(self.write(model)),
+            sha256="",
+            files=(),
+            inputs=tuple(describe_array(name, array) for name, array in fed.items()),
+            outputs=tuple(describe_array(value.name, like[value.name]) for value in model.graph.output),
+            allowed={},
+            preprocess_sha256=None,
+        )
+        backend = self._backends.setdefault(engine.backend, open_for(spec, str(self._scratch)))
+        if not isinstance(backend, Loadable):
+            raise UsageError(f"engine {engine.backend} hands out no outputs, so that none can be judged")
+        built = build_graph(backend, artifact, spec, str(self._scratch), lambda text: None)
+        return backend.load(built, spec)
+
+    @staticmethod
+    def pick_fed(model: ModelProto, values: Arrays) -> dict[str, Array]:
+        """Return the arrays of a graph's inputs."""
+        return {value.name: values[value.name] for value in model.graph.input}
+
+    def write(self, model: ModelProto) -> Path:
+        """Write a graph to a file of its own, which takes the place of the last one."""
+        folder = self._scratch / "cut"
+        shutil.rmtree(folder, ignore_errors=True)  # engines that are loaded have it in memory
+        folder.mkdir(parents=True)
+        path = folder / "cut.onnx"
+        big = model.ByteSize() > LARGEST_PROTOBUF_BYTES
+        onnx.save_model(model, str(path), save_as_external_data=big, location="cut.data")
+        return path
+
+    def _list_slices(self, feeds: Arrays, slice_bytes: int) -> list[list[int]]:
+        """List the steps, without those on constants alone, in slices whose tensors take so many bytes."""
+        sizes = self._infer_sizes(feeds)
+        slices, left = list[list[int]](), 0
+        for place, step in enumerate(self.steps):
+            if place in self.folded:
+                continue
+            need = sum(sizes.get(name, slice_bytes // UNKNOWN_SHARE) for name in step.outputs)
+            if need > left or not slices:
+                slices.append([])
+                left = slice_bytes
+            slices[-1].append(place)
+            left -= need
+        return slices
+
+    def _infer_sizes(self, feeds: Arrays) -> dict[str, int]:
+        try:
+            fixed = fix_inputs(self.model, {name: array.shape for name, array in feeds.items()}, 1)
+            return {name: math.ceil(work.count_bytes()) for name, (work, _) in infer_tensors(fixed).items()}
+        except ArtifactError:
+            return {}
+
+
+def describe_array(name: str, array: Array) -> TensorSpec:
+    return TensorSpec(name=name, dtype=TEXT if array.dtype.kind == "U" else str(array.dtype), shape=array.shape)

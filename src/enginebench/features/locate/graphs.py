@@ -1,0 +1,108 @@
+"""A graph taken apart: the order of its nodes, the tensors that pass between them, and graphs cut out of it."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from enginebench.core.protocols import Array
+from enginebench.features.locate.program import Step
+from enginebench.models.onnx.needs import list_read_tensors
+from enginebench.models.onnx.source import load_external_data, load_graph
+
+
+class Graph:
+    """An ONNX graph as steps in an order in which they can run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.model = path, load_graph(path)
+        graph = self.model.graph
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.sparse = {tensor.values.name for tensor in graph.sparse_initializer}
+        fixed = {*self.constants, *self.sparse}
+        self.inputs = tuple(value.name for value in graph.input if value.name not in fixed)
+        self.outputs = tuple(value.name for value in graph.output)
+        self.steps = tuple(_describe_step(node, i) for i, node in enumerate(graph.node))
+        self.folded = _find_folded(self.steps, fixed)
+        self.producers = {name: i for i, step in enumerate(self.steps) for name in step.outputs}
+
+    def cut(
+        self,
+        places: Collection[int],
+        wanted: Sequence[str],
+        values: Mapping[str, Array],
+        like: Mapping[str, Array] | None = None,
+    ) -> ModelProto:
+        """Return the graph of these steps that computes the tensors `wanted` from the arrays `values`.
+
+        What no array is given for is computed in it as well: constants, and values that are no tensors. Weights are
+        part of the graph, also those that lie beside its file.
+
+        Args:
+            values: also of weights, for which they stand in.
+            like: arrays of the types and shapes that the tensors have, for their declarations.
+        """
+        places = self.complete(places, wanted, values)
+        steps = [self.steps[i] for i in places]
+        made = {name for step in steps for name in step.outputs}
+        read = list(dict.fromkeys(name for step in steps for name in step.inputs if name not in made))
+        graph = GraphProto(name="g")
+        graph.node.extend(self.model.graph.node[i] for i in places)
+        fed = [name for name in read if name not in self.constants and name not in self.sparse]
+        graph.input.extend(describe_value(name, values[name]) for name in fed)
+        like = like or {}
+        graph.output.extend(
+            describe_value(name, like[name]) if name in like else onnx.ValueInfoProto(name=name) for name in wanted
+        )
+        for name in read:
+            if name in self.constants and name in values:
+                graph.initializer.append(numpy_helper.from_array(np.asarray(values[name]), name))
+            elif name in self.constants:
+                graph.initializer.append(self.constants[name])
+        graph.sparse_initializer.extend(t for t in self.model.graph.sparse_initializer if t.values.name in read)
+        model = ModelProto(ir_version=self.model.ir_version, graph=graph)
+        model.opset_import.extend(self.model.opset_import)
+        model.functions.extend(self.model.functions)
+        load_external_data(model, self.path)
+        return model
+
+    def complete(self, places: Collection[int], wanted: Sequence[str], values: Collection[str]) -> list[int]:
+        """Return the steps, in order, with those before them that make what there is no array for."""
+        places_needed = set[int]()
+        waiting = [*places, *(self.producers[name] for name in wanted if name in self.producers)]
+        while waiting:
+            place = waiting.pop()
+            if place in places_needed:
+                continue
+            places_needed.add(place)
+            before = {name: self.producers[name] for name in self.steps[place].inputs if name in self.producers}
+            waiting += [i for name, i in before.items() if i in self.folded or name not in values]
+        return sorted(places_needed)
+
+
+def _describe_step(node: NodeProto, place: int) -> Step:
+    inputs = tuple(dict.fromkeys(name for name in list_read_tensors(node) if name))
+    return Step(
+        name=node.name or f"{node.op_type}_{place}",
+        kind=node.op_type,
+        inputs=inputs,
+        outputs=tuple(name for name in node.output if name),
+    )
+
+
+def _find_folded(steps: Sequence[Step], fixed: Iterable[str]) -> frozenset[int]:
+    """Find the steps that read nothing but constants: engines fold them away, whatever is asked for."""
+    constant, folded = set(fixed), set[int]()
+    for i, step in enumerate(steps):
+        if constant.issuperset(step.inputs) and not step.kind.startswith("Random"):
+            constant.update(step.outputs)
+            folded.add(i)
+    return frozenset(folded)
+
+
+def describe_value(name: str, array: Array) -> onnx.ValueInfoProto:
+    """The declaration of a tensor with the type and the shape of this array."""
+    kind = TensorProto.STRING if array.dtype.kind in "UOS" else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, kind, array.shape)

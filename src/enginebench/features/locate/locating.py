@@ -1,0 +1,96 @@
+"""Search the sides of a comparison, each in a process of its own, and keep what is known when a search ends early."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from enginebench.core.commands import format_command
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.protocols import Array
+from enginebench.engines.registry import find_entry
+from enginebench.features.locate.jobs import KNOWN, SideJob
+from enginebench.report.located import Located, LocatedSide
+from enginebench.runs.child.arrays import save_arrays
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.progress import Reporter, report_steps
+from enginebench.runs.targets.sides import SIDE_TIMEOUT_S, OpenSide
+
+
+def locate_faults(
+    sides: Sequence[OpenSide],
+    calls: Sequence[Mapping[str, Array]],
+    *,
+    slice_mb: int,
+    scratch: Path,
+    out: Path | None,
+    reporter: Reporter,
+) -> Located:
+    """The hook FaultLocator."""
+    paths = [scratch / f"call-{i}.npz" for i in range(len(calls))]
+    for path, feeds in zip(paths, calls, strict=True):
+        save_arrays(path, feeds)
+    located, interrupted = list[LocatedSide](), False
+    for i, side in enumerate(sides):
+        repeated = next((one for one in sides[:i] if one.engine == side.engine and one.artifact == side.artifact), None)
+        if repeated is not None:
+            located.append(replace(located[sides.index(repeated)], text=side.text))
+            continue
+        if (why := explain_unsearched(side)) is not None:
+            located.append(LocatedSide(text=side.text, state="unknown", why=why))
+            continue
+        taken = sum(one.state == "leaves" for one in located)
+        place = out / ("repro" if not taken else f"repro-{taken + 1}") if out is not None else None
+        job = SideJob(
+            text=side.text,
+            artifact=side.artifact,
+            engine=side.engine,
+            calls=tuple(str(path.absolute()) for path in paths),
+            out_dir=str(scratch / str(i)),
+            slice_mb=slice_mb,
+            repro_dir=str(place.absolute()) if place is not None else None,
+        )
+        side_result, interrupted = search(job, reporter)
+        located.append(add_commands(side_result, side))
+        if interrupted:
+            break
+    return Located(sides=tuple(located), interrupted=interrupted)
+
+
+def search(job: SideJob, reporter: Reporter) -> tuple[LocatedSide, bool]:
+    """Return what is known of a side, and whether the user ended the search."""
+    try:
+        return run_child(job, timeout_s=SIDE_TIMEOUT_S, on_note=report_steps(reporter, job.text)), False
+    except KeyboardInterrupt:
+        return read_known(job, "interrupted"), True
+    except EngineBenchError as error:  # an engine may end its process at a graph that was cut for it
+        return read_known(job, str(error)), False
+
+
+def read_known(job: SideJob, why: str) -> LocatedSide:
+    """Read what a search that ended early had found."""
+    path = Path(job.out_dir) / KNOWN
+    stored = msgspec.json.decode(path.read_bytes(), type=LocatedSide) if path.is_file() else None
+    return replace(stored or LocatedSide(text=job.text, state="unknown"), why=why)
+
+
+def add_commands(located: LocatedSide, side: OpenSide) -> LocatedSide:
+    """Add to each way around the command that measures it; a stored configuration is none that a command names."""
+    engine, at, target = side.text.partition("@")
+    if located.fault is None or not at:
+        return located
+    ways = [
+        replace(way, command=format_command("bench", target, options=[("--engine", way.engine), ("--against", engine)]))
+        for way in located.fault.ways
+    ]
+    return replace(located, fault=replace(located.fault, ways=tuple(ways)))
+
+
+def explain_unsearched(side: OpenSide) -> str | None:
+    """Explain why a side cannot be searched; None if it can."""
+    if side.artifact.kind != "onnx":
+        return f"{side.engine.backend} runs no graph here ({side.artifact.kind}), so that none can be cut"
+    if find_entry(side.engine.backend).find_program is not None:
+        return f"{side.engine.backend} is a program of its own; name an engine that is loaded, such as tensorrt"
+    return None

@@ -1,0 +1,175 @@
+"""Write a reproduction that needs no EngineBench: the graph, its inputs, a program, and a report for a tracker."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+from msgspec.structs import replace
+from onnx import GraphProto, ModelProto
+
+from enginebench.core.names import format_options, require_precision
+from enginebench.core.protocols import Array
+from enginebench.core.records import EngineSpec
+from enginebench.core.store import write_atomic
+from enginebench.core.text import count_of
+from enginebench.engines.openvino_settings import HINTS
+from enginebench.engines.ort import spell_optimizers
+from enginebench.engines.registry import complete_options, find_entry, list_installed
+from enginebench.features.locate.shrink import Case
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES, read_graphs
+from enginebench.report.located import FoundFault, Reproduction
+from enginebench.report.markdown import format_sections
+from enginebench.report.table import Notes, Section, list_texts, make_table
+from enginebench.runs.child.arrays import save_arrays
+
+PROGRAMS = Path(__file__).parent / "as-shipped"
+# ENGINE -> the program that shows the fault of a graph on it.
+PROGRAM_OF = {"ort": "repro_ort.py", "ort-cuda": "repro_ort.py", "openvino": "repro_openvino.py"}
+PROVIDERS = {"ort": "CPUExecutionProvider", "ort-cuda": "CUDAExecutionProvider"}
+TIMEOUT_S = 60.0
+# Of a graph that is shown in a report.
+MOST_NODES = 40
+
+
+def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: FoundFault) -> Reproduction:
+    """Write the folder, and run its program as a user would: in a process of its own, with nothing of EngineBench.
+
+    Names are replaced by plain ones, in the graph and in the arrays: those of the user stand in the report alone.
+    """
+    model, names = rename(case.model)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    big = model.ByteSize() > LARGEST_PROTOBUF_BYTES
+    onnx.save_model(model, str(folder / "model.onnx"), save_as_external_data=big, location="model.data")
+    save_arrays(folder / "inputs.npz", {names[name]: array for name, array in case.feeds.items()})
+    save_arrays(folder / "expected.npz", {names[name]: array for name, array in case.expected.items()})
+    largest = max(deviation.largest for deviation in case.deviations.values())
+    settings = make_settings(engine, largest / 2)
+    write_atomic(folder / "settings.json", msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+    made, shown = Reproduction(nodes=len(model.graph.node), folder=str(folder)), None
+    if (program := PROGRAM_OF.get(engine.backend)) is not None:
+        shutil.copyfile(PROGRAMS / program, folder / "repro.py")
+        shown = run_program(folder)
+    write_atomic(folder / "report.md", write_report(case, engine, fault, names, shown).encode())
+    return replace(made, shown=shown)
+
+
+def run_program(folder: Path) -> bool:
+    """Return whether the program of a reproduction shows the fault."""
+    command = [sys.executable, "-I", "repro.py"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 1 and b"the fault is there" in done.stdout
+
+
+def make_settings(engine: EngineSpec, tolerance: float) -> dict[str, str | int | float]:
+    options = complete_options(engine)
+    settings: dict[str, str | int | float] = {"threads": engine.threads, "tolerance": tolerance}
+    if engine.backend in PROVIDERS:
+        names = options["disable"]
+        settings |= {"opt": options["opt"], "disabled": spell_optimizers(names) if names else ""}
+        settings["provider"] = PROVIDERS[engine.backend]
+    if engine.backend == "openvino":
+        settings["hint"] = HINTS[require_precision(engine.precision)]
+    return settings
+
+
+def rename(model: ModelProto) -> tuple[ModelProto, Mapping[str, str]]:
+    """Return a copy with plain names for nodes and tensors, and without texts; and {old name: new name}."""
+    renamed = ModelProto()
+    renamed.CopyFrom(model)
+    graph, names = renamed.graph, dict[str, str]()
+    for prefix, listed in (
+        ("x", [value.name for value in graph.input]),
+        ("y", [value.name for value in graph.output]),
+        ("w", [tensor.name for tensor in graph.initializer]),
+    ):
+        names |= {name: f"{prefix}{i}" for i, name in enumerate(name for name in listed if name not in names)}
+    _rename_graph(graph, names)
+    for field in ("doc_string", "producer_name", "producer_version", "domain"):
+        renamed.ClearField(field)
+    del renamed.metadata_props[:]
+    return renamed, names
+
+
+def _rename_graph(graph: GraphProto, names: dict[str, str]) -> None:
+    """Rename in a graph and in the graphs of its nodes; what a body makes has a name of its own as well."""
+    graph.name, graph.doc_string = "g", ""
+    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        value.name = names.setdefault(value.name, f"t{len(names)}")
+        value.doc_string = ""
+    for tensor in graph.sparse_initializer:
+        tensor.values.name = names.setdefault(tensor.values.name, f"t{len(names)}")
+    for i, node in enumerate(graph.node):
+        node.name, node.doc_string = f"n{i}", ""
+        del node.metadata_props[:]
+        for listed in (node.input, node.output):
+            for place, name in enumerate(listed):
+                listed[place] = names.setdefault(name, f"t{len(names)}") if name else ""
+        for body in read_graphs(node):
+            _rename_graph(body, names)
+
+
+def write_report(
+    case: Case, engine: EngineSpec, fault: FoundFault, names: Mapping[str, str], shown: bool | None
+) -> str:
+    machine, entry = describe_machine(), find_entry(engine.backend)
+    versions = {**list_installed(entry.distributions), **list_installed(("onnx", "numpy"))}
+    largest = max(deviation.largest for deviation in case.deviations.values())
+    caused = f"Without {', '.join(fault.optimizations)} the outputs are right." if fault.optimizations else ""
+    facts = (
+        ("engine", format_options(engine.backend, engine.options)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("Python", sys.version.split()[0]),
+        ("processor", f"{machine.cpu_model}, {count_of(engine.threads, 'threads')}"),
+        ("system", machine.os),
+    )
+    texts = (
+        f"{count_of(len(case.model.graph.node), 'nodes')} give other outputs than the same graph as it is written: "
+        f"the largest difference is {largest:g}.",
+        caused,
+        "Weights and inputs are drawn from a seed." if case.seeded else "Weights and inputs are those of a model.",
+    )
+    places = {True: "repro.py exits with 1 while the fault is there.", False: "repro.py did not show it when written."}
+    plain = {old: f"{new} ({old})" for old, new in names.items()}
+    rows = [
+        (node.op_type, *(", ".join(plain.get(name, name) for name in listed) for listed in (node.input, node.output)))
+        for node in case.model.graph.node[:MOST_NODES]
+    ]
+    values = [
+        (names[name], _show(case.expected[name]), _show(case.actual[name]), f"{deviation.largest:g}")
+        for name, deviation in case.deviations.items()
+    ]
+    sections = [
+        Section(
+            title=f"{engine.backend}: wrong outputs of {fault.kind}",
+            parts=(Notes(lines=tuple(("", text) for text in texts if text)), Notes(lines=facts, kind="facts")),
+        ),
+        Section(
+            title="To reproduce",
+            parts=(
+                Notes(lines=(("", "python repro.py"),), kind="command"),
+                Notes(lines=(("", places.get(bool(shown), "")),) if shown is not None else ()),
+            ),
+        ),
+        Section(
+            title="Expected and found",
+            parts=(make_table(list_texts(["output", "expected", "found", "largest difference"]), values),),
+        ),
+        Section(title="The graph", parts=(make_table(list_texts(["node", "reads", "makes"]), rows),)),
+    ]
+    return format_sections(sections)
+
+
+def _show(array: Array) -> str:
+    return " ".join(f"{value:.6g}" for value in np.asarray(array, np.float64).reshape(-1)[:8])

@@ -1,0 +1,45 @@
+"""The price of a way around: its time over that of the faulty engine, in turns in one process."""
+
+import math
+import time
+from contextlib import ExitStack
+
+from enginebench.core.engine_api import RunCall
+from enginebench.core.records import EngineSpec, Estimate
+from enginebench.features.locate.graph_program import GraphProgram
+from enginebench.features.locate.shrink import Case
+from enginebench.stats.intervals import estimate_geometric, measure_spread
+
+# Turns of each engine, and the seconds of a turn and of all: the interval of twelve is 1.1 times as wide as that of
+# twenty, and a turn is long against the clock.
+TURNS = 12
+TURN_S = 0.05
+LEVEL = 0.95
+
+
+def compare_times(program: GraphProgram, case: Case, base: EngineSpec, other: EngineSpec) -> Estimate:
+    """Return the time of `other` over that of `base`, interleaved, with its interval."""
+    with ExitStack() as stack:
+        calls = [stack.enter_context(program.load(case.model, case.feeds, case.expected, e)) for e in (base, other)]
+        for engine in calls:
+            engine.bind(dict(case.feeds))
+            engine.run()
+        counts = [_count_calls(engine.run) for engine in calls]
+        logs = []
+        for turn in range(TURNS):
+            order = (0, 1) if turn % 2 else (1, 0)
+            times = {i: _time_calls(calls[i].run, counts[i]) for i in order}
+            logs.append(math.log(times[1] / times[0]))
+    return estimate_geometric(measure_spread(logs), LEVEL, 1.0, f"{TURNS} turns in one process")
+
+
+def _count_calls(run: RunCall) -> int:
+    return max(1, int(TURN_S / max(1e-7, _time_calls(run, 3))))
+
+
+def _time_calls(run: RunCall, count: int) -> float:
+    """Return the seconds of one call, of so many."""
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count

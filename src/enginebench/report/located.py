@@ -1,0 +1,71 @@
+"""The places where outputs leave their reference: part of the document of `drift --locate`."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.core.records import Estimate
+
+
+class WayAround(Struct, frozen=True, kw_only=True):
+    """An ENGINE with which the outputs keep to the reference. `slowdown`: its time over that of the faulty one."""
+
+    engine: str
+    slowdown: Estimate | None = None
+    command: str = ""  # measures it as a configuration
+
+
+class Reproduction(Struct, frozen=True, kw_only=True):
+    """The smallest graph that was found to show the fault; `folder` is empty where nothing was written."""
+
+    nodes: int
+    folder: str = ""
+    shown: bool | None = None  # by its own program, in a process without EngineBench; None: it was not run
+
+
+class FoundFault(Struct, frozen=True, kw_only=True):
+    """The first node whose outputs leave the reference, and the nodes that it takes to show it."""
+
+    node: str
+    kind: str
+    tensor: str
+    nodes: tuple[str, ...]  # that show it together, fed with tensors of the reference
+    hidden_by: tuple[str, ...] = ()  # tensors; with one of these as an output the fault is not there
+    snr_db: float | None = None
+    largest: float | None = None  # difference
+    nonfinite: int = 0  # values that are finite in the reference
+    overflowed: str = ""  # where values that are not finite begin, and from which value
+    optimizations: tuple[str, ...] = ()  # of the engine; without them these nodes are right
+    layer: str = ""  # of the engine's own record, that has the node
+    reproduction: Reproduction | None = None
+    ways: tuple[WayAround, ...] = ()
+
+
+class LocatedSide(Struct, frozen=True, kw_only=True):
+    """One side against its own graph as it is written. `why`: the reason of "unknown"."""
+
+    text: str
+    state: Literal["keeps", "leaves", "unknown"]
+    why: str = ""
+    fault: FoundFault | None = None
+
+
+class NodeNoise(Struct, frozen=True, kw_only=True):
+    """The noise that one node adds; `share` is its part of the noise in the outputs, as far as that was measured."""
+
+    node: str
+    kind: str
+    snr_in_db: float | None
+    snr_out_db: float
+    share: float | None = None
+
+
+class Located(Struct, frozen=True, kw_only=True):
+    """`between` is the first difference of the graphs themselves, where no engine is at fault."""
+
+    sides: tuple[LocatedSide, ...]
+    between: FoundFault | None = None
+    noise: tuple[NodeNoise, ...] = ()  # of a reduced precision, the most first
+    excluded_snr_db: float | None = None  # of the outputs, with the noisiest nodes in the longer precision
+    excluded: tuple[str, ...] = ()  # those nodes
+    interrupted: bool = False

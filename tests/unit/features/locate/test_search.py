@@ -1,0 +1,127 @@
+"""The search over programs that nobody compiled: chains and branches with faults planted in steps and in fusions."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.features.locate.judging import measure_deviation
+from enginebench.features.locate.program import Step
+from enginebench.features.locate.search import Fault, Search, bisect
+from enginebench.features.locate.shrink import drop_steps
+
+
+class Chain:
+    """Steps that each add one to the sum of what they read; an engine that is wrong where whole fusions are in it."""
+
+    inputs, outputs = ("x",), ("y",)
+    folded: Collection[int] = ()
+
+    def __init__(self, steps: Sequence[Step], *, single: Collection[str] = (), fusions: Sequence[Sequence[str]] = ()):
+        self.steps, self._single, self._fusions = steps, single, fusions
+        self.values: dict[str, Any] = {"x": np.linspace(1, 2, 100)}
+        self.values |= self.expect(range(len(steps)), [step.outputs[0] for step in steps], self.values)
+
+    def expect(self, places: Collection[int], wanted: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+        return self._run(places, wanted, values, wrong=())
+
+    def compute(self, places: Collection[int], wanted: Sequence[str], values: Any, like: Any) -> dict[str, Any]:
+        taken = {self.steps[i].name for i in places}
+        whole = [f for f in self._fusions if taken.issuperset(f) and not set(f[:-1]) & set(wanted)]
+        return self._run(places, wanted, values, wrong={*self._single, *(fusion[-1] for fusion in whole)})
+
+    def _run(self, places: Any, wanted: Any, values: Any, wrong: Collection[str]) -> dict[str, Any]:
+        known = dict(values)
+        for step in (self.steps[i] for i in sorted(places)):
+            known[step.outputs[0]] = sum(known[name] for name in step.inputs) + 1 + (step.name in wrong)
+        return {name: known[name] for name in wanted}
+
+
+def make_chain(length: int, **faults: Any) -> Chain:
+    """The steps s0, s1, ...; each tensor is called after the step that makes it, the last one y."""
+    names = [f"s{i}" for i in range(length - 1)] + ["y"]
+    reads = ["x", *names]
+    return Chain([Step(name=n, kind="Add", inputs=(reads[i],), outputs=(n,)) for i, n in enumerate(names)], **faults)
+
+
+def search(program: Chain) -> tuple[Search, Fault | None]:
+    searched = Search(program, "fp32", lambda text: None)
+    return searched, searched.find_first()
+
+
+def test_a_program_without_a_fault_has_none() -> None:
+    assert search(make_chain(40))[1] is None
+
+
+@pytest.mark.parametrize("place", [0, 1, 19, 38])
+def test_a_step_that_is_wrong_is_found_alone_in_few_cuts(place: int) -> None:
+    searched, fault = search(make_chain(40, single=[f"s{place}"]))
+    assert fault is not None
+    assert (fault.places, fault.wanted, fault.hidden_by) == ((place,), (f"s{place}",), ())
+    assert searched.tried <= 10
+
+
+def test_a_fusion_that_is_wrong_is_found_whole_and_what_hides_it_is_named() -> None:
+    fault = search(make_chain(40, fusions=[["s20", "s21", "s22", "s23"]]))[1]
+    assert fault is not None
+    assert (fault.places, fault.wanted) == ((20, 21, 22, 23), ("s23",))
+    assert fault.hidden_by == ("s20", "s21", "s22")
+
+
+def test_of_two_faults_the_first_is_found() -> None:
+    fault = search(make_chain(40, single=["s30"], fusions=[["s10", "s11"]]))[1]
+    assert fault is not None
+    assert fault.places == (10, 11)
+
+
+def test_a_fault_in_one_of_two_branches_is_found_there() -> None:
+    def step(name: str, *reads: str) -> Step:
+        return Step(name=name, kind="Add", inputs=reads, outputs=(name,))
+
+    steps = [step("a", "x"), step("left", "a"), step("right", "a"), step("far", "right"), step("y", "left", "far")]
+    fault = search(Chain(steps, fusions=[["right", "far"]]))[1]
+    assert fault is not None
+    assert ([steps[i].name for i in fault.places], fault.wanted) == (["right", "far"], ("far",))
+
+
+def test_steps_that_take_no_part_are_dropped() -> None:
+    """The wider fusion is wrong already in two of its steps."""
+    program = make_chain(12, fusions=[["s4", "s5", "s6", "s7", "s8"], ["s6", "s7"]])
+    searched = Search(program, "fp32", lambda text: None)
+    wide = searched.confirm(["s8"])
+    assert wide.places == (4, 5, 6, 7, 8) or wide.places == (6, 7, 8)
+    assert drop_steps(searched, wide).places == (6, 7)
+
+
+@pytest.mark.parametrize("first", range(7))
+def test_bisection_finds_the_first_that_holds(first: int) -> None:
+    assert bisect(range(7), lambda item: item >= first) == first
+
+
+def test_what_leaves_its_reference() -> None:
+    expected = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    one_row = expected.copy()
+    one_row[3] *= 1.01
+    lost = expected.copy()
+    lost[0, 0] = np.nan
+    cases = {
+        "the same": (expected, False),
+        "rounding": (expected * np.float32(1 + 1e-6), False),
+        "one row": (one_row, True),
+        "not finite": (lost, True),
+        "another shape": (expected.reshape(64), True),
+    }
+    for name, (found, leaves) in cases.items():
+        assert measure_deviation(expected, found, "fp32").leaves is leaves, name
+    assert not measure_deviation(lost, lost, "fp32").leaves  # the reference has it, too
+    assert measure_deviation(expected, one_row, "int8").leaves is False
+
+
+def test_whole_numbers_are_compared_by_value() -> None:
+    ids = np.arange(20)
+    assert measure_deviation(ids, ids + (ids == 7) * 5, "fp32").leaves
+    assert not measure_deviation(ids, ids, "fp32").leaves
+    assert measure_deviation(np.array(["a", "b"]), np.array(["a", "c"]), "fp32").leaves
+    assert replace(measure_deviation(ids, ids, "fp32"), snr_db=None).largest == 0

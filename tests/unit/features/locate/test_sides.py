@@ -1,0 +1,121 @@
+"""A side on ONNX Runtime: the fault, its optimizer, the reproduction that stands alone, the way around."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.features.locate.jobs import SideJob
+from enginebench.features.locate.repro import rename
+from enginebench.models.onnx.source import read_onnx
+from enginebench.report.located import FoundFault, LocatedSide
+from enginebench.runs.child.arrays import save_arrays
+from graphs import UNKEPT_NORM, write_graph
+
+HOSTILE = ["a'b\"c", "line\nbreak", "tick`s```", "<b>&amp;</b>|", "ünï/çödé", "{x} % \\ $(id)"]
+
+
+def search(artifact: Artifact, folder: Path, repro: Path | None = None, **options: str) -> LocatedSide:
+    rng = np.random.default_rng(0)
+    calls = folder / "call.npz"
+    save_arrays(calls, {s.name: rng.standard_normal(s.shape, np.float32) for s in artifact.inputs})
+    engine = EngineSpec(backend="ort", options=options, precision=artifact.precision, recipe=artifact.recipe)
+    job = SideJob(
+        text="ort@m.onnx",
+        artifact=artifact,
+        engine=engine,
+        calls=(str(calls),),
+        out_dir=str(folder / "scratch"),
+        slice_mb=2000,
+        repro_dir=str(repro) if repro else None,
+    )
+    return job.perform(lambda text: None, lambda answer: None)
+
+
+def find(artifact: Artifact, folder: Path, repro: Path | None = None) -> FoundFault:
+    side = search(artifact, folder, repro)
+    assert side.state == "leaves" and side.fault is not None
+    return side.fault
+
+
+def test_a_wrong_fusion_is_named_and_reproduced_without_us(tmp_path: Path) -> None:
+    repro = tmp_path / "repro"
+    fault = find(write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13), tmp_path, repro)
+    assert set(fault.optimizations) == {"LayerNormFusion", "SimplifiedLayerNormFusion"}
+    assert fault.hidden_by and len(fault.nodes) > 1
+    assert fault.reproduction is not None and fault.reproduction.nodes <= 6 and fault.reproduction.shown
+    assert fault.ways[0].engine == "ort:disable=LayerNormFusion+SimplifiedLayerNormFusion"
+    assert {way.engine for way in fault.ways} >= {"ort:opt=basic"}
+    assert all(way.slowdown is not None for way in fault.ways)
+    assert len((repro / "repro.py").read_text().splitlines()) <= 40
+    assert "enginebench" not in (repro / "repro.py").read_text().lower()
+    # It ends with 0 where the fault is gone.
+    settings = json.loads((repro / "settings.json").read_text())
+    (repro / "settings.json").write_text(json.dumps({**settings, "opt": "none"}))
+    done = subprocess.run([sys.executable, "-I", "repro.py"], cwd=repro, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "largest difference 0;" in done.stdout
+
+
+def test_a_graph_that_is_right_has_no_fault(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM.replace("keepdims = 0", "keepdims = 1"), opset=13)
+    assert search(graph, tmp_path).state == "keeps"
+    assert search(write_graph(tmp_path / "w.onnx", UNKEPT_NORM, opset=13), tmp_path, opt="none").state == "keeps"
+
+
+def test_names_of_the_graph_are_data(tmp_path: Path) -> None:
+    """They are neither text of the program nor markup of the report."""
+    model = onnx.load(write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13).path)
+    names = {old: f"{HOSTILE[i % len(HOSTILE)]}{i}" for i, old in enumerate(("x", "mean", "centred", "squares", "g"))}
+    names["y"] = f"{HOSTILE[0]}y"
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for i, node in enumerate(model.graph.node):
+        node.name, node.doc_string = f"{HOSTILE[i % len(HOSTILE)]} {i}", "secret"
+        for listed in (node.input, node.output):
+            listed[:] = [names.get(name, name) for name in listed]
+    path = tmp_path / "hostile.onnx"
+    onnx.save(model, path)
+    repro = tmp_path / "repro"
+    fault = find(read_onnx(path), tmp_path, repro)
+    assert fault.reproduction is not None and fault.reproduction.shown
+    kept = onnx.load(repro / "model.onnx")
+    texts = [kept.graph.name, *(n.name for n in kept.graph.node), *(t for n in kept.graph.node for t in n.output)]
+    assert all(text.isalnum() for text in texts) and b"secret" not in kept.SerializeToString()
+    report = (repro / "report.md").read_text("utf-8")
+    assert "<b>" not in report and "```s" not in report.replace("```sh", "")
+
+
+def test_bodies_of_nodes_are_renamed_with_what_they_read(tmp_path: Path) -> None:
+    text = """
+    g (bool c, float[2] x) => (float[2] y) {
+        twice = Add (x, x)
+        y = If (c) <then_branch = a () => (float[2] p) { p = Neg (twice) },
+                    else_branch = b () => (float[2] q) { q = Abs (twice) }>
+    }
+    """
+    model = onnx.load(write_graph(tmp_path / "m.onnx", text).path)
+    renamed, names = rename(model)
+    onnx.checker.check_model(renamed)
+    body = renamed.graph.node[1].attribute[0].g
+    assert body.node[0].input[0] == names["twice"] == renamed.graph.node[0].output[0]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 100, 10_000])
+def test_slices_hold_what_fits_and_every_step_once(tmp_path: Path, slice_bytes: int) -> None:
+    from enginebench.features.locate.graph_program import GraphProgram
+
+    graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13)
+    program = GraphProgram(graph, EngineSpec(backend="ort"), tmp_path / "scratch", lambda text: None)
+    feeds = {"x": np.random.default_rng(0).standard_normal((8, 8), np.float32)}
+    slices = program._list_slices(feeds, slice_bytes)
+    assert [i for places in slices for i in places] == list(range(9))
+    assert (len(slices) == 9) == (slice_bytes == 1) and (len(slices) == 1) == (slice_bytes == 10_000)
+    program.record(feeds, slice_bytes)
+    whole = program.expect(range(9), ["y"], feeds)["y"]
+    np.testing.assert_array_equal(program.values["y"], whole)
