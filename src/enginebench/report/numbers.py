@@ -38,6 +38,12 @@ def format_in_unit(value: float | None, unit: TimeUnit) -> str:
     return f"{format_significant(value * UNITS_PER_MS[larger] / UNITS_PER_MS[unit])} {larger}"
 
 
+def format_alone(time_ms: float) -> str:
+    """Format a time in milliseconds in the unit that suits it: `10.1 us`, `2.31 ms`, `12.3 s`."""
+    unit = choose_unit([time_ms])
+    return f"{format_significant(time_ms * UNITS_PER_MS[unit])} {unit}"
+
+
 def format_ms(time_ms: float, digits: int = 3) -> str:
     """Format a time in milliseconds, in seconds from five digits on: `2.31 ms`, `0 ms`, `12.3 s`."""
     if time_ms < FIVE_DIGITS:

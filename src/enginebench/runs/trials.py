@@ -13,7 +13,7 @@ from enginebench.core.errors import EngineBenchError, TimedOut
 from enginebench.core.records import LeastWork, Result, Status
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.registry import is_simulated
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_alone, format_significant
 from enginebench.runs.building import describe_preload, make_build_folder, proves_when_timed
 from enginebench.runs.builds import can_wait
 from enginebench.runs.child.isolate import Child, child_environment, run_child
@@ -209,7 +209,10 @@ class TrialRunner:
         return self._works[key]
 
     def _format_progress(self, row: PlannedRow, trial: int) -> Iterator[str]:
-        """Yield `trial 4 of 10`, `2.29 ms so far (7.2x)` (than the first of its setting), `at most 40 s left`."""
+        """Yield `trial 4 of 10`, `2.29 ms (7.2x)`, `at most 40 s left`.
+
+        The time is that of the trials so far, the ratio to the first configuration of the setting.
+        """
         of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
         yield format_trial(trial) + (of if trial >= 0 else "")
         if own := self._medians.get(row.id):
@@ -219,10 +222,10 @@ class TrialRunner:
             )
             ratio = median(self._medians[first]) / median(own)
             factor = "" if first == row.id else f" ({format_significant(ratio, 2)}x)"
-            yield f"{format_significant(median(own) / 1e6)} ms so far{factor}"
+            yield f"{format_alone(median(own) / 1e6)}{factor}"
         rows = [self._results.rows[r.id] for r in self._results.current.values() if r.status == "partial"]
         left = sum(one.measure.processes - len(list_trials(self._results.current[one.id])) for one in rows)
-        if self._timed_s and row.measure.processes < ENDLESS:
+        if left and self._timed_s and row.measure.processes < ENDLESS:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
 

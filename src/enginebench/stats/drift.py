@@ -814,7 +814,7 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
     if name == "centred_cosine":
         measure = figure.replace("centred_cosine", "centred cosine")
         shown = format_apart(value, limit, "g", 3)
-        return f"its variation follows that of the reference by {shown}, limit {limit:g} ({measure.removesuffix(',')})"
+        return f"correlation with the reference is {shown}, limit {limit:g} ({measure.removesuffix(',')})"
     return f"{figure} is {value:.6g}, limit {limit:g}"
 
 

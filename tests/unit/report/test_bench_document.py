@@ -36,7 +36,7 @@ def test_no_verdict_that_passes_stands_on_other_outputs(median_ms: float, verdic
     assert row.verdict == verdict and row.outputs_agree is False and row.ratio is not None
     assert row.failures[0] == (
         "the outputs are not within the limits: logits: error is 0.237 of the signal, limit 0.001 "
-        "(SNR 12.5 dB, limit 60); logits: its variation follows that of the reference by 0.25, limit 0.9999 "
+        "(SNR 12.5 dB, limit 60); logits: correlation with the reference is 0.25, limit 0.9999 "
         "(centred cosine)"
     )
     assert document.comparison is not None and document.row.agreement.outputs_agree is False

@@ -6,7 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.store import read_record
-from enginebench.report.numbers import choose_unit, format_before_after, format_in_unit, format_ms, format_rate
+from enginebench.report.numbers import (
+    choose_unit,
+    format_alone,
+    format_before_after,
+    format_in_unit,
+    format_ms,
+    format_rate,
+)
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Column, make_table
 from enginebench.stats.stages import StagesDocument
@@ -53,6 +60,7 @@ def test_a_change_and_a_rate_are_read_at_a_glance() -> None:
     assert format_before_after(6550.0, 6600.0) == "6550 -> 6600 ms"
     assert format_before_after(65_500.0, 66_000.0) == "65.5 -> 66.0 s"
     assert format_before_after(None, 0.5) == "- -> 500 us"
+    assert [format_alone(ms) for ms in (0.0101, 2.31, 12_345.0)] == ["10.1 us", "2.31 ms", "12.3 s"]
     assert [format_rate(rate) for rate in (3.14159, 421.4, 68_163.2)] == ["3.14", "421", "68.2k"]
     assert [format_ms(time) for time in (0.0, 2.31, 9999.0, 12_345.0)] == ["0 ms", "2.31 ms", "9999 ms", "12.3 s"]
 

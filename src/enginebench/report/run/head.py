@@ -11,7 +11,14 @@ from enginebench.core.limits import MOST
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_rate, format_significant, format_small
+from enginebench.report.numbers import (
+    UNITS_PER_MS,
+    choose_unit,
+    format_alone,
+    format_rate,
+    format_significant,
+    format_small,
+)
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, group_rows, name_items
 from enginebench.stats.compare import MIN_TRIALS
 from enginebench.stats.headline import Headline, Rejected
@@ -152,8 +159,7 @@ def _format_figure(row: Row) -> str:
     """Format `5.87 ms`, for a batch also `1,363 images/s`."""
     if row.p50_ms is None:
         return ""
-    unit = choose_unit([row.p50_ms.value])
-    figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}"
+    figure = format_alone(row.p50_ms.value)
     if row.batch > 1 and row.throughput_per_s:
         figure += f", {format_rate(row.throughput_per_s)} {name_items([row])}/s"
     return f"{figure}, modelled" if row.modelled else figure
