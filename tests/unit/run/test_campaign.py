@@ -547,12 +547,12 @@ def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: 
     rows = [bed.plan("1", latency_us="2000"), bed.plan("2", latency_us="20")]
     reporter = Counting()
     bed.start(*rows, reporter=reporter).run()
-    timed = [re.sub(r"\d[\d.]* (ms|s)|[\d.]+x", r"N\1", step.partition(" · ")[2]) for step in reporter.steps]
+    timed = [re.sub(r"\d[\d.]* (ms|us|s)|[\d.]+x", r"N\1", step.partition(" · ")[2]) for step in reporter.steps]
     assert [text for text in timed if text] == [
         "trial 1 of 2",
         "trial 1 of 2 · at most Ns left",
-        "trial 2 of 2 · Nms so far (N) · at most Ns left",
-        "trial 2 of 2 · Nms so far · at most Ns left",
+        "trial 2 of 2 · Nus (N) · at most Ns left",
+        "trial 2 of 2 · Nms · at most Ns left",
     ]
 
 
