@@ -20,7 +20,7 @@ from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
 from enginebench.options import Opt, PathLike, verb
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
+from enginebench.runs.folder import REPEAT, RunFolder, RunRecord, RunRequest, format_resume
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import common
@@ -202,7 +202,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
     if not shown["as_json"]:
         if lines := list(format_top_classes(RunFolder(root), record, document)):
             click.echo("\n".join(["", *lines]))
-        names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
+        names = ", ".join([REPEAT, *(path.name for path in written.paths if path.suffix != ".png")])
         stored = f"\nStored in {root}: rows/*.json (raw samples), {names}"
         click.echo("\n".join([stored, *written.notes]), err=True)
     done.check(strict_precision=options["strict_precision"])
