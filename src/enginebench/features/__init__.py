@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     from enginebench.features.sweep.reading import holds_sweep as _sweep_FolderMatch
     from enginebench.features.sweep.reporting import report_any as _sweep_FolderReport
     from enginebench.features.sweep.verb import sweep as sweep
+    from enginebench.features.trtexec.difference import explain_difference as _trtexec_ToolDifference
     from enginebench.features.trtexec.executable import choose_trtexec as _trtexec_TrtexecChoice
     from enginebench.features.trtexec.folder import is_trtexec_folder as _trtexec_FolderMatch
     from enginebench.features.trtexec.reporting import read_any as _trtexec_FileReader
@@ -71,6 +72,7 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     _trtexec_FileReader_: _hooks.FileReader = _trtexec_FileReader
     _trtexec_FolderMatch_: _hooks.FolderMatch = _trtexec_FolderMatch
     _trtexec_FolderReport_: _hooks.FolderReport = _trtexec_FolderReport
+    _trtexec_ToolDifference_: _hooks.ToolDifference = _trtexec_ToolDifference
     _trtexec_TrtexecChoice_: _hooks.TrtexecChoice = _trtexec_TrtexecChoice
     _tune_RegionEngineCheck_: _hooks.RegionEngineCheck = _tune_RegionEngineCheck
     _tune_SettingsSearch_: _hooks.SettingsSearch = _tune_SettingsSearch
