@@ -36,6 +36,7 @@ class FoundFault(Struct, frozen=True, kw_only=True):
     nonfinite: int = 0  # values that are finite in the reference
     overflowed: str = ""  # where values that are not finite begin, and from which value
     optimizations: tuple[str, ...] = ()  # of the engine; without them these nodes are right
+    unlike: str = ""  # how the node is not the same as its counterpart in the other graph
     layer: str = ""  # of the engine's own record, that has the node
     reproduction: Reproduction | None = None
     ways: tuple[WayAround, ...] = ()
@@ -47,6 +48,7 @@ class LocatedSide(Struct, frozen=True, kw_only=True):
     text: str
     state: Literal["keeps", "leaves", "unknown"]
     why: str = ""
+    overflowed: str = ""  # where values that are not finite begin in its graph, as it is written
     fault: FoundFault | None = None
 
 

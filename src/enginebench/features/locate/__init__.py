@@ -4,6 +4,6 @@ from enginebench.core.features import Feature
 from enginebench.core.hooks import DriftSections, FaultLocator
 
 FEATURE = Feature(
-    jobs={"locate_side": "jobs:SideJob"},
+    jobs={"locate_side": "jobs:SideJob", "locate_pair": "jobs:PairJob"},
     hooks={FaultLocator: "locating:locate_faults", DriftSections: "sections:list_located"},
 )

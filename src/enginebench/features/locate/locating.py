@@ -10,12 +10,15 @@ from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.protocols import Array
 from enginebench.engines.registry import find_entry
-from enginebench.features.locate.jobs import KNOWN, SideJob
+from enginebench.features.locate.jobs import KNOWN, PairJob, SideJob
+from enginebench.models.precision.exclusion import write_exclusion
 from enginebench.report.located import Located, LocatedSide
 from enginebench.runs.child.arrays import save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sides import SIDE_TIMEOUT_S, OpenSide
+
+EXCLUDED_FILE = "exclude.txt"
 
 
 def locate_faults(
@@ -55,7 +58,32 @@ def locate_faults(
         located.append(add_commands(side_result, side))
         if interrupted:
             break
-    return Located(sides=tuple(located), interrupted=interrupted)
+    kinds = {side.artifact.kind for side in sides}
+    if interrupted or kinds != {"onnx"} or len({side.artifact.sha256 for side in sides}) == 1:
+        return Located(sides=tuple(located), interrupted=interrupted)
+    pair_job = PairJob(
+        artifacts=(sides[0].artifact, sides[1].artifact),
+        engine=sides[0].engine,
+        call=str(paths[0].absolute()),
+        out_dir=str(scratch / "pair"),
+        slice_mb=slice_mb,
+    )
+    try:
+        response = run_child(
+            pair_job, timeout_s=SIDE_TIMEOUT_S, on_note=report_steps(reporter, "one graph beside the other")
+        )
+    except KeyboardInterrupt:
+        return Located(sides=tuple(located), interrupted=True)
+    if response.excluded and out is not None:
+        remark = "nodes that add most of the noise: `quantize --exclude`, `tune`"
+        write_exclusion(out / EXCLUDED_FILE, response.excluded, [remark])
+    return Located(
+        sides=tuple(located),
+        between=response.between,
+        noise=response.noise,
+        excluded=response.excluded,
+        excluded_snr_db=response.excluded_snr_db,
+    )
 
 
 def search(job: SideJob, reporter: Reporter) -> tuple[LocatedSide, bool]:

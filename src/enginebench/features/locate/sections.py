@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from enginebench.core.text import count_of, list_some
 from enginebench.report.drift import DriftDocument
-from enginebench.report.located import FoundFault, LocatedSide, WayAround
+from enginebench.report.located import FoundFault, Located, LocatedSide, NodeNoise, WayAround
 from enginebench.report.numbers import format_ratio
 from enginebench.report.table import Chart, Notes, Section, Table, list_texts, make_notes, make_table
 
@@ -15,6 +15,11 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
     if located is None:
         return []
     sections = [make_section(side) for side in located.sides]
+    if located.between is not None:
+        notes = make_notes(list(explain_fault(located.between)))
+        sections.append(Section(title="Where the graphs differ, each as it is written", parts=tuple(notes)))
+    if located.noise:
+        sections.append(make_noise_section(located))
     if located.interrupted:
         sections.append(
             Section(parts=tuple(make_notes(["The search was interrupted: this is what was known by then."])))
@@ -26,7 +31,8 @@ def make_section(side: LocatedSide) -> Section:
     fault = side.fault
     if fault is None:
         texts = {
-            "keeps": "No node leaves the reference: its graph, computed as it is written, gives the same.",
+            "keeps": f"No node leaves the reference: its graph, computed as it is written, gives the same. "
+            f"{side.overflowed}".strip(),
             "unknown": f"Not searched: {side.why}.",
         }
         return Section(title=f"Where {side.text} leaves its graph", parts=tuple(make_notes([texts[side.state]])))
@@ -38,13 +44,44 @@ def make_section(side: LocatedSide) -> Section:
     return Section(title=f"Where {side.text} leaves its graph", parts=tuple(parts))
 
 
+def make_noise_section(located: Located) -> Section:
+    """The nodes that add the most noise, and what keeping the worst in the longer precision would give."""
+    rows = [
+        (
+            noise.node,
+            noise.kind,
+            format_ratio_db(noise.snr_in_db),
+            format_ratio_db(noise.snr_out_db),
+            format_part(noise),
+        )
+        for noise in located.noise
+    ]
+    columns = list_texts(["node", "kind"], ["dB in", "dB out", "part of the final noise"])
+    parts: list[Table | Notes | Chart] = [make_table(columns, rows)]
+    if located.excluded_snr_db is not None:
+        kept = f"{count_of(len(located.excluded), 'nodes')} in the longer precision ({list_some(located.excluded, 3)})"
+        text = f"With {kept} the outputs would have about {located.excluded_snr_db:.1f} dB, by the sum of the parts."
+        parts = [*make_notes([text]), *parts]
+    return Section(title="Noise that each node adds", parts=tuple(parts))
+
+
+def format_ratio_db(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1f}"
+
+
+def format_part(noise: NodeNoise) -> str:
+    return "-" if noise.share is None else f"{noise.share:.1%}"
+
+
 def explain_fault(fault: FoundFault) -> Iterator[str]:
     """Yield sentences on a fault."""
-    ratio = f", {fault.snr_db:.1f} dB above the noise" if fault.snr_db is not None else ""
+    ratio = f", SNR {fault.snr_db:.1f} dB" if fault.snr_db is not None else ""
     size = f"largest difference {fault.largest:.3g}{ratio}" if fault.largest is not None else "other values"
     if fault.nonfinite:
         size = f"{count_of(fault.nonfinite, 'values')} are not finite; {size}"
     yield f"The first node is {fault.node} ({fault.kind}): its output {fault.tensor} leaves the reference ({size})."
+    if fault.unlike:
+        yield fault.unlike
     if len(fault.nodes) > 1:
         yield f"It takes {count_of(len(fault.nodes), 'nodes')} together: {list_some(fault.nodes)}."
     if fault.hidden_by:

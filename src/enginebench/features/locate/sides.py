@@ -17,6 +17,7 @@ from enginebench.features.locate.cures import disable, find_level, find_optimize
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
+from enginebench.features.locate.nonfinite import explain_beginning
 from enginebench.features.locate.program import Arrays
 from enginebench.features.locate.repro import write_reproduction
 from enginebench.features.locate.search import Fault, Search
@@ -112,7 +113,7 @@ def search_side(job: SideJob, note: NoteCall) -> LocatedSide:
         side = GraphSide(job, call, note)
         if (fault := side.search.find_first()) is not None:
             return explain_fault(side, fault)
-    return LocatedSide(text=job.text, state="keeps")
+    return LocatedSide(text=job.text, state="keeps", overflowed=explain_beginning(side.program))
 
 
 def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:

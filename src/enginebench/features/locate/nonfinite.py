@@ -1,0 +1,41 @@
+"""Find the node at which values that are not finite begin in a graph as it is written, and what it reads."""
+
+import numpy as np
+
+from enginebench.features.locate.program import Program
+
+
+def explain_beginning(program: Program) -> str:
+    """Explain where the values of the outputs that are not finite come from; "" if all are finite.
+
+    It is followed back from the outputs: infinities elsewhere, as those of a mask, are meant.
+    """
+    producers = {name: i for i, step in enumerate(program.steps) for name in step.outputs}
+    names = [name for name in program.outputs if has_nonfinite(program, name)]
+    seen = set(names)
+    begins: list[int] = []
+    while names:
+        place = producers.get(names.pop())
+        if place is None:
+            continue
+        before = [name for name in program.steps[place].inputs if has_nonfinite(program, name)]
+        if not before:
+            begins.append(place)
+        names += [name for name in before if name not in seen]
+        seen.update(before)
+    if not begins:
+        return "An input holds values that are not finite." if seen else ""
+    step = program.steps[min(begins)]
+    read = [program.values[name] for name in step.inputs if name in program.values]
+    floats = [array for array in read if array.dtype.kind == "f" and array.size]
+    largest = max((float(np.abs(array.astype(np.float64)).max()) for array in floats), default=None)
+    kind = "NaN" if any(np.isnan(program.values[n]).any() for n in step.outputs if n in program.values) else "infinity"
+    source = f"the largest value that it reads is {largest:.6g}" if largest is not None else "it reads constants alone"
+    return f"Values that are not finite begin at {step.name} ({step.kind}): it makes {kind}, and {source}."
+
+
+def has_nonfinite(program: Program, name: str) -> bool:
+    if name not in program.values:
+        return False
+    array = program.values[name]
+    return array.dtype.kind == "f" and not np.isfinite(array).all()

@@ -1,0 +1,243 @@
+"""Compare two graphs, each computed as it is written: the first node that differs, or the noise that each node adds."""
+
+import hashlib
+import math
+from collections import ChainMap, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.protocols import Array
+from enginebench.core.records import Precision
+from enginebench.features.locate.graph_program import GraphProgram
+from enginebench.features.locate.graphs import Graph
+from enginebench.features.locate.jobs import PairJob, PairResponse
+from enginebench.features.locate.judging import Deviation, measure_deviation, measure_ratio
+from enginebench.models.onnx.source import read_tensor_values
+from enginebench.report.located import FoundFault, NodeNoise
+from enginebench.runs.child.arrays import load_arrays
+from enginebench.runs.child.jobs import NoteCall
+from enginebench.stats.drift import FULL, find_coarsest
+from enginebench.stats.metrics.metric import Floats
+
+# Operators that hand their input on in another type: the same tensor for whoever compares two precisions.
+SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
+# Nodes whose part of the noise is measured, and that are listed.
+MOST_MEASURED, MOST_LISTED = 20, 10
+MB = 1_000_000
+# Of the noise, that the nodes make together which are proposed to stay in the longer precision.
+WORTH_EXCLUDING = 0.9
+
+
+class Pair:
+    """Two graphs with their tensors, and which tensor of one is which of the other."""
+
+    def __init__(self, first: GraphProgram, second: GraphProgram) -> None:
+        self.first, self.second = first, second
+        self.matches = match_tensors(first, second)  # tensor of the second -> tensor of the first
+
+    def measure(self, tensor: str, precision: Precision | None) -> Deviation:
+        expected = self.first.values[self.matches[tensor]]
+        actual = self.second.values[tensor]
+        return measure_deviation(expected, actual.astype(expected.dtype), precision)
+
+    def find_difference(self, precision: Precision | None) -> FoundFault | None:
+        """Find the first node of the second graph whose output is another than that of the same node in the first."""
+        for step in self.second.steps:
+            for tensor in step.outputs:
+                if tensor in self.matches and (deviation := self.measure(tensor, precision)).leaves:
+                    place = self.first.producers[self.matches[tensor]]
+                    return FoundFault(
+                        node=step.name,
+                        kind=step.kind,
+                        tensor=tensor,
+                        nodes=(step.name,),
+                        snr_db=deviation.snr_db,
+                        largest=deviation.largest,
+                        nonfinite=deviation.nonfinite,
+                        overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
+                        unlike=self._explain_unlike(self.second.producers[tensor], place),
+                    )
+        return None
+
+    def _explain_overflow(self, tensor: str) -> str:
+        expected = to_floats(self.first.values[self.matches[tensor]])
+        lost = ~np.isfinite(np.atleast_1d(self.second.values[tensor]))
+        largest = float(np.abs(expected[lost]).max(initial=0.0))
+        return f"There the values of the first graph are up to {largest:.6g}."
+
+    def _explain_unlike(self, place: int, other: int) -> str:
+        """Explain how a node is not the same as its counterpart: its attributes, or its weights."""
+        nodes = self.second.model.graph.node[place], self.first.model.graph.node[other]
+        attributes = [{a.name: a.SerializeToString() for a in node.attribute} for node in nodes]
+        names = sorted(n for n in {**attributes[0], **attributes[1]} if attributes[0].get(n) != attributes[1].get(n))
+        if nodes[0].op_type != nodes[1].op_type:
+            return f"It is a {nodes[0].op_type} in place of a {nodes[1].op_type}."
+        if names:
+            return f"In the first graph it has another {' and another '.join(names)}."
+        for a, b in zip(nodes[0].input, nodes[1].input, strict=False):
+            if a in self.second.constants and b in self.first.constants:
+                arrays = [read_tensor_values(p.constants[n], p.path) for p, n in ((self.second, a), (self.first, b))]
+                if arrays[0] is not None and arrays[1] is not None and not np.array_equal(arrays[0], arrays[1]):
+                    return f"In the first graph its constant {b} has other values."
+        return ""
+
+    def rank_noise(self, note: NoteCall) -> tuple[list[NodeNoise], tuple[str, ...], float | None]:
+        """Return the nodes that add the most noise, those worth keeping, and the ratio that would leave, in dB."""
+        added = sorted(self._list_added(), key=lambda item: -item[1])[:MOST_MEASURED]
+        total = self._measure_outputs(self.second.values, self.matches)
+        noises = []
+        for i, (tensor, _) in enumerate(added):
+            note(f"noise of node {i + 1} of {len(added)}")
+            step = self.second.steps[self.second.producers[tensor]]
+            share = self._measure_share(tensor)
+            before = [self.ratio(name) for name in self._list_before(tensor)]
+            noises.append(
+                NodeNoise(
+                    node=self.first.steps[self.first.producers[self.matches[tensor]]].name,
+                    kind=step.kind,
+                    snr_in_db=min(before, default=None),
+                    snr_out_db=self.ratio(tensor),
+                    share=share / total if share is not None and total else None,
+                )
+            )
+        noises.sort(key=lambda noise: -(noise.share or 0.0))
+        kept, part = list[str](), 0.0
+        for noise in noises:
+            if part < WORTH_EXCLUDING and (noise.share or 0.0) > 0.01:
+                kept.append(noise.node)
+                part += noise.share or 0.0
+        left = total * max(1 - part, 1e-3)
+        return noises[:MOST_LISTED], tuple(kept), -10 * math.log10(left) if total and kept else None
+
+    def ratio(self, tensor: str) -> float:
+        return measure_ratio(to_floats(self.first.values[self.matches[tensor]]), to_floats(self.second.values[tensor]))
+
+    def _list_added(self) -> Iterator[tuple[str, float]]:
+        """Yield each tensor with the noise that its node adds to that of its inputs, relative to the signal."""
+        for step in self.second.steps:
+            for tensor in step.outputs:
+                if tensor in self.matches and step.kind not in SAME:
+                    before = [10 ** (-self.ratio(name) / 10) for name in self._list_before(tensor)]
+                    yield tensor, 10 ** (-self.ratio(tensor) / 10) - max(before, default=0.0)
+
+    def _list_before(self, tensor: str) -> list[str]:
+        """List the nearest tensors before this one that have a counterpart."""
+        near, names, seen = list[str](), [tensor], set[str]()
+        while names:
+            place = self.second.producers.get(names.pop())
+            for name in self.second.steps[place].inputs if place is not None else ():
+                if name in seen:
+                    continue
+                seen.add(name)
+                if name in self.matches:
+                    near.append(name)
+                else:
+                    names.append(name)
+        return near
+
+    def _measure_share(self, tensor: str) -> float | None:
+        """Measure the noise of the outputs, relative to the signal, if this node alone were in the second graph.
+
+        It computes from tensors of the first graph, and the rest of the first graph goes on from what it makes.
+        """
+        second, first = self.second, self.first
+        fed = {
+            name: first.values[self.matches[name]].astype(second.values[name].dtype)
+            for name in self._list_before(tensor)
+        }
+        own = {name: second.values[name] for name in second.inputs if name not in fed}
+        try:
+            local = second.expect([second.producers[tensor]], [tensor], {**own, **fed})[tensor]
+            name = self.matches[tensor]
+            changed = ChainMap({name: local.astype(first.values[name].dtype)}, cast(Any, first.values))
+            later = list_later(first, name)
+            wanted = [n for n in first.outputs if n in first.values and (n == name or first.producers[n] in later)]
+            outputs = {name: changed[name]} if wanted == [name] else first.expect(later, wanted, changed)
+        except EngineBenchError:
+            return None
+        return self._measure_outputs(outputs, {n: n for n in wanted})
+
+    def _measure_outputs(self, outputs: Mapping[str, Array], matches: Mapping[str, str]) -> float:
+        """Return the noise of the outputs over their signal, as a ratio of powers: the worst of all outputs."""
+        ratios = [
+            measure_ratio(to_floats(self.first.values[name]), to_floats(outputs[other]))
+            for other, name in matches.items()
+            if name in self.first.outputs and other in outputs
+        ]
+        return max((10 ** (-ratio / 10) for ratio in ratios), default=0.0)
+
+
+def to_floats(array: Array) -> Floats:
+    floats: Floats = np.nan_to_num(np.atleast_1d(array).astype(np.float64))
+    return floats
+
+
+def list_later(graph: Graph, tensor: str) -> list[int]:
+    """List the steps that depend on a tensor."""
+    made, places = {tensor}, list[int]()
+    for i, step in enumerate(graph.steps):
+        if not made.isdisjoint(step.inputs):
+            made.update(step.outputs)
+            places.append(i)
+    return places
+
+
+def match_tensors(first: GraphProgram, second: GraphProgram) -> dict[str, str]:
+    """Return {tensor of the second graph: the same tensor of the first}, by name and by what it is computed from.
+
+    Where both agree on nothing, the structure decides, if it is the only one of its kind; then the name.
+    """
+    own, others = make_keys(first), make_keys(second)
+    by_key: dict[str, list[str]] = defaultdict(list)
+    for name, key in own.items():
+        by_key[key].append(name)
+    matches: dict[str, str] = {}
+    for name, key in others.items():
+        same = by_key[key]
+        alike = name if name in same else same[0] if len(same) == 1 else name if name in own else None
+        if alike is not None and is_comparable(first, alike, second, name):
+            matches[name] = alike
+    return matches
+
+
+def is_comparable(first: GraphProgram, name: str, second: GraphProgram, other: str) -> bool:
+    if name not in first.values or other not in second.values:
+        return False
+    a, b = first.values[name], second.values[other]
+    floats = a.dtype.kind == b.dtype.kind == "f"
+    return a.shape == b.shape and (floats or a.dtype == b.dtype)
+
+
+def make_keys(graph: Graph) -> dict[str, str]:
+    """Return, for each tensor that a node makes, a text that says what it is computed from; not by which weights."""
+    keys = {name: f"input {i}" for i, name in enumerate(graph.inputs)}
+    for step, node in zip(graph.steps, graph.model.graph.node, strict=True):
+        read = [keys.get(name, "constant") for name in node.input]
+        if step.kind in SAME and read:
+            keys |= dict.fromkeys(step.outputs, read[0])
+            continue
+        text = f"{node.domain}.{node.op_type}({', '.join(read)})"
+        for i, name in enumerate(node.output):
+            keys[name] = hashlib.sha256(f"{text}#{i}".encode()).hexdigest()
+    made = {name for step in graph.steps if step.kind not in SAME for name in step.outputs}
+    return {name: key for name, key in keys.items() if name in made}
+
+
+def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
+    scratch = Path(job.out_dir)
+    programs = []
+    for i, artifact in enumerate(job.artifacts):
+        program = GraphProgram(artifact, job.engine, scratch / str(i), note)
+        program.record(load_arrays(Path(job.call)), job.slice_mb * MB)
+        programs.append(program)
+    pair = Pair(programs[0], programs[1])
+    precision = find_coarsest(artifact.precision for artifact in job.artifacts)
+    between = pair.find_difference(precision)
+    if between is None or between.nonfinite or precision in FULL:
+        return PairResponse(between=between)
+    noise, excluded, left = pair.rank_noise(note)
+    return PairResponse(between=between, noise=tuple(noise), excluded=excluded, excluded_snr_db=left)

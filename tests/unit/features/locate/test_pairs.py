@@ -1,0 +1,152 @@
+"""Two graphs, each as it is written: the first node that differs, values that overflow, and the noise of each node."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from enginebench.core.records import EngineSpec
+from enginebench.features.locate.jobs import PairJob, PairResponse
+from enginebench.features.locate.nonfinite import explain_beginning
+from enginebench.models.onnx.source import read_onnx
+from enginebench.runs.child.arrays import save_arrays
+from graphs import build_graph, build_residual
+
+LAYERS, WIDTH = 40, 8
+
+
+def build_layers(wrong: int | None = None) -> ModelProto:
+    """Forty layers of a product, a softmax and a sum; the softmax of one may be along another axis."""
+    rng = np.random.default_rng(0)
+    constants = {f"w{i}": rng.standard_normal((WIDTH, WIDTH), np.float32) for i in range(LAYERS)}
+    nodes = []
+    for i in range(LAYERS):
+        before, after = (f"a{i - 1}" if i else "x"), (f"a{i}" if i < LAYERS - 1 else "y")
+        nodes += [
+            helper.make_node("MatMul", [before, f"w{i}"], [f"m{i}"], f"product{i}"),
+            helper.make_node("Softmax", [f"m{i}"], [f"s{i}"], f"softmax{i}", axis=0 if i == wrong else 1),
+            helper.make_node("Add", [f"s{i}", before], [after], f"sum{i}"),
+        ]
+    return build_graph(nodes, constants, (4, WIDTH))
+
+
+def compare(first: ModelProto, second: ModelProto, folder: Path, shape: tuple[int, ...] = (4, WIDTH)) -> PairResponse:
+    artifacts = []
+    for name, model in (("first", first), ("second", second)):
+        onnx.save(model, folder / f"{name}.onnx")
+        artifacts.append(read_onnx(folder / f"{name}.onnx"))
+    save_arrays(folder / "call.npz", {"x": np.random.default_rng(1).standard_normal(shape, np.float32)})
+    job = PairJob(
+        artifacts=(artifacts[0], artifacts[1]),
+        engine=EngineSpec(backend="ort"),
+        call=str(folder / "call.npz"),
+        out_dir=str(folder / "scratch"),
+        slice_mb=2000,
+    )
+    return job.perform(lambda text: None, lambda answer: None)
+
+
+def change_constant(model: ModelProto, name: str, change: Callable[[Any], Any]) -> ModelProto:
+    for tensor in model.graph.initializer:
+        if tensor.name == name:
+            tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name))
+    return model
+
+
+def test_a_wrong_axis_in_the_twentieth_layer_is_found_there(tmp_path: Path) -> None:
+    between = compare(build_layers(), build_layers(19), tmp_path).between
+    assert between is not None
+    assert (between.node, between.kind) == ("softmax19", "Softmax")
+    assert between.unlike == "In the first graph it has another axis."
+
+
+def test_graphs_that_are_the_same_have_no_difference_whatever_their_tensors_are_called(tmp_path: Path) -> None:
+    renamed = build_layers()
+    for node in renamed.graph.node:
+        for listed in (node.input, node.output):
+            listed[:] = [f"other_{name}" if name[0] in "ams" else name for name in listed]
+    assert compare(build_layers(), renamed, tmp_path) == PairResponse()
+    wrong = build_layers(30)
+    for node in wrong.graph.node:
+        for listed in (node.input, node.output):
+            listed[:] = [f"a{(int(n[1:]) + 7) % LAYERS}" if n[0] == "a" else n for n in listed]
+    between = compare(build_layers(), wrong, tmp_path).between
+    assert between is not None and between.node == "softmax30"
+
+
+def test_one_weight_in_the_middle_of_a_network_is_found(tmp_path: Path) -> None:
+    def scale_one(weights: Any) -> Any:
+        changed = weights.copy()
+        changed[1, 0, 1, 1] *= 5
+        return changed
+
+    second = change_constant(build_residual(), "w1", scale_one)
+    between = compare(build_residual(), second, tmp_path, (2, 3, 8, 8)).between
+    assert between is not None
+    assert (between.node, between.unlike) == ("second", "In the first graph its constant w1 has other values.")
+
+
+def test_values_beyond_fp16_are_found_where_they_overflow(tmp_path: Path) -> None:
+    def build(kind: int) -> ModelProto:
+        nodes = [
+            helper.make_node("Cast", ["x"], ["c"], "in", to=kind),
+            helper.make_node("Mul", ["c", "large"], ["m"], "scale"),
+            helper.make_node("Mul", ["m", "m"], ["s"], "square"),
+            helper.make_node("Div", ["s", "large"], ["d"], "divide"),
+            helper.make_node("Cast", ["d"], ["y"], "out", to=1),
+        ]
+        dtype = np.float16 if kind == onnx.TensorProto.FLOAT16 else np.float32
+        return build_graph(nodes, {"large": np.array(1000, dtype)}, (4, WIDTH))
+
+    response = compare(build(onnx.TensorProto.FLOAT), build(onnx.TensorProto.FLOAT16), tmp_path)
+    assert response.between is not None and response.between.node == "square"
+    assert response.between.nonfinite and "up to" in response.between.overflowed
+    assert response.noise == ()  # of what is not finite there is no share
+
+
+def test_the_bad_range_of_one_node_is_most_of_the_noise(tmp_path: Path) -> None:
+    """Three products in eight bits; the range of the second input is a fortieth of what it should be."""
+
+    def build(quantized: bool) -> ModelProto:
+        rng = np.random.default_rng(0)
+        constants: dict[str, Any] = {f"w{i}": rng.standard_normal((WIDTH, WIDTH), np.float32) / 3 for i in range(3)}
+        constants |= {"good": np.float32(0.03), "bad": np.float32(0.0008), "zero": np.int8(0)}
+        nodes = []
+        for i in range(3):
+            before, after = (f"t{i - 1}" if i else "x"), (f"t{i}" if i < 2 else "y")
+            if quantized:
+                scale = "bad" if i == 1 else "good"
+                nodes.append(helper.make_node("QuantizeLinear", [before, scale, "zero"], [f"q{i}"], f"q{i}"))
+                nodes.append(helper.make_node("DequantizeLinear", [f"q{i}", scale, "zero"], [f"d{i}"], f"d{i}"))
+            nodes.append(
+                helper.make_node("MatMul", [f"d{i}" if quantized else before, f"w{i}"], [after], f"product{i}")
+            )
+        return build_graph(nodes, constants, (4, WIDTH))
+
+    response = compare(build(False), build(True), tmp_path)
+    assert response.noise[0].node == "product1" and (response.noise[0].share or 0) > 0.9
+    assert response.excluded == ("product1",)
+    assert response.excluded_snr_db is not None and response.excluded_snr_db > 10
+    assert response.between is not None and response.between.node == "product1"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_nan_is_followed_to_where_it_begins_and_a_mask_is_meant(tmp_path: Path, masked: bool) -> None:
+    from enginebench.features.locate.graph_program import GraphProgram
+
+    nodes = [
+        helper.make_node("Add", ["x", "mask"], ["m"], "mask"),
+        helper.make_node("Softmax", ["m"], ["s"], "softmax", axis=1),
+        helper.make_node("Log", ["s"], ["l"], "log"),
+        helper.make_node("Mul", ["s" if masked else "l", "zero"], ["y"], "product"),
+    ]
+    mask = np.where(np.arange(WIDTH) < 3, -np.inf, 0).astype(np.float32)
+    onnx.save(build_graph(nodes, {"mask": mask, "zero": np.float32(0)}, (4, WIDTH)), tmp_path / "m.onnx")
+    program = GraphProgram(read_onnx(tmp_path / "m.onnx"), EngineSpec(backend="ort"), tmp_path / "s", lambda text: None)
+    program.record({"x": np.zeros((4, WIDTH), np.float32)}, 1 << 20)
+    text = explain_beginning(program)
+    assert text == "" if masked else "begin at log (Log): it makes infinity" in text
