@@ -2,9 +2,9 @@
 
     python tools/release.py [--check] [--rehearse]
 
-Version, changelog and, where $TAG is set, the tag must agree; then `dist/` gets the wheel and the sources, `build/notes.md`
-the notes. Both files are checked by twine; the wheel is installed into an empty environment, where `doctor` and a quick
-run must work; the tests of the sources run in what was unpacked.
+Version, changelog and, where $TAG is set, the tag must agree; then `dist/` gets the wheel and the sources, and
+`build/notes.md` the notes. Both files are checked by twine; the wheel is installed into an empty environment, where
+`doctor` and a quick run must work; tests of the sources run in what was unpacked.
 
 --check: nothing but the agreement.
 --rehearse: before the section of the version is written; the notes are what is unreleased.
@@ -25,8 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-# A part of the tests that sees every package of the sources, and what else they need of the archive.
-TESTS = ("tests/unit/test_rooms.py", "tests/unit/core", "tests/unit/stats", "tests/unit/docs", "tests/smoke")
+# Tests that read every file of the sources, the pages, and the data of the tests: what the archive lacks fails them.
+TESTS = ("tests/unit/test_rooms.py", "tests/unit/test_language.py", "tests/unit/core", "tests/unit/report")
 
 
 def fail(text: str) -> None:
