@@ -181,7 +181,7 @@ def spawn_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]
 
 def run_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]:
     """Calibrates and quantizes once: seconds, and the largest memory that this process ever held."""
-    from enginebench.measure.machine import peak_memory_bytes
+    from enginebench.measure.memory import peak_memory_bytes
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
