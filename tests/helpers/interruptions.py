@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginebench.engines.fake import FakeBackend, FakeClock
-from enginebench.measure import loop, machine, reference, watch
+from enginebench.measure import loop, machine, memory, reference, watch
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import Job
 from enginebench.runs.child.perform import build, measure
@@ -113,7 +113,7 @@ def still(children: Children, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # nobody pulls the plug
     here = machine.describe_machine()
     monkeypatch.setattr(main_job, "describe_machine", lambda: here)
-    monkeypatch.setattr(machine, "peak_memory_bytes", lambda: 1)
+    monkeypatch.setattr(memory, "peak_memory_bytes", lambda: 1)
     monkeypatch.setattr(reference, "time_reference", lambda repeats: [1] * repeats)
     monkeypatch.setitem(loop.measure_engine.__kwdefaults__, "clock", clock)
     yield clock

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.commands import COMMAND, format_command
-from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.ray_fleet import RayFleet
@@ -19,7 +20,7 @@ from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_rec
 from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, KindPlan, SweepPlan, SweepRecord
 from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
-from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
+from enginebench.features.sweep.spec import Group, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, store_document
 from enginebench.options import Opt, PathLike, Printed, Progress, Wait, verb
 from enginebench.runs.child.isolate import run_child
@@ -28,6 +29,7 @@ from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.verbs.common import open_progress
 
 
@@ -141,6 +143,8 @@ def run_sweep(
         raise UsageError("--share-machine divides a machine among the tasks of Ray; local runs one at a time")
     if share_machine and "tune" in spec.steps:
         raise UsageError('--share-machine and steps with "tune": a search needs the machine to itself; leave one out')
+    if on == "local" and not resume:  # other machines have modules and files of their own
+        check_any_group([group for group in list_groups(spec) if group.machine.kind == kind])
     if not wait and on == "local":  # before graphs are made; a device that is taken later costs its groups alone
         devices = {device for group in list_groups(spec) for device in list_devices(group.request)}
         with lock_devices(devices, wait=False):
@@ -151,6 +155,21 @@ def run_sweep(
         with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
             reasons = measure_groups(store, record, fleet, reporter, wait=wait)
     return read_sweep(store, reasons)
+
+
+def check_any_group(groups: Sequence[Group]) -> None:
+    """Check that the files and modules of one group at least are as they should be.
+
+    The others are left out by the sweep, each with its reason in its cells.
+    """
+    faults: list[EngineBenchError] = []
+    for group in groups:
+        try:
+            check_ahead([group.request])
+        except EngineBenchError as error:
+            faults.append(error)
+    if faults and len(faults) == len(groups):
+        raise faults[0]
 
 
 def measure_groups(

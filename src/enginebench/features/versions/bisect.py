@@ -18,6 +18,7 @@ from enginebench.options import Opt, PathLike, fill, verb
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.runs.child.places import OPTION, list_named_environments
+from enginebench.runs.targets.ahead import check_ahead
 from enginebench.stats.diff import DiffRow, diff_results, find_losses
 from enginebench.verbs import common
 from enginebench.verbs.bench import BenchOptions, bench_sides, open_bench_request
@@ -93,6 +94,7 @@ def bisect(
     bench_options = cast(BenchOptions, fill(BenchOptions, {**options, "margin": margin, "against": engine_text}))
     with open_bench_request(model, engine_text, bench_options) as (request, side, reporter):
         assert side is not None
+        check_ahead([request])
         versions = cut_range(list_index_versions(package), package, good, bad)
         changed: dict[str, tuple[str, ...]] = {}
 

@@ -43,6 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("pictures").mkdir()
     shutil.copy("photos/0/a.jpg", "pictures")
     Path("whole.pt").write_bytes(b"\x80\x02cmy_module\nmake\n.")
+    Path("sweep.toml").write_text('engines = ["ort"]\n[[model]]\nname = "nosuch.onnx"\n')
     # A package of that name, found before an installed one.
     Path("timm/models").mkdir(parents=True)
     Path("timm/__init__.py").write_text(IMPORTED)
@@ -83,6 +84,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{DATA_DIR / 'digits-mlp.onnx'}"),
         "the sides cannot be compared: input 'input' has shape",
     ),
+    "a module, in bisect": (
+        lambda: enginebench.bisect("my_modul:make", "onnxruntime", "1.20", "1.21", engine="ort"),
+        "cannot import my_modul",
+    ),
+    "a model, in sweep": (lambda: enginebench.sweep("sweep.toml", "s"), "no such file"),
     "a factory, in export": (lambda: enginebench.export("my_module:mak", "e.onnx"), "did you mean make"),
     "shapes, in bench": (lambda: enginebench.bench(GRAPH, "ort", inputs="shape.npz", out="b"), "has shape 4x3x8x8"),
     "dtypes, in drift": (
