@@ -202,7 +202,8 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
     if not shown["as_json"]:
         if lines := list(format_top_classes(RunFolder(root), record, document)):
             click.echo("\n".join(["", *lines]))
-        names = ", ".join([REPEAT, *(path.name for path in written.paths if path.suffix != ".png")])
+        options_file = [REPEAT] if (root / REPEAT).exists() else []  # a run of earlier versions has none
+        names = ", ".join([*options_file, *(path.name for path in written.paths if path.suffix != ".png")])
         stored = f"\nStored in {root}: rows/*.json (raw samples), {names}"
         click.echo("\n".join([stored, *written.notes]), err=True)
     done.check(strict_precision=options["strict_precision"])
