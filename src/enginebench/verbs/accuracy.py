@@ -19,7 +19,7 @@ from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets import sides
-from enginebench.runs.targets.ahead import check_labels_ahead, check_sides_ahead
+from enginebench.runs.targets.ahead import check_labels_ahead, parse_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats.diff import format_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
@@ -119,14 +119,18 @@ def measure_side_accuracy(
     """
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
-    labelled = _read_labelled(side, reference, data, request, options)
-    devices = [sides.find_side_device(text, request.device) for text in (side, reference) if text]
+    labelled, named = _read_labelled(side, reference, data, request, options)
+    devices = [one.find_device(request.device) for one in named]
     with open_scratch() as scratch, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         opened = open_metrics(labelled)
         made: sides.MadeSources = {}
-        own, other, reference_response = sides.open_side(side, request, scratch / "side", reporter, made), None, None
+        own, other, reference_response = (
+            sides.open_side(named[0], request, scratch / "side", reporter, made),
+            None,
+            None,
+        )
         if reference is not None:
-            other = sides.open_side(reference, request, scratch / "reference", reporter, made)
+            other = sides.open_side(named[1], request, scratch / "reference", reporter, made)
         model = options["model"] or _find_model(own, other, labelled)
         response = _compute_labelled(own, labelled, model, request, scratch / "side", reporter)
         if other is not None:
@@ -172,13 +176,13 @@ def measure_side_accuracy(
 
 def _read_labelled(
     side: str, reference: str | None, data: str | None, request: sides.SideRequest, options: AccuracyOptions
-) -> Labelled:
-    """Return the labelled samples and their metrics; raises an error for what can be seen before a model is built."""
+) -> tuple[Labelled, list[sides.Side]]:
+    """Return the labelled samples with their metrics, and the sides; nothing is built yet."""
     targets, task = to_text(options["targets"]), options["task"]
     if data is None and request.source.inputs is None:
         raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
     check_labelled(data, targets)
-    check_sides_ahead([text for text in (side, reference) if text], request)
+    named = parse_sides_ahead([text for text in (side, reference) if text], request)
     labelled = Labelled(
         data=data if data in (None, "digits") else str(Path(data).absolute()),
         n=options["n"] or ALL_SAMPLES,
@@ -188,7 +192,7 @@ def _read_labelled(
         task=task,
     )
     check_labels_ahead(labelled.data, targets, labelled.metrics, labelled.n, request.source.seed)
-    return labelled
+    return labelled, named
 
 
 def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:

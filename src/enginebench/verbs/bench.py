@@ -31,17 +31,17 @@ from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs.campaign import Campaign
-from enginebench.runs.child.places import find_available, strip_environment
+from enginebench.runs.child.places import strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_stored, with_suffix
+from enginebench.runs.plan import PlannedRow, check_places, list_devices, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import find_row, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
-from enginebench.runs.targets.sources import choose_scoring, gather_sources
+from enginebench.runs.targets.sources import choose_scoring
 from enginebench.stats.diff import diff_results
 from enginebench.stats.ranking import Rules
 from enginebench.verbs import common
@@ -374,8 +374,8 @@ def _plan_side(
         made, home = stored.chain[-1], folder.root.absolute() / place
         bring_files(made.files, Path(made.path).parent, home)
         chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
-        return plan_stored(stored.result.model, stored.spec, chain, request.measure, find_available(stored.spec))
-    (row,) = gather_sources(request, folder.root / place, reporter).plan_rows()
+        return sides.plan_again(replace(stored, chain=chain), request.measure)
+    (row,) = sides.plan_target(request, folder.root / place, reporter)
     return row
 
 

@@ -32,7 +32,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import find_fixed_batch
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets import sides
-from enginebench.runs.targets.ahead import check_sides_ahead
+from enginebench.runs.targets.ahead import parse_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
@@ -151,12 +151,12 @@ def _measure(
 ) -> DriftDocument:
     n, task, out = options["n"], options["task"], to_path(options["out"])
     requested_precision = parse_precision(options["precision"])[0] if options["precision"] else None
-    check_sides_ahead((reference, candidate), request)
-    devices = [sides.find_side_device(text, request.device) for text in (reference, candidate)]
+    named = parse_sides_ahead((reference, candidate), request)
+    devices = [side.find_device(request.device) for side in named]
     with open_scratch() as scratch_root, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         made: sides.MadeSources = {}
-        ref = sides.open_side(reference, request, scratch_root / "reference", reporter, made)
-        cand = sides.open_side(candidate, request, scratch_root / "candidate", reporter, made)
+        ref = sides.open_side(named[0], request, scratch_root / "reference", reporter, made)
+        cand = sides.open_side(named[1], request, scratch_root / "candidate", reporter, made)
         _check_profile_index(request, (ref, cand))
         sides.check_sides(ref, cand)
         step = sides.choose_step((ref, cand), request)

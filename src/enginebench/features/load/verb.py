@@ -17,7 +17,7 @@ from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import count_of, stamp_utc
-from enginebench.engines.registry import find_installed, read_engines
+from enginebench.engines.registry import read_engines
 from enginebench.features.load.arrivals import MAX_SERVERS, read_arrivals
 from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.features.load.rates import POINT_S, LoadCandidate, Prober, make_bench, name_row, widen_profile
@@ -35,13 +35,13 @@ from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.main_job import list_changes
-from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_stored
+from enginebench.runs.plan import PlannedRow, check_places, list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
 from enginebench.runs.results import label
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import open_as_stored, read_target
-from enginebench.runs.targets.sources import gather_sources
+from enginebench.runs.targets.sides import plan_target
 from enginebench.stats.capacity import agrees_with_probes
 from enginebench.verbs import common
 from enginebench.verbs.requests import make_request
@@ -226,7 +226,7 @@ class Loading:
     def _prepare(self) -> list[LoadCandidate]:
         """Make every candidate that can run; the others are stored with the reason."""
         settings, benches, failures = self._settings, list[LoadCandidate](), list[EngineBenchError]()
-        for row in self._plan():
+        for row in plan_target(self._request, self._folder.artifacts, self._reporter):
             self._model = row.model
             shapes = itertools.product(settings.streams, settings.max_batches)
             named = [name_row(row.engine, streams=s, max_batch=b, max_wait_ms=settings.max_wait_ms) for s, b in shapes]
@@ -248,14 +248,6 @@ class Loading:
                 raise failures[0]
             raise BackendUnavailable("; ".join(dict.fromkeys(str(error) for error in failures)))
         return benches
-
-    def _plan(self) -> list[PlannedRow]:
-        request = self._request
-        if is_bundle(Path(request.model)):
-            stored = open_as_stored(Path(request.model))
-            installed = find_installed(stored.spec.backend)
-            return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
-        return gather_sources(request, self._folder.artifacts, self._reporter).plan_rows()
 
     def _build(self, row: PlannedRow) -> Artifact:
         """Build what the engine loads, and run it once on the check inputs."""

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 from enginebench.core.array_files import ONLY
 from enginebench.core.errors import EngineBenchError, ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
-from enginebench.core.records import ModelSource, TensorSpec
+from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import match_axes
 from enginebench.core.store import is_bundle
 from enginebench.models.file_kind import check_weights_file
@@ -32,11 +31,11 @@ from enginebench.models.precision.calibration_data import check_arrays, check_im
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
 from enginebench.models.task import choose_preprocess
 from enginebench.models.zoo import BUILTIN, check_timm_name, resolve_model
+from enginebench.runs.child.places import require_available
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
-from enginebench.runs.targets.sides import SideRequest, check_side, refuse_differences
+from enginebench.runs.targets.sides import Side, SideRequest, parse_side
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
-from enginebench.stats.alike import compare_specs
 
 T = TypeVar("T")
 # The lowest priority of a thread. Source: setpriority(2).
@@ -71,17 +70,18 @@ def check_source_ahead(source: ModelSource) -> None:
     run_quietly(partial(_check_source, source))
 
 
-def check_sides_ahead(texts: Iterable[str], request: SideRequest) -> None:
-    """The same of the sides of a comparison; of a stored configuration its own inputs say what `--inputs` must fit."""
-    described: list[tuple[str, Sequence[TensorSpec]]] = []
-    for text in texts:
-        side = check_side(text, request.device)
-        if side.target != text:  # ENGINE@TARGET, not a file of results or a bundle
-            source = replace(request.source, model=side.target)
-            if specs := run_quietly(partial(_check_source, source)):
-                described.append((text, specs))
-    for (first, specs), (second, others) in pairwise(described):
-        refuse_differences(compare_specs("input", specs, others, (first, second)))
+def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
+    """Parse the sides of a comparison and check the same of them.
+
+    Of a stored configuration or a bundle its own inputs say what `--inputs` must fit.
+    """
+    sides = [run_quietly(partial(parse_side, text)) for text in texts]
+    for side in sides:
+        if side.stored is None:
+            name, options = side.engine
+            require_available(EngineSpec(backend=name, options=options, device=side.find_device(request.device)))
+            check_source_ahead(replace(request.source, model=side.target))
+    return sides
 
 
 def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[str], n: int, seed: int) -> None:

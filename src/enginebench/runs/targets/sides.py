@@ -10,19 +10,19 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, FeedError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, format_engine, format_precision
-from enginebench.core.records import Artifact, EngineSpec, ModelSource, Precision, Recipe
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import accepts, find_device, has_engine, read_engine, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob, InferResponse
-from enginebench.runs.child.places import require_available
-from enginebench.runs.folder import RunFolder, Stored
-from enginebench.runs.plan import add_shapes, find_fixed_batch
+from enginebench.runs.child.places import find_available
+from enginebench.runs.folder import RunFolder, RunRequest, Stored
+from enginebench.runs.plan import PlannedRow, add_shapes, find_fixed_batch, plan_stored
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.bundles import open_as_stored
-from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
+from enginebench.runs.targets.sources import ask_plan, choose_source, gather_sources, make_sources
 from enginebench.runs.trust import allow_engines, allow_model, find_opened, trust_engine
 from enginebench.stats.alike import compare_preparation, compare_specs
 from enginebench.stats.effective import check_precision
@@ -39,20 +39,32 @@ MadeSources: TypeAlias = dict[bytes, tuple[Artifact, ...]]
 
 
 class Side(Struct, frozen=True, kw_only=True):
+    """One side of a comparison as the user named it, checked; nothing is loaded yet."""
+
+    text: str
     engine: tuple[str, dict[str, str]]
     target: str
     precision: tuple[Precision | None, Recipe | None] = ("fp32", None)
     batch: int | None = None
     threads: int | None = None
-    stored: Stored | None = None  # for a stored configuration, which is measured again on exactly the same artifact
+    # Of a stored configuration or a bundle, which runs again on exactly the same artifact.
+    stored: Stored | None = None
+
+    def find_device(self, device: str) -> str:
+        """Return the device that it runs on: its own if it is stored, else that of its engine."""
+        return find_device(self.engine[0], device) if self.stored is None else self.stored.spec.device
 
 
-def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
-    """Parse a side: `ENGINE@TARGET`, `ENGINE` (on the same target), the file of a stored configuration, or a bundle."""
-    if text.endswith(".json") and Path(text).exists():
-        return _make_side(open_stored(Path(text)))
+def parse_side(text: str, target: str = "", precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
+    """Parse a side: `ENGINE@TARGET`, the file of a stored configuration, or a bundle.
+
+    Args:
+        target: what `ENGINE` alone runs on; "": it has to name its own.
+    """
     if is_bundle(Path(text)):
-        return _make_side(open_as_stored(Path(text)))
+        return _make_side(text, open_as_stored(Path(text)))
+    if text.endswith(".json") and Path(text).is_file():
+        return _make_side(text, open_stored(Path(text)))
     engine, sep, named = text.partition("@")
     if not has_engine(engine.partition(":")[0]):
         kind = Path(text).suffix.lower() if "@" not in text else ""
@@ -61,15 +73,18 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
             f"{text!r} is neither ENGINE@TARGET, nor the file of a stored result (rows/....json), nor a bundle"
             + (f". Name its engine: {engines[kind]}" if kind in engines else "")
         )
-    side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
+    side = Side(text=text, engine=read_engine(engine), target=named if sep else target, precision=precision)
+    if not side.target:
+        raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored result, or a bundle")
     allow_engines([side.engine])
     allow_model(side.target)
     return side
 
 
-def _make_side(stored: Stored) -> Side:
+def _make_side(text: str, stored: Stored) -> Side:
     spec = stored.spec
     return Side(
+        text=str(Path(text)),
         engine=(spec.backend, spec.options),
         target=stored.result.model,
         precision=(spec.precision, spec.recipe),
@@ -121,9 +136,9 @@ class OpenSide(Struct, frozen=True, kw_only=True):
 
 
 def open_side(
-    text: str, request: SideRequest, scratch: Path, reporter: Reporter, made: MadeSources | None = None
+    side: Side, request: SideRequest, scratch: Path, reporter: Reporter, made: MadeSources | None = None
 ) -> OpenSide:
-    """Open the side that `text` names: `ENGINE@TARGET`, the file of a stored configuration, or a bundle.
+    """Open a side, so that its engine can load it.
 
     A graph runs in its own precision; a PyTorch model in FP32. A stored configuration runs on the very artifact that
     was measured, a bundle on its own.
@@ -131,15 +146,13 @@ def open_side(
     Args:
         made: sources of the sides before it; this side uses the same ones if it can, and adds its own.
     """
-    if _is_row(text):
-        stored = open_as_stored(Path(text)) if is_bundle(Path(text)) else open_stored(Path(text))
+    if (stored := side.stored) is not None:
         # A plan carries only its own warnings; those of the graph that it was built from apply to it as well.
         warnings = tuple(dict.fromkeys(c for a in stored.chain for c in a.warnings))
         artifact = free_batch(replace(stored.chain[-1], warnings=warnings))
         options = _add_profile(stored.spec.options, stored.spec.backend, request)
         spec = replace(stored.spec, threads=request.threads, options=options)
-        return OpenSide(text=str(Path(text)), model=stored.result.model, artifact=artifact, engine=spec)
-    side = check_side(text)
+        return OpenSide(text=side.text, model=stored.result.model, artifact=artifact, engine=spec)
     name, options = side.engine
     job = SourceJob(source=replace(request.source, model=side.target), out_dir=str(scratch), onnx=takes(name) == "onnx")
     made, same = {} if made is None else made, msgspec.json.encode(replace(job, out_dir=""))
@@ -152,7 +165,19 @@ def open_side(
     if artifact.kind == "plan":
         artifact = _open_plan(artifact, spec, scratch / "plan")
         spec = replace(spec, precision=artifact.precision)
-    return OpenSide(text=text, model=side.target, artifact=free_batch(artifact), engine=spec)
+    return OpenSide(text=side.text, model=side.target, artifact=free_batch(artifact), engine=spec)
+
+
+def plan_target(request: RunRequest, place: Path, reporter: Reporter) -> list[PlannedRow]:
+    """Return the configurations of a request, its sources made in `place`; the one of a bundle, with its own files."""
+    if not is_bundle(Path(request.model)):
+        return gather_sources(request, place, reporter).plan_rows()
+    return [plan_again(open_as_stored(Path(request.model)), request.measure)]
+
+
+def plan_again(stored: Stored, measure: MeasureSpec) -> PlannedRow:
+    """Return the configuration that measures a stored one again, on exactly the same artifact."""
+    return plan_stored(stored.result.model, stored.spec, stored.chain, measure, find_available(stored.spec))
 
 
 def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
@@ -164,31 +189,6 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
         return opened
     ran, warnings = check_precision(None, response.proof.effective_precision, spec.device)
     return replace(opened, precision=ran, warnings=(*opened.warnings, *warnings))
-
-
-def check_side(text: str, device: str = "cpu") -> Side:
-    """Check what `text` names before anything is opened; for a stored configuration only that its file exists."""
-    if _is_row(text):
-        return Side(engine=("", {}), target=text)
-    side = parse_side(text, "")
-    if not side.target:
-        raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored result, or a bundle")
-    name, options = side.engine
-    require_available(EngineSpec(backend=name, options=options, device=find_device(name, device)))
-    return side
-
-
-def find_side_device(text: str, device: str) -> str:
-    """Return the device of a side: that of a stored configuration or of a bundle, else that of its engine."""
-    if is_bundle(Path(text)):
-        return open_as_stored(Path(text)).spec.device
-    if _is_row(text):
-        return read_result(Path(text)).engine.device
-    return find_device(text.partition("@")[0].partition(":")[0], device)
-
-
-def _is_row(text: str) -> bool:
-    return is_bundle(Path(text)) or (text.endswith(".json") and Path(text).is_file())
 
 
 def _add_profile(options: dict[str, str], backend: str, request: SideRequest) -> dict[str, str]:

@@ -13,14 +13,15 @@ import pytest
 
 import enginebench
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
-from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact, ModelSource
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets import sides
+from enginebench.runs.targets.ahead import parse_sides_ahead
 from enginebench.runs.targets.bundles import load_engine
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import check_side
+from enginebench.runs.targets.sides import SideRequest
 from fakes.tensorrt_modules import forget_modules, use_fakes
 
 
@@ -140,9 +141,14 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[SourceJob]:
 
 
 def test_an_engine_of_cpus_is_refused_on_a_gpu_before_anything_is_opened(fakes: None) -> None:
+    request = SideRequest(device="cuda:0", source=ModelSource(model=""))
     with pytest.raises(BackendUnavailable, match="engine ort runs on cpu, not on cuda:0"):
-        check_side("ort@digits-mlp", "cuda:0")
-    assert [check_side(f"{name}@digits-mlp", "cuda:0").engine[0] for name in ("pytorch", "tensorrt")]
+        parse_sides_ahead(["ort@digits-mlp"], request)
+    named = parse_sides_ahead(["pytorch@digits-mlp", "tensorrt@digits-mlp"], request)
+    assert [(side.engine[0], side.find_device("cuda:0")) for side in named] == [
+        ("pytorch", "cuda:0"),
+        ("tensorrt", "cuda:0"),
+    ]
 
 
 def fill(folder: Path) -> Path:
