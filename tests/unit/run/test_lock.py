@@ -252,7 +252,7 @@ def ask(*engines: str, device: str = "cpu") -> RunRequest:
     )
 
 
-OTHER = Side(engine=("ort", {}), target=str(GRAPH))
+OTHER = Side(text="ort", engine=("ort", {}), target=str(GRAPH))
 BOTH = {"cpu", "cuda:0"}
 VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     "run": (
