@@ -48,7 +48,7 @@ from enginebench.verbs import common
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import DryRunning, check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
-from enginebench.verbs.requests import make_measure, make_request, read_shapes
+from enginebench.verbs.requests import make_measure, make_request
 from enginebench.verbs.runs import note_folder
 
 
@@ -209,8 +209,8 @@ def open_bench_request(
         precision = parse_precision(options["against_precision"] or options["precision"])
         side = parse_side(other, taken.text, precision) if other else None
         use_trtexec(options["trtexec"], (name, side.engine[0]) if side else (name,))
-        batch, shapes = options["batch"], read_shapes(options)
-        if batch is None and not shapes and own.get("implicit_batch", "").isdecimal():
+        batch = options["batch"]
+        if batch is None and not options["input_shape"] and own.get("implicit_batch", "").isdecimal():
             batch = int(own["implicit_batch"])
         measure = make_measure(
             options,

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from enginebench.verbs.run import RunOptions
 
 
+SEVERAL_SHAPES = "--input-shape gives several shapes of one input; only run measures each"
+
+
 class Opening(opts.Shared, total=False):
     """The options of verbs that open a model and run engines on it."""
 
@@ -86,6 +89,8 @@ def make_request(
     named = tuple(engines)
     check_engines(() if wanted else named, device, measure)
     buckets = read_buckets(options["input_shape"])
+    if len(buckets) > 1 and run is None:
+        raise UsageError(SEVERAL_SHAPES)
     timed, compared = checking or bench, run or bench
     metrics = read_metrics(checking["metric"]) if checking else ()
     request = RunRequest(
@@ -222,7 +227,7 @@ def read_shapes(options: opts.Shared) -> dict[str, tuple[int, ...]] | None:
     """Return {input name: shape}; None if there is none."""
     buckets = read_buckets(options["input_shape"])
     if len(buckets) > 1:
-        raise UsageError("--input-shape gives several shapes of one input; only run measures each")
+        raise UsageError(SEVERAL_SHAPES)
     return buckets[0] if buckets else None
 
 

@@ -71,6 +71,15 @@ REFUSALS = [
     ("build mlp.onnx --engine tensorrt --extra --verbose", 2, "tensorrt...--extra...trtexec"),
     ("build mlp.onnx --engine tensorrt --trtexec t", 2, "--trtexec...engine trtexec"),
     ("bench mlp.onnx --engine ort --trtexec /bin/true", 2, "--trtexec"),
+    *(
+        (f"{command} ort --input-shape input:1x64,2x64", 2, "--input-shape...only run measures each")
+        for command in (
+            "bench mlp.onnx --engine",
+            "profile mlp.onnx --engine",
+            "load mlp.onnx --qps 5 --engine",
+            "tune mlp.onnx --engines",
+        )
+    ),
     ("build mlp.onnx --out mlp.onnx", 2, "--out mlp.onnx...--out"),
     ("build mlp.onnx --normalize 0/1", 2, "--normalize...--input-dtype uint8"),
     ("build mlp.onnx --input-dtype uint8 --normalize 0,1/2", 2, "--normalize 0,1/2...MEAN/STD...NAME:MEAN/STD...0"),

@@ -183,8 +183,6 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
         measure=MeasureSpec(seed=options["seed"], processes=processes),
         checking=options,
     )
-    if len(run.batches) > 1 or run.buckets:
-        raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
     limit_ms, threads = options["p99_limit_ms"], options["threads"]
     implied = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
