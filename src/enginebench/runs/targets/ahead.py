@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,8 +35,9 @@ from enginebench.models.zoo import BUILTIN, check_timm_name, resolve_model
 from enginebench.runs.child.places import require_available
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
-from enginebench.runs.targets.sides import Side, SideRequest, parse_side
+from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
+from enginebench.stats.alike import compare_specs
 
 T = TypeVar("T")
 # The lowest priority of a thread. Source: setpriority(2).
@@ -76,11 +78,17 @@ def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
     Of a stored configuration or a bundle its own inputs say what `--inputs` must fit.
     """
     sides = [run_quietly(partial(parse_side, text)) for text in texts]
+    described: list[tuple[str, Sequence[TensorSpec]]] = []
     for side in sides:
-        if side.stored is None:
-            name, options = side.engine
-            require_available(EngineSpec(backend=name, options=options, device=side.find_device(request.device)))
-            check_source_ahead(replace(request.source, model=side.target))
+        if side.stored is not None:
+            continue
+        name, options = side.engine
+        require_available(EngineSpec(backend=name, options=options, device=side.find_device(request.device)))
+        source = replace(request.source, model=side.target)
+        if specs := run_quietly(partial(_check_source, source)):
+            described.append((side.text, specs))
+    for (first, specs), (second, others) in pairwise(described):
+        refuse_differences(compare_specs("input", specs, others, (first, second)))
     return sides
 
 
