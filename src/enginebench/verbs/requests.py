@@ -92,7 +92,6 @@ def make_request(
     if len(buckets) > 1 and run is None:
         raise UsageError(SEVERAL_SHAPES)
     timed, compared = checking or bench, run or bench
-    metrics = read_metrics(checking["metric"]) if checking else ()
     request = RunRequest(
         model=model,
         engines=named,
@@ -117,13 +116,11 @@ def make_request(
         quick=run["quick"] if run else False,
         data=to_text(checking["data"]) if checking else None,
         calibration_method=run["calibration_method"] if run else "minmax",
-        metrics=metrics,
+        metrics=read_metrics(checking["metric"]) if checking else (),
         targets=to_text(checking["targets"]) if checking else None,
         task=checking["task"] if checking else None,
         limits=read_limits(compared["limit"]) if compared else None,
-        max_metric_drop=choose_drop(checking["max_metric_drop"], checking["max_top1_drop"], metrics)
-        if checking
-        else None,
+        max_metric_drop=read_drop(checking) if checking else None,
         p99_limit_ms=run["p99_limit_ms"] if run else None,
         needs=read_needs(checking["need"]) if checking else {},
         for_calls=run["for_calls"] if run else None,
@@ -146,6 +143,12 @@ def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, me
             check_overlap(name, place)
         spec = EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)
         check_options(strip_environment(spec))
+
+
+def read_drop(checking: CheckingOutputs) -> float | None:
+    """Return the largest allowed drop of the deciding metric."""
+    metrics = read_metrics(checking["metric"])
+    return choose_drop(checking["max_metric_drop"], checking["max_top1_drop"], metrics)
 
 
 def list_batches(requested: tuple[int, ...] | None, buckets: Sequence[dict[str, tuple[int, ...]]]) -> tuple[int, ...]:
