@@ -6,7 +6,7 @@ from typing import get_args
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from msgspec.structs import replace
@@ -348,6 +348,8 @@ def test_scales_do_not_change_the_verdict(exponents, noisy, snr, precision, axis
     reference, candidate = (np.moveaxis(np.stack(side, axis=1) * scales, 1, axis) for side in (channels, noise))
     drift, _ = compare(reference, candidate, precision)
     alike = [i for i, e in enumerate(exponents) if e == exponents[noisy % len(exponents)]]
+    # So near to the limit the figure of all samples, and that of the worst of them, can lie on either side of it.
+    assume(abs(snr + 10 * np.log10(len(alike)) - drift.limits["snr"]) > 1.5)
     whole = [np.stack([side[i] for i in alike], axis=1) for side in (channels, noise)]
     assert drift.passed == compare(*whole, precision)[0].passed
 
