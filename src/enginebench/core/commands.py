@@ -41,7 +41,7 @@ OPTIONS: dict[str, frozenset[str]] = {
     "calibrate": frozenset({"--batch", "--data", "--keep-batches", "--out", *_MODEL_INPUTS}),
     "deliver": frozenset({"--row", "--out", "--allow-code", "--allow-native-code"}),
     "diff": frozenset({"--data", "--inputs", "--targets", "--task"}),
-    "drift": frozenset({"--task", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
+    "drift": frozenset({"--task", "--locate", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
     "env list": frozenset(),
     "env make": frozenset(),
     "export": frozenset({"--batch", *_MODEL_INPUTS}),

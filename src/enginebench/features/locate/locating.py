@@ -19,6 +19,7 @@ from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sides import SIDE_TIMEOUT_S, OpenSide
 
 EXCLUDED_FILE = "exclude.txt"
+LENT = "What it was built as gives no tensors: it was built anew, and in parts, from the graph of the other side."
 
 
 def locate_faults(
@@ -35,10 +36,11 @@ def locate_faults(
     for path, feeds in zip(paths, calls, strict=True):
         save_arrays(path, feeds)
     located, interrupted = list[LocatedSide](), False
-    for i, side in enumerate(sides):
-        repeated = next((one for one in sides[:i] if one.engine == side.engine and one.artifact == side.artifact), None)
+    lent = [lend_graph(side, sides) for side in sides]
+    for i, side in enumerate(lent):
+        repeated = next((one for one in lent[:i] if one.engine == side.engine and one.artifact == side.artifact), None)
         if repeated is not None:
-            located.append(replace(located[sides.index(repeated)], text=side.text))
+            located.append(replace(located[lent.index(repeated)], text=side.text))
             continue
         if (why := explain_unsearched(side)) is not None:
             located.append(LocatedSide(text=side.text, state="unknown", why=why))
@@ -55,6 +57,8 @@ def locate_faults(
             repro_dir=str(place.absolute()) if place is not None else None,
         )
         side_result, interrupted = search(job, reporter)
+        if side.artifact is not sides[i].artifact and not side_result.why:
+            side_result = replace(side_result, why=LENT)
         located.append(add_commands(side_result, side))
         if interrupted:
             break
@@ -113,6 +117,15 @@ def add_commands(located: LocatedSide, side: OpenSide) -> LocatedSide:
         for way in located.fault.ways
     ]
     return replace(located, fault=replace(located.fault, ways=tuple(ways)))
+
+
+def lend_graph(side: OpenSide, sides: Sequence[OpenSide]) -> OpenSide:
+    """Return a side that was built from a graph (a plan) with the graph of the other one: it is built anew from it."""
+    graphs = (other.artifact for other in sides if other.artifact.kind == "onnx")
+    same = (graph for graph in graphs if (graph.precision, graph.recipe) == (side.engine.precision, side.engine.recipe))
+    if side.artifact.kind in ("onnx", "torch") or (graph := next(same, None)) is None:
+        return side
+    return replace(side, artifact=graph)
 
 
 def explain_unsearched(side: OpenSide) -> str | None:

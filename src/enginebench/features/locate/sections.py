@@ -32,11 +32,11 @@ def make_section(side: LocatedSide) -> Section:
     if fault is None:
         texts = {
             "keeps": f"No node leaves the reference: its graph, computed as it is written, gives the same. "
-            f"{side.overflowed}".strip(),
-            "unknown": f"Not searched: {side.why}.",
+            f"{side.overflowed} {side.why}".strip(),
+            "unknown": f"Not searched: {side.why}",
         }
         return Section(title=f"Where {side.text} leaves its graph", parts=tuple(make_notes([texts[side.state]])))
-    parts: list[Table | Notes | Chart] = [*make_notes(list(explain_fault(fault)))]
+    parts: list[Table | Notes | Chart] = [*make_notes([*explain_fault(fault), *([side.why] if side.why else [])])]
     if fault.ways:
         parts.append(make_table(list_texts(["outputs right with", "time"]), [format_way(way) for way in fault.ways]))
         commands = [("", way.command) for way in fault.ways if way.command]

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_options
+from enginebench.core.protocols import LayerProfiler
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import find_entry, find_installed, list_names, list_precisions
@@ -76,6 +77,21 @@ class GraphSide:
             return False
         return not find_leaving(case.expected, actual, self.precision)
 
+    def find_layer(self, case: Case, node: str) -> str:
+        """Find the layer that has this node by the engine's own record: its kind, kernels and precision; "" if none."""
+        try:
+            with self.program.load(case.model, case.feeds, case.expected, self.job.engine) as engine:
+                if not isinstance(engine, LayerProfiler):
+                    return ""
+                engine.bind(dict(case.feeds))
+                engine.run()
+                layers = engine.profile_layers().layers
+        except EngineBenchError:  # nodes may be too short for its clock
+            return ""
+        having = [one for one in layers if node in one.onnx_nodes or one.name == node]
+        texts = (" ".join(filter(None, (one.name, one.kind, *one.kernels, one.precision))) for one in having[:1])
+        return next(texts, "")
+
     def make_whole(self) -> Case:
         """The whole graph as a case."""
         program, values = self.program, self.program.values
@@ -100,6 +116,8 @@ class GraphSide:
                 other = replace(engine, backend=name, options={})
                 if is_right(other):
                     yield other
+                elif (lower := find_level(other, is_right)) is not None:
+                    yield lower
 
     def _can_stand_in(self, name: str) -> bool:
         entry, engine = find_entry(name), self.job.engine
@@ -135,6 +153,7 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
     case = side.try_case(cut, side.program.pick_fed(cut, side.program.values))
     optimizers: tuple[str, ...] = ()
     if case is not None:
+        update(layer=side.find_layer(case, described.node))
         optimizers = find_optimizers(job.engine, partial(side.is_right_on, case))
         note("smaller shapes and values")
         case = shrink_case(case, side.try_case)

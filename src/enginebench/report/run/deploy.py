@@ -1,10 +1,13 @@
 """The commands that deploy configurations of a run with `deliver`, and why it refuses others."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.core.commands import Choice, format_command
+from enginebench.core.commands import OPTIONS, Choice, format_command
+from enginebench.core.features import find_hook
+from enginebench.core.hooks import FaultLocator
 from enginebench.core.names import shorten_ids
 from enginebench.report.run.remarks import name_measured_rows
 from enginebench.report.run.rows import Row, RunDocument, group_rows
@@ -49,6 +52,24 @@ def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes
     name = shorten_ids(document.rows)[chosen.id]
     command = format_delivery_command(name, chosen, deployment, deployment.out)
     yield Notes(lines=(("Deploy it", command),), kind="command")
+
+
+def list_locating(document: RunDocument, folder: Path | None, deployment: Deployment | None) -> Iterator[str]:
+    """Yield the command that finds where the outputs of the first changed configuration leave the reference."""
+    rows = [row for row in document.rows if folder is not None and get_row_file(folder, row).is_file()]
+    wrong = next((row for row in rows if row.outputs == "changed"), None)
+    if folder is None or wrong is None or find_hook(FaultLocator) is None:
+        return
+    others = [row for row in rows if row.outputs not in ("changed", "not_judged")]
+    base = next((row for row in others if row.setup.shapes == wrong.setup.shapes), wrong)
+    allowed = [d.options for row in (base, wrong) if deployment and (d := deployment.deliveries.get(row.id))]
+    options = dict.fromkeys(choice for choices in allowed for choice in choices if choice[0] in OPTIONS["drift"])
+    files = [str(get_row_file(folder, row)) for row in (base, wrong)]
+    yield format_command("drift", *files, options=[("--locate", None), *options])
+
+
+def get_row_file(folder: Path, row: Row) -> Path:
+    return folder / "rows" / f"{row.id}.json"
 
 
 def _find_common_refusal(document: RunDocument, deployment: Deployment) -> str:

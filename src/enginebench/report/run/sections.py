@@ -28,7 +28,7 @@ from enginebench.report.run.columns import (
     take_end,
     take_span,
 )
-from enginebench.report.run.deploy import Deployment, list_deliveries, list_deploy
+from enginebench.report.run.deploy import Deployment, list_deliveries, list_deploy, list_locating
 from enginebench.report.run.head import format_head, format_name, name_rows
 from enginebench.report.run.life import list_life
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_measured_rows
@@ -75,6 +75,7 @@ def list_sections(
     deploy = list(list_deploy(document, deployment)) if deployment else []
     below += [Section(parts=(note,)) for note in deploy if note.kind != "command"]
     commands = [line for note in deploy if note.kind == "command" for line in note.lines]
+    commands += [("Locate it", command) for command in list_locating(document, folder, deployment)]
     commands += _list_commands(document, folder, warnings)
     below += [Section(parts=(Notes(lines=tuple(commands), kind="command"),))] if commands else []
     tables = [*list_tables(document, wide=wide), *list_life(document)]

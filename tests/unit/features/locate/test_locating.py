@@ -1,0 +1,99 @@
+"""The parent of a search: what is not searched, what it prints, and what is left of a search that ends early."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ChildFailed
+from enginebench.core.records import EngineSpec
+from enginebench.core.store import encode
+from enginebench.features.locate import locating
+from enginebench.features.locate.jobs import KNOWN, SideJob
+from enginebench.features.locate.sections import explain_fault, list_located
+from enginebench.report.located import FoundFault, Located, LocatedSide, WayAround
+from enginebench.runs.progress import Silent
+from enginebench.runs.targets.sides import OpenSide
+from enginebench.verbs.bench import command as bench_command
+from graphs import UNKEPT_NORM, write_graph
+
+FAULT = FoundFault(
+    node="scaled",
+    kind="Mul",
+    tensor="scaled",
+    nodes=("squares", "scaled"),
+    hidden_by=("squares",),
+    snr_db=12.34,
+    largest=0.5,
+    ways=(WayAround(engine="ort:disable=GeluFusion+LayerNormFusion"),),
+)
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> OpenSide:
+    graph = write_graph(tmp_path / "a b.onnx", UNKEPT_NORM, opset=13)
+    return OpenSide(text=f"ort@{graph.path}", model=graph.path, artifact=graph, engine=EngineSpec(backend="ort"))
+
+
+def locate(sides: list[OpenSide], scratch: Path) -> Located:
+    return locating.locate_faults(sides, [{}], slice_mb=1, scratch=scratch, out=None, reporter=Silent())
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ChildFailed("the engine ended its process")])
+def test_what_was_known_is_kept(side: OpenSide, tmp_path: Path, monkeypatch: Any, failure: BaseException) -> None:
+    def fail(job: SideJob, **others: object) -> LocatedSide:
+        path = Path(job.out_dir) / KNOWN
+        path.parent.mkdir(parents=True)
+        path.write_bytes(encode(LocatedSide(text=job.text, state="leaves", fault=FAULT)))
+        raise failure
+
+    monkeypatch.setattr(locating, "run_child", fail)
+    located = locate([side, side], tmp_path)
+    assert located.interrupted is isinstance(failure, KeyboardInterrupt)
+    assert located.sides[0].fault is not None and located.sides[0].fault.node == "scaled"
+    assert len(located.sides) == (1 if located.interrupted else 2)
+
+
+def test_the_same_side_is_searched_once_and_the_printed_command_parses(
+    side: OpenSide, tmp_path: Path, monkeypatch: Any
+) -> None:
+    calls = []
+
+    def find(job: SideJob, **others: object) -> LocatedSide:
+        calls.append(job)
+        return LocatedSide(text=job.text, state="leaves", fault=FAULT)
+
+    monkeypatch.setattr(locating, "run_child", find)
+    located = locate([side, replace(side, text="again")], tmp_path)
+    assert len(calls) == 1 and [one.text for one in located.sides] == [side.text, "again"]
+    assert located.sides[0].fault is not None
+    words = shlex.split(located.sides[0].fault.ways[0].command)
+    context = bench_command.make_context("bench", words[2:])
+    assert context.params["target"] == side.model
+    assert context.params["engine"] == "ort:disable=GeluFusion+LayerNormFusion"
+
+
+def test_what_cannot_be_searched_says_why(side: OpenSide, tmp_path: Path) -> None:
+    module = replace(side, artifact=replace(side.artifact, kind="torch"), engine=EngineSpec(backend="pytorch"))
+    (only,) = locate([module], tmp_path).sides
+    assert only.state == "unknown" and "runs no graph" in only.why
+
+
+def test_a_plan_is_built_anew_from_the_graph_of_the_other_side(side: OpenSide) -> None:
+    plan = replace(side, artifact=replace(side.artifact, kind="plan"), engine=EngineSpec(backend="tensorrt"))
+    assert locating.lend_graph(plan, [side, plan]).artifact is side.artifact
+    shorter = replace(plan, engine=replace(plan.engine, precision="fp16"))
+    assert locating.lend_graph(shorter, [side, shorter]) is shorter  # another graph would be another model
+
+
+def test_the_text_names_the_node_what_hides_it_and_no_side_without_a_search() -> None:
+    text = " ".join(explain_fault(FAULT))
+    assert "The first node is scaled (Mul)" in text and "SNR 12.3 dB" in text
+    assert "It disappears when squares is an output: a fusion of these nodes." in text
+
+    class Document:
+        located = None
+
+    assert list_located(Document()) == []  # type: ignore[arg-type]
