@@ -72,7 +72,8 @@ def shrink_case(case: Case, attempt: Try) -> Case:
                 break
     drawn = attempt(*_draw_values(case, weights=True, inputs=True))
     if drawn is not None:
-        return replace(drawn, seeded=True)
+        kept = [array for array in _list_arrays(drawn) if array.dtype.kind != "f" and not is_bytes(array)]
+        return replace(drawn, seeded=all(array.size <= FEW for array in kept))
     for kinds in ({"weights": True, "inputs": False}, {"weights": False, "inputs": True}):
         case = attempt(*_draw_values(case, **kinds)) or case
     few = all(array.size <= FEW for array in _list_arrays(case))
@@ -82,6 +83,11 @@ def shrink_case(case: Case, attempt: Try) -> Case:
 def _list_arrays(case: Case) -> Iterator[Array]:
     yield from case.feeds.values()
     yield from (numpy_helper.to_array(tensor) for tensor in case.model.graph.initializer)
+
+
+def is_bytes(array: Array) -> bool:
+    """Whether these are quantized values, and so many that they are weights or an input."""
+    return array.dtype.kind in "iu" and array.dtype.itemsize == 1 and array.size > FEW
 
 
 def _cut_axes(case: Case, length: int, shorter: int) -> tuple[ModelProto, Mapping[str, Array]]:
@@ -97,6 +103,9 @@ def _draw_values(case: Case, *, weights: bool, inputs: bool) -> tuple[ModelProto
     rng = np.random.default_rng(SEED)
 
     def draw(array: Array) -> Array:
+        if is_bytes(array):
+            low, high = int(array.min()), int(array.max())
+            return rng.integers(low, high + 1, array.shape).astype(array.dtype)
         if array.dtype.kind != "f" or array.size < 2:
             return array
         floats = array.astype(np.float64)
