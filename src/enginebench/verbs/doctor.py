@@ -1,6 +1,6 @@
 """`doctor`: list the engines that can run here, plug-ins included, each probed in its own process. Never fails."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Unpack
 
 import msgspec
@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench.core.entry import DeviceKind
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import SEPARATE, list_brought, require_hook
 from enginebench.core.hooks import NodeQuery
@@ -34,6 +35,11 @@ from enginebench.verbs.common import open_progress
 MB = 1 << 20
 # Each engine of a node is probed in a process of its own, one after the other, on all nodes at once.
 FLEET_TIMEOUT_S = 600.0
+# The extras for a machine, and the engines that they bring: with a GPU its builds of ONNX Runtime and TensorRT.
+EXTRAS: dict[DeviceKind, tuple[str, frozenset[str]]] = {
+    "cpu": ("cpu", frozenset({"pytorch", "ort", "openvino"})),
+    "cuda": ("torch,cuda,openvino,tensorrt", frozenset({"pytorch", "ort-cuda", "openvino", "tensorrt"})),
+}
 
 
 class FeaturePackage(Struct, frozen=True, kw_only=True):
@@ -50,6 +56,7 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
     machine: Machine
     engines: tuple[Availability, ...]
     features: tuple[FeaturePackage, ...] = ()
+    install: str | None = None  # the command that adds the engines for such a machine; None: they are there
 
 
 class NodeResponse(Struct, frozen=True, kw_only=True):
@@ -113,8 +120,21 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
             machine=replace(machine, versions=list_versions(described_environment)), engines=tuple(availabilities)
         )
     return DoctorDocument(
-        machine=machine, engines=(*availabilities, *list_refused()), features=tuple(list_feature_packages())
+        machine=machine,
+        engines=(*availabilities, *list_refused()),
+        features=tuple(list_feature_packages()),
+        install=choose_install(machine, availabilities),
     )
+
+
+def choose_install(machine: Machine, engines: Sequence[Availability]) -> str | None:
+    """Return the command that adds what is missing of the engines for such a machine; None if nothing is.
+
+    A Jetson gets its engines from JetPack, not from an index.
+    """
+    extras, names = EXTRAS["cuda" if machine.gpus else "cpu"]
+    missing = [one for one in engines if one.engine in names and not one.available and one.version is None]
+    return f'pip install "enginebench[{extras}]"' if missing and not machine.jetson else None
 
 
 def list_feature_packages() -> Iterator[FeaturePackage]:
@@ -178,7 +198,8 @@ def list_machine(document: DoctorDocument) -> list[Section]:
         facts = {"why": feature.reason, "to add": feature.fix}
         features.append((feature.package, ", ".join(feature.brings) or ("missing" if feature.fix else "not used")))
         features += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
-    parts = tuple(list_machine_facts(document.machine)), tuple(lines), tuple(features)
+    install = (("to add", f"{document.install} brings the engines for this machine"),) if document.install else ()
+    parts = tuple(list_machine_facts(document.machine)), tuple(lines), tuple(features), install
     return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts if part]
 
 

@@ -1,9 +1,13 @@
 """Lines that verbs print beside their tables, of what no session can know."""
 
+import tomllib
 from pathlib import Path
 
-from enginebench.verbs.doctor import list_machine_facts
-from processes import Cli
+from enginebench.core.records import Availability, Gpu
+from enginebench.engines.registry import list_names
+from enginebench.report.terminal import format_text
+from enginebench.verbs.doctor import EXTRAS, DoctorDocument, choose_install, list_doctor, list_machine_facts
+from processes import ROOT, Cli
 from samples import make_implausible, make_machine
 from stored_run import make_results, write_run
 
@@ -19,6 +23,26 @@ def test_doctor_names_what_the_machine_has_in_its_units() -> None:
         "GPU": "none visible to NVML",
         "versions": "torch 2.13.0",
     }
+
+
+def test_doctor_names_the_extras_that_a_machine_lacks() -> None:
+    there = [Availability(engine=name, available=True, version="1") for name in ("pytorch", "ort")]
+    lacks = [*there, Availability(engine="openvino", available=False)]
+    broken = [*there, Availability(engine="openvino", available=False, version="1", reason="no such CPU")]
+    cpu, gpu = make_machine(), make_machine(gpus=(Gpu(index=0, name="H200", driver="", memory_bytes=1),))
+    assert choose_install(cpu, lacks) == 'pip install "enginebench[cpu]"'
+    assert choose_install(gpu, lacks) == 'pip install "enginebench[torch,cuda,openvino,tensorrt]"'
+    assert choose_install(cpu, there) is None and choose_install(cpu, broken) is None
+    assert choose_install(make_machine(jetson={"model": "Orin"}), lacks) is None, "JetPack brings its engines"
+    document = DoctorDocument(machine=cpu, engines=tuple(lacks), install=choose_install(cpu, lacks))
+    shown = " ".join(format_text(list_doctor(document)).split())
+    assert 'to add pip install "enginebench[cpu]" brings the engines for this machine' in shown
+
+
+def test_the_extras_that_doctor_names_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert {name for names, _ in EXTRAS.values() for name in names.split(",")} <= set(extras)
+    assert set().union(*(engines for _, engines in EXTRAS.values())) <= set(list_names())
 
 
 def test_a_baseline_names_what_it_leaves_out(cli: Cli, tmp_path: Path) -> None:
