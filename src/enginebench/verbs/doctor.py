@@ -16,7 +16,7 @@ from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
-from enginebench.engines.registry import find_package, list_names, list_refused
+from enginebench.engines.registry import find_package, list_names, list_refused, list_unasked
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, verb
 from enginebench.report.table import Notes, Section
@@ -35,11 +35,8 @@ from enginebench.verbs.common import open_progress
 MB = 1 << 20
 # Each engine of a node is probed in a process of its own, one after the other, on all nodes at once.
 FLEET_TIMEOUT_S = 600.0
-# The extras for a machine, and the engines that they bring: with a GPU its builds of ONNX Runtime and TensorRT.
-EXTRAS: dict[DeviceKind, tuple[str, frozenset[str]]] = {
-    "cpu": ("cpu", frozenset({"pytorch", "ort", "openvino"})),
-    "cuda": ("torch,cuda,openvino,tensorrt", frozenset({"pytorch", "ort-cuda", "openvino", "tensorrt"})),
-}
+# The extras that bring what `run` measures by default; with a GPU, its builds of ONNX Runtime and TensorRT.
+EXTRAS: dict[DeviceKind, str] = {"cpu": "cpu", "cuda": "torch,cuda,openvino,tensorrt"}
 
 
 class FeaturePackage(Struct, frozen=True, kw_only=True):
@@ -132,9 +129,10 @@ def choose_install(machine: Machine, engines: Sequence[Availability]) -> str | N
 
     A Jetson gets its engines from JetPack, not from an index.
     """
-    extras, names = EXTRAS["cuda" if machine.gpus else "cpu"]
+    kind: DeviceKind = "cuda" if machine.gpus else "cpu"
+    names = {text.partition(":")[0] for text in list_unasked(kind)}
     missing = [one for one in engines if one.engine in names and not one.available and one.version is None]
-    return f'pip install "enginebench[{extras}]"' if missing and not machine.jetson else None
+    return f'pip install "enginebench[{EXTRAS[kind]}]"' if missing and not machine.jetson else None
 
 
 def list_feature_packages() -> Iterator[FeaturePackage]:
