@@ -2,11 +2,11 @@
 
     python tools/render_results.py [--check]
 
-In results.md a block between a line that names its files and `<!-- end -->` is the answer of a run in a sentence, and
-a link to its tables on the other page:
+In results.md a block between a line that names its files and `<!-- end -->` is the answer of a run in a sentence, or a
+link to a table on the other page:
 
-    <!-- rows: FILE -->       the archive of a run: its answer; on the other page also all its tables and warnings
-    <!-- batches: FILE -->    the same: latency against throughput alone
+    <!-- rows: FILE -->       the archive of a run: its answer; all its tables are on the site of stored runs
+    <!-- batches: FILE -->    the same, of several batches
     <!-- repeats: A B ... --> pairs of archives of the same rows: medians of either, and their ratio
     <!-- stages: FILE... -->  documents of `enginebench stages`
 
@@ -22,18 +22,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-from msgspec.structs import replace
 
 from enginebench.core.text import clean_text
-from enginebench.report.markdown import escape, format_sections
+from enginebench.report.markdown import escape
 from enginebench.report.run.head import format_head
-from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.sections import list_facts, list_others, list_tables, make_batches, make_head
-from enginebench.report.table import Section, make_notes
+from enginebench.runs import site
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored
 
+# Blocks whose tables are on the page of tables; those of a run are on the site (`enginebench history --site`).
+TABLED = ("repeats", "stages")
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
 TABLES = ROOT / "docs" / "results-tables.md"
@@ -46,21 +45,6 @@ def read_archive(path: Path) -> RunDocument:
         archive.extractall(folder, filter="data")
         (root,) = Path(folder).iterdir()
         return describe_stored(RunFolder(root).read_record(), read_results(root)[1])
-
-
-def render_rows(path: Path) -> str:
-    """The answer and the tables of a stored run."""
-    document = read_archive(path)
-    tables = [replace(section, title=section.title.capitalize()) for section in list_tables(document)]
-    facts = " · ".join([document.model, *list_facts(document)])
-    head = Section(parts=(*make_notes([facts]), make_head(document)))
-    sections = [head, *tables, *list_others(document), Section(parts=(list_warnings(document),))]
-    return format_sections(sections, level=3).rstrip("\n")
-
-
-def render_batches(path: Path) -> str:
-    """Latency against throughput of a stored run of several batches."""
-    return format_sections([Section(parts=tuple(make_batches(read_archive(path).rows)))]).rstrip("\n")
 
 
 def render_repeats(paths: list[Path]) -> str:
@@ -120,10 +104,6 @@ def make_anchor(heading: str) -> str:
 
 def render_block(kind: str, names: str) -> str:
     paths = [ROOT / name for name in names.split()]
-    if kind == "rows":
-        return render_rows(*paths)
-    if kind == "batches":
-        return render_batches(*paths)
     return render_repeats(paths) if kind == "repeats" else render_stages(paths)
 
 
@@ -132,26 +112,42 @@ def render_page(text: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         begin, kind, names, end = match.groups()
-        heading = name_block(kind, names)
-        link = f"[tables](results-tables.md#{make_anchor(heading)})"
-        if kind != "rows":
+        if kind in TABLED:
+            heading = name_block(kind, names)
             return f"{begin}[Table of {heading}](results-tables.md#{make_anchor(heading)})\n{end}"
         use = format_head(read_archive(ROOT / names))[0]
-        answers = [
-            line for line in use.lines if "   " in line
-        ]  # the configurations named, without what is said of them
+        answers = [line for line in use.lines if "   " in line]  # without what is said of the configurations
+        if kind == "batches":  # the largest one; above it stands that each had one trial
+            answers = [line.replace(" (1 trial each, no interval)", "") for line in answers[-1:]]
         lines = "<br>\n".join(escape(line).replace("   ", "&emsp;") for line in answers)
-        return f"{begin}{lines} ({link})\n{end}"
+        return f"{begin}{lines}\n{end}"
 
     return BLOCK.sub(fill, text)
 
 
 def render_tables(text: str) -> str:
-    """The page of tables: one section for each block of results.md, in its order."""
+    """The page of tables: one section for each block that is no run of its own, in its order."""
     parts = ["# Tables of the results", INTRODUCTION]
     for _, kind, names, _ in BLOCK.findall(text):
-        parts += [f"## {name_block(kind, names)}", render_block(kind, names)]
+        if kind in TABLED:
+            parts += [f"## {name_block(kind, names)}", render_block(kind, names)]
     return "\n\n".join(parts) + "\n"
+
+
+def write_site(out: Path) -> None:
+    """Write the site of all stored runs into `out`, each run under the name of its archive."""
+    with TemporaryDirectory() as scratch:
+        for path in sorted((ROOT / "results").glob("*/*.tar.xz")):
+            with TemporaryDirectory(dir=scratch, prefix=".") as folder, tarfile.open(path) as archive:
+                archive.extractall(folder, filter="data")
+                (root,) = Path(folder).iterdir()
+                root.rename(Path(scratch) / name_run(path))
+        site.write_site(Path(scratch), out)
+
+
+def name_run(path: Path) -> str:
+    """The name of an archive's run on the site: `cpu-resnet18`."""
+    return f"{path.parent.name}-{path.name.partition('.')[0]}"
 
 
 INTRODUCTION = (

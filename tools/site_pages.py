@@ -6,9 +6,11 @@ root: `[engines](docs/engines.md)` in README.md is then right in both places, an
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files
@@ -40,8 +42,41 @@ BLOCK = """\
 """
 
 
+RESULTS = "results-site"
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Write the site of the project's own stored runs beside the pages."""
+    open_tools().write_site(Path(config.site_dir) / RESULTS)
+
+
+def open_tools() -> ModuleType:
+    """Open the module that renders stored runs."""
+    sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "src")]
+    import render_results
+
+    return render_results
+
+
+def link_runs(markdown: str) -> str:
+    """Add to the answer of each stored run a link to its page on the site, which GitHub does not show."""
+    tools = open_tools()
+
+    def add(match: re.Match[str]) -> str:
+        name = tools.name_run(Path(match[3])) if match[2] in ("rows", "batches") else ""
+        link = f'<a href="{RESULTS}/runs/{slug(name)}/index.html">All figures and raw samples</a>' if name else ""
+        return f"{match[0].removesuffix(match[4])}\n{link}\n{match[4]}" if link else match[0]
+
+    from enginebench.core.names import slug
+
+    linked: str = tools.BLOCK.sub(add, markdown)
+    return linked
+
+
 def on_page_markdown(markdown: str, **_: object) -> str:
     """The page, with the functions of features and the tables of options where it asks for them."""
+    if "<!-- rows: " in markdown:
+        markdown = link_runs(markdown)
     if FUNCTIONS in markdown:
         markdown = markdown.replace(FUNCTIONS, "\n".join(list_functions()))
     if OPTIONS not in markdown:

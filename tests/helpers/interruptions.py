@@ -114,6 +114,7 @@ def still(children: Children, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     here = machine.describe_machine()
     monkeypatch.setattr(main_job, "describe_machine", lambda: here)
     monkeypatch.setattr(memory, "peak_memory_bytes", lambda: 1)
+    monkeypatch.setattr(memory, "read_proportional_memory", lambda: 1)
     monkeypatch.setattr(reference, "time_reference", lambda repeats: [1] * repeats)
     monkeypatch.setitem(loop.measure_engine.__kwdefaults__, "clock", clock)
     yield clock

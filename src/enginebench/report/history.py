@@ -200,14 +200,14 @@ KEY = "enginebench.row"
 _LONGEST = 250
 
 
-def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
-    """Writes the table to `path`, a column for each field, missing values null."""
+def write_parquet(rows: Sequence[Struct], path: Path, record: type[Struct] = HistoryRow) -> None:
+    """Write rows to `path`, a column for each field of their record, missing values null."""
     with importing("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"', ImportError):
         import pyarrow
         import pyarrow.parquet
     kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    names = [field.name for field in fields(HistoryRow)]
-    hints = {field.name: (get_args(field.type) or (field.type,))[0] for field in fields(HistoryRow)}
+    names = [field.name for field in fields(record)]
+    hints = {field.name: (get_args(field.type) or (field.type,))[0] for field in fields(record)}
     schema = pyarrow.schema([(name, kinds[hint]) for name, hint in hints.items()])
     columns = {name: [getattr(row, name) for row in rows] for name in names}
     sink = pyarrow.BufferOutputStream()

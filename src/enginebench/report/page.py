@@ -30,9 +30,13 @@ def format_page(
     labels: Mapping[str, str] | None = None,
     data: object = None,
     up: str = "",
+    above: str = "The whole sweep",
     script: str | None = None,
 ) -> str:
-    """A whole HTML document; `bundle`: JavaScript that defines `vegaEmbed`, None for a page without charts."""
+    """A whole HTML document; `bundle`: JavaScript that defines `vegaEmbed`, None for a page without charts.
+
+    `up`: the address of the page above this one, which is called `above`.
+    """
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")
     # A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3.
@@ -48,6 +52,7 @@ def format_page(
     page: str = _load("page.html").render(
         title=title,
         up=up,
+        above=above,
         head=sections[0],
         sections=sections[1:],
         filters=_list_filters(sections),

@@ -27,6 +27,7 @@ class Column(Struct, frozen=True):
     hint: str = ""  # the meaning, where the title is too short for it
     bar: bool = False  # a bar as long as the value of its row, for times that are compared
     span: Callable[[Any], Span | None] | None = None  # a ratio with its interval, drawn on a logarithmic axis
+    link: Callable[[Any], str] | None = None  # where a page's cell leads: an address of the writer's
     # A time in ms, of which `text` has {} in place of the figure: `make_table` writes those of a table in one unit.
     is_time: bool = False
 

@@ -26,6 +26,14 @@ class HistoryPrinted(Printed, total=False):
         str | None,
         Opt("Also write the table as Parquet.", metavar="F", path="new file", more="Needs the extra `parquet`"),
     ]
+    site: Annotated[
+        str | None,
+        Opt(
+            "Also write all runs as a static site to this folder.",
+            path="new folder",
+            more="One table that sorts and filters, a page and the raw samples of each run, and an index in Parquet",
+        ),
+    ]
     mlflow: Annotated[
         str | None,
         Opt("Also write each configuration as a run to this MLflow store: file:DIR, http://...", metavar="URI"),
@@ -62,6 +70,7 @@ def find_rows_folder(path: PathLike) -> Path:
 @door.command(history, "DIR", shown=HistoryPrinted)
 def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions]) -> None:
     from enginebench.report.history import export_mlflow, write_parquet
+    from enginebench.runs.site import write_site
 
     document, place = history(path, **options), find_rows_folder(path)
     out = Path(shown["out"] or ("history" if "://" in path else place / "history"))
@@ -71,6 +80,10 @@ def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions])
     if shown["parquet"] is not None:
         write_parquet(document.rows, Path(shown["parquet"]))
         click.echo(shown["parquet"], err=True)
+    if shown["site"] is not None:
+        site = write_site(place, Path(shown["site"]))
+        counts = f"{count_of(site.configurations, 'configurations')} of {count_of(site.runs, 'runs')}"
+        click.echo("\n".join([f"{site.index}: {counts}", *site.notes]), err=True)
     if shown["mlflow"] is not None:
         written_runs, existing = export_mlflow(document.rows, shown["mlflow"], shown["experiment"])
         counts = f"{count_of(written_runs, 'runs')} written, {existing} were there already"
