@@ -81,7 +81,10 @@ class Opt(Struct, frozen=True):
     def check(self, value: Any) -> Any:
         """The value, if it is of the option's type and within its limits, else UsageError; a path becomes a text."""
         if (self.path or "").startswith("new") and value is not None:
-            check_writable(Path(value))
+            path = Path(value)
+            check_writable(path)
+            if self.path == "new folder" and path.exists() and not path.is_dir():  # also a pipe or a device
+                raise UsageError(f"{self.name}={str(value)!r} is not a folder. Choose another path")
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
         limits: Any = {"ge": self.ge, "gt": self.gt, "le": self.highest, "lt": self.lt}

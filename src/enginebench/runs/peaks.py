@@ -34,9 +34,13 @@ def name_file(machine: Machine) -> str:
     return f"{slug(' '.join([machine.cpu_model, f'{len(machine.cpus_allowed)} cpus', *gpus]))[:120]}.json"
 
 
+def locate_peaks(machine: Machine) -> Path:
+    return find_peak_store() / name_file(machine)
+
+
 def store_peaks(peaks: Peaks, out: Path | None = None) -> list[Path]:
     """Write the peaks to the user's cache, where `run` and `profile` read them, and to `out`."""
-    paths = [find_peak_store() / name_file(peaks.machine), *([out / "roofline.json"] if out else [])]
+    paths = [locate_peaks(peaks.machine), *([out / "roofline.json"] if out else [])]
     for path in paths:
         write_atomic(path, encode(peaks, indent=2))
     return paths
@@ -44,7 +48,7 @@ def store_peaks(peaks: Peaks, out: Path | None = None) -> list[Path]:
 
 def find_peaks(machine: Machine) -> StoredPeaks:
     """Find the stored peaks of this machine; those of another machine or library are refused, with the reason."""
-    path = find_peak_store() / name_file(machine)
+    path = locate_peaks(machine)
     if not path.exists():
         return StoredPeaks(reason=f"no roofline is stored for this machine: {ADVICE}", exists=False)
     try:

@@ -148,6 +148,7 @@ REFUSALS = [
     ),
     ("stages digits-mlp --images nosuch", 5, "--images nosuch...no such folder"),
     ("roofline --threads 0", 2, "--threads '0'...1"),
+    ("roofline --out /dev/null", 2, "out='/dev/null'...folder"),
     ("export nosuch", 2, "'nosuch'...efficientnet-lite0...resnet18, resnet50, mobilenet_v3_small, eff"),
     ("export mlp.onnx", 2, "mlp.onnx...ONNX"),
     ("export digits-mlp --dynamic-axes input", 2, "--dynamic-axes 'input'...0...ids:1"),

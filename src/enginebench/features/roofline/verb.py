@@ -12,6 +12,7 @@ from enginebench.core.errors import DependencyError, EngineBenchError, UsageErro
 from enginebench.core.names import parse_precision
 from enginebench.core.peaks import Peaks
 from enginebench.core.records import Machine, Precision
+from enginebench.core.store import check_writable
 from enginebench.core.text import count_of, stamp_utc
 from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.features.roofline.peaks import join_best
@@ -20,7 +21,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.peaks import store_peaks
+from enginebench.runs.peaks import locate_peaks, store_peaks
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
 from enginebench.verbs.common import open_progress, to_path
@@ -116,6 +117,7 @@ def _split(values: TextOrNumbers) -> list[str]:
 
 def measure_peaks(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Peaks:
     machine = describe_machine()
+    check_writable(locate_peaks(machine))
     jobs, processes = list(plan_jobs(request, machine)), 1 if request.quick else PROCESSES
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):
         measured = [_measure(job, processes, reporter) for job in jobs]

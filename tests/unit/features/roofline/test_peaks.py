@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ChildFailed, UsageError
+from enginebench.core.errors import ArtifactError, ChildFailed, UsageError
 from enginebench.core.peaks import UNITS, Peak, PeakKind, Peaks
 from enginebench.core.records import Gpu, Machine, Precision
 from enginebench.features.roofline import verb as roofline
@@ -134,6 +134,16 @@ def test_a_damaged_file_costs_the_column_alone(tmp_path: Path, text: str) -> Non
     path.write_text(text)
     found = find_peaks(HERE)
     assert found.peaks is None and str(path) in found.reason and "roofline" in found.reason
+
+
+def test_a_place_that_takes_no_peaks_is_found_before_they_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ENGINEBENCH_CEILINGS", str(tmp_path / "file"))
+    monkeypatch.setattr(roofline, "run_child", lambda job, **_: pytest.fail("measured"))
+    with pytest.raises(ArtifactError, match=f"{tmp_path / 'file'}.*choose another path"):
+        measure_peaks(read_request(threads="1", device="cpu"), reporter=Silent())
 
 
 def test_every_device_and_number_of_threads_has_children_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
