@@ -71,12 +71,17 @@ def test_the_gate_fails_on_other_outputs_however_fast(cli: Cli, tiny_onnx: Path,
     assert "gate failed" in summary and "the outputs are not within the limits" in summary and "error is " in summary
 
 
-@pytest.mark.parametrize(("limit", "code"), [("max_abs=0.5", 4), ("max_abs=5", 0)])
-def test_a_limit_of_your_own_decides_the_gate(cli: Cli, tiny_onnx: Path, tmp_path: Path, limit: str, code: int) -> None:
-    """The outputs are 3 apart, which the usual limits do not allow."""
+@pytest.mark.parametrize(("limit", "kept"), [("max_abs=0.5", False), ("max_abs=5", True)])
+def test_a_limit_of_your_own_decides_the_gate(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path, limit: str, kept: bool
+) -> None:
+    """The outputs are 3 apart, which the usual limits do not allow. Times may fail the gate where others are busy."""
     sides = ("--engine", "fake:latency_us=50,bias=3", "--against", "fake:latency_us=2000")
-    cli("bench", tiny_onnx, *sides, *GATED, "--limit", limit, "--out", "b.json", code=code)
-    assert json.loads((tmp_path / "b.json").read_text())["comparison"]["outputs_agree"] is (code == 0)
+    done = cli("bench", tiny_onnx, *sides, *GATED, "--limit", limit, "--out", "b.json")
+    comparison = json.loads((tmp_path / "b.json").read_text())["comparison"]
+    assert comparison["outputs_agree"] is kept
+    assert any("outputs are not within" in why for why in comparison["failures"]) is not kept
+    assert done.returncode == (4 if comparison["failures"] else 0)
 
 
 def test_a_stored_row_of_another_model_is_compared_with(cli: Cli, tmp_path: Path) -> None:

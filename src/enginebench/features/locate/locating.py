@@ -1,5 +1,6 @@
 """Search the sides of a comparison, each in a process of its own, and keep what is known when a search ends early."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import format_engine
 from enginebench.core.protocols import Array
 from enginebench.engines.registry import find_entry
 from enginebench.features.locate.jobs import KNOWN, PairJob, SideJob
@@ -108,9 +110,11 @@ def read_known(job: SideJob, why: str) -> LocatedSide:
 
 
 def add_commands(located: LocatedSide, side: OpenSide) -> LocatedSide:
-    """Add to each way around the command that measures it; a stored configuration is none that a command names."""
+    """Add to each way around the command that measures it; of a stored configuration on the graph in its folder."""
     engine, at, target = side.text.partition("@")
-    if located.fault is None or not at:
+    if not at:
+        engine, target = format_engine(side.engine), os.path.relpath(side.artifact.path)
+    if located.fault is None or side.artifact.kind != "onnx":
         return located
     ways = [
         replace(way, command=format_command("bench", target, options=[("--engine", way.engine), ("--against", engine)]))

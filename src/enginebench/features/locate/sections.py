@@ -40,7 +40,8 @@ def make_section(side: LocatedSide) -> Section:
     if fault.ways:
         parts.append(make_table(list_texts(["outputs right with", "time"]), [format_way(way) for way in fault.ways]))
         commands = [("", way.command) for way in fault.ways if way.command]
-        parts += [*make_notes(["To measure one as a configuration:"]), Notes(lines=tuple(commands), kind="command")]
+        if commands:
+            parts += [*make_notes(["To measure one as a configuration:"]), Notes(lines=tuple(commands), kind="command")]
     return Section(title=f"Where {side.text} leaves its graph", parts=tuple(parts))
 
 
