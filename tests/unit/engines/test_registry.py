@@ -210,13 +210,15 @@ def test_what_is_no_number_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("onnxruntime", "ort or ort-cuda or ort-tensorrt or ort-openvino or ort-tensorrt-rtx"),
-        ("trt", "tensorrt or tensorrt-rtx"),
-        ("tensort", "tensorrt or tensorrt-rtx"),
-        ("pytorch-compil", "pytorch-compile or pytorch"),
+        ("onnxruntime", ["ort", "ort-cuda", "ort-tensorrt", "ort-openvino", "ort-tensorrt-rtx"]),
+        ("trt", ["tensorrt", "tensorrt-rtx"]),
+        ("tensort", ["tensorrt", "tensorrt-rtx"]),
+        ("pytorch-compil", ["pytorch-compile", "pytorch"]),
     ],
 )
-def test_a_mistyped_engine_gets_all_that_may_be_meant(name: str, near: str) -> None:
+def test_a_mistyped_engine_gets_all_that_may_be_meant(name: str, near: list[str]) -> None:
     with pytest.raises(UsageError, match=f"unknown engine '{name}'") as error:
         find_entry(name)
-    assert f"Did you mean {near}" in str(error.value)
+    hint = str(error.value).partition("Did you mean ")[2].rstrip("?")
+    meant = re.split(", | or ", hint)
+    assert {*near} <= {*meant} and meant[0] == near[0]

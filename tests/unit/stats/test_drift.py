@@ -568,7 +568,7 @@ def test_a_limit_is_explained_in_plain_words(figure, value, name, limit, expecte
 @pytest.mark.parametrize(
     ("value", "name", "limit", "expected"),
     [
-        (0.9998, "centred_cosine", 0.9999, "by 0.9998, limit 0.9999"),
+        (0.9998, "centred_cosine", 0.9999, "is 0.9998, limit 0.9999"),
         (59.98, "snr", 60, "error is 0.001002 of the signal, limit 0.001 (SNR 59.98 dB, limit 60)"),
         (0.98995, "top1", 0.99, "in 98.995% of the samples, limit 99.0%"),
         (0.5, "top1", 0.99, "in 50.0% of the samples, limit 99.0%"),
