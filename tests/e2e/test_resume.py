@@ -34,12 +34,13 @@ TIMES_OF_RECORD = {"started_utc", "machine", "command", "took_s"}
 TIMES_OF_ROW = {"build_s", "machine", "layers"}
 TIMES_OF_MEASUREMENT = {
     *("latency_ns", "blocks", "started_utc", "reference_ns", "call_overhead_ns", "least_ns", "load_s", "first_run_s"),
-    *("peak_memory_bytes", "warmup_settled", "untimed_calls"),
+    *("peak_memory_bytes", "warmup_settled", "untimed_calls", "import_s", "memory"),
 }
 TIMES_OF_DOCUMENT_ROW = {
     *("validity", "p50_ms", "p99_ms", "mean_ms", "throughput_per_s", "speedup", "speedup_reason", "build_s", "pareto"),
     *("caveats", "p90_ms", "p95_ms", "p50_unmarked_ms", "percentiles_ms", "marked_share", "verdict"),
     *("repetitions_needed", "peak_memory_bytes", "effective_precision", "p999_ms", "start_s", "ratio_to_next"),
+    *("import_s", "load_s", "first_run_s", "cold_start_s", "memory_bytes"),
     *("verdict_to_next", "ratio_to_fastest", "verdict_to_fastest", "ratio_validity", "ratio_reason"),
 }
 Told: TypeAlias = dict[str, Any]
