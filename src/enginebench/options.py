@@ -349,7 +349,7 @@ Limit: TypeAlias = Annotated[
 Need: TypeAlias = Annotated[
     Mapping[str, str | float] | Texts | None,
     Opt(
-        "What the recommended configuration may cost: memory=512MB,first-output=500ms,size=20MB,build=60s.",
+        "Limits on memory, first-output, size or build of what is recommended: memory=512MB,build=60s.",
         metavar="NAME=LIMIT",
         multiple=True,
         more="See [what a process costs](life.md)",

@@ -55,7 +55,7 @@ def _make_break_even(rows: Sequence[Row], names: dict[str, str]) -> list[Table |
     if not costs:
         return []
     lines, sure = list[tuple[str, ...]](), True
-    for what, with_build in (("start and calls", False), ("building, start and calls", True)):
+    for what, with_build in (("process", False), ("with build", True)):
         for lead in find_leads([*costs.values()], with_build=with_build):
             one = costs[lead.id]
             figures = (one.call_s, one.start_s, cold_s[lead.id] or 0.0, one.build_s)
