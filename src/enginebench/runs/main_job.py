@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from enginebench.core.entry import EAGER
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import RunFinished
@@ -23,6 +22,7 @@ from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, resolve
 from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import make_rules
 from enginebench.runs.results import note_kept
 from enginebench.runs.starts import add_cold_starts
 from enginebench.runs.targets.ahead import check_ahead
@@ -35,7 +35,6 @@ from enginebench.runs.targets.sources import (
     gather_sources,
     note_unlabelled,
 )
-from enginebench.stats.ranking import Rules
 
 # Called with the record of a run, and the results so far.
 OnResults: TypeAlias = Callable[[RunRecord, list[Result]], None]
@@ -86,15 +85,7 @@ def run_model(
             reporter=reporter,
             scoring=scoring,
             task=effective.task,
-            rules=Rules(
-                baseline_engine=effective.baseline or EAGER,
-                max_metric_drop=effective.max_metric_drop,
-                p99_limit_ms=effective.p99_limit_ms,
-                needs=effective.needs,
-                for_calls=effective.for_calls,
-                limits=effective.limits,
-                requested=effective.list_requested(),
-            ),
+            rules=make_rules(effective),
             samples=QUICK_SAMPLES if effective.quick else CHECK_SAMPLES,
             propose=recipes.propose,
         )

@@ -30,7 +30,7 @@ from enginebench.report.run.series import list_stage_medians as list_run_stages
 from enginebench.report.run.shown import shorten_document
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
-from enginebench.runs.folder import RunFolder, RunRecord, check_inside, hide_home
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, check_inside, hide_home
 from enginebench.stats.condensed import CondensedResult
 from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
@@ -55,6 +55,19 @@ class Written(Struct, frozen=True, kw_only=True):
     deployment: Deployment | None = None  # None without the record of the run
 
 
+def make_rules(request: RunRequest) -> Rules:
+    """Make the rules by which the configurations of a run are ranked, while it measures and when it is reported."""
+    return Rules(
+        baseline_engine=request.baseline or EAGER,
+        max_metric_drop=request.max_metric_drop,
+        p99_limit_ms=request.p99_limit_ms,
+        needs=request.needs,
+        for_calls=request.for_calls,
+        limits=request.limits,
+        requested=request.list_requested(),
+    )
+
+
 def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument:
     """Describe a stored run by its results.
 
@@ -71,15 +84,8 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
         machine=machine and replace(machine, gpus=machine.gpus or gpus),
         spec=msgspec.to_builtins(request),
         results=results,
-        rules=Rules(
-            baseline_engine="" if searched else request.baseline or EAGER,  # without a name it is the first result
-            max_metric_drop=request.max_metric_drop,
-            p99_limit_ms=request.p99_limit_ms,
-            needs=request.needs,
-            for_calls=request.for_calls,
-            limits=request.limits,
-            requested=request.list_requested(),
-        ),
+        # In the final of a search the first result is the baseline.
+        rules=replace(make_rules(request), baseline_engine="") if searched else make_rules(request),
     )
     missing = tuple(row for row in record.rows if row not in stored_ids)
     document = replace(
