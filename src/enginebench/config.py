@@ -183,6 +183,8 @@ def read_options(path: Path, verb: str, declared: Iterable[Opt], verbs: Iterable
             raise UsageError(f"{path} has no table [{verb}]; it has {listed}. Options of {verb} stand below [{verb}]")
         options = {name_key(option): option for option in declared}
         for key, value in tables[verb].items():
+            if "" in list_texts(value):
+                raise UsageError(f"{path}, $.{verb}.{key}: the text is empty; leave it out")
             if key in options:
                 check_typed(f"{path}, $.{verb}.{key}", options[key], value)
         kind = make_table(verb, {key: option for key, option in options.items() if not option.typed})
@@ -249,6 +251,10 @@ def names_code(option: Opt, value: object) -> bool:
     texts = [*list_texts(value)]
     if option.argument and any(":" in text or find_code_file(Path(text)) for text in texts):
         return True
+    if option.kind is object:  # a SIDE: ENGINE[:key=value]@TARGET, ENGINE, or a file
+        sides = [text.rpartition("@") for text in texts]
+        if any((at and ":" in target) or find_code_file(Path(target)) for _, at, target in sides):
+            return True
     if option.name in ("metric", "inputs") and any(":" in text for text in texts):
         return True
     return bool(option.typed) or any(map(find_outside_option, texts))
@@ -260,6 +266,7 @@ def format_options_file(verb: str, values: Iterable[tuple[Opt, object]]) -> str:
     typed = [(option, value) for option, value in kept if names_code(option, value)]
     lines = [f"# enginebench {verb} --config {REPEAT}"]
     if typed:
+        typed.sort(key=lambda pair: (pair[0].typed or "").startswith("-- "))  # what follows is not ours: last
         words = " ".join(format_typed(option, value) for option, value in typed)
         lines += [clean_text(f"# A stored file names no code: type what is left out, {words}")]
     lines += ["", f"[{verb}]"]

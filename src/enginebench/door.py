@@ -286,6 +286,12 @@ def choose_type(option: Opt) -> Any:
 def make_click(option: Opt) -> click.Option:
     """The option of the command line."""
     flag, then = option.kind is bool, option.then
+
+    def allow(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if then is not None and value:
+            then(value)
+            context.meta.setdefault(ALLOWED, {})[option.name] = value
+
     return click.Option(
         [option.name, option.names or f"--{option.name.replace('_', '-')}"],
         **({"required": True} if option.required else {"default": option.default}),
@@ -295,7 +301,7 @@ def make_click(option: Opt) -> click.Option:
         is_flag=flag,
         type=None if flag else choose_type(option),
         show_default=not flag and option.default not in (None, (), ""),
-        callback=None if then is None else lambda context, parameter, value: then(value) if value else None,
+        callback=None if then is None else allow,
         expose_value=then is None,
     )
 
@@ -318,6 +324,8 @@ def describe_argument(argument: inspect.Parameter, metavar: str) -> Opt:
 
 # Where click's context holds the options of the file of --config.
 FROM_FILE = "enginebench.config"
+# What the user allowed, by the name of the option: no function takes it, and the file that repeats a command says it.
+ALLOWED = "enginebench.allowed"
 
 
 def load_options(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -438,7 +446,8 @@ def command(
                 for key, value in values.items()
             }
             COMMAND.set(("enginebench", *sys.argv[1:]))
-            format_file = partial(repeat_options, verb_name, in_file, values)
+            allowed: dict[str, object] = click.get_current_context().meta.get(ALLOWED, {})
+            format_file = partial(repeat_options, verb_name, in_file, values | allowed)
             kept = usual | {key: values[key] for key in printed if key in values}
             values = {key: value for key, value in values.items() if key not in printed}
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}

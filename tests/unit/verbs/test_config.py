@@ -219,6 +219,59 @@ def test_a_stored_file_names_no_code_and_says_what_to_type() -> None:
     assert "--allow-native-code" in comment and "--allow-code mine:make" in comment and "\nquick" not in text
 
 
+@pytest.mark.parametrize(
+    ("against", "stored"),
+    [
+        ("pytorch@mine:make", False),
+        ("ort:opt=none@mine:make", False),
+        ("ort:opt=none@b.onnx", True),
+        ("ort:opt=none", True),
+        ("pytorch@scripted.pt", False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_side_that_names_code_is_not_stored(
+    against: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    module = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+    module.save("scripted.pt")
+    declared = {option.name: option for option in CONFIGURED["bench"].in_file}
+    text = format_options_file("bench", [(declared["against"], against)])
+    assert tomllib.loads(text) == {"bench": {"against": against} if stored else {}}
+    assert stored or f"--against {against}" in text
+
+
+def test_what_is_typed_for_the_engines_tool_comes_last() -> None:
+    declared = {option.name: option for option in CONFIGURED["run"].in_file}
+    values = {"model": "mine:make", "arguments": ("--sparsity=enable",), "engines": "trtexec:path=/x", "env": ("a=/b",)}
+    (comment,) = [line for line in format_lines(declared, values) if "type what" in line]
+    assert comment.endswith(" -- --sparsity=enable")
+
+
+def format_lines(declared: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    return format_options_file("run", [(declared[name], value) for name, value in values.items()]).splitlines()
+
+
+def test_what_was_allowed_is_said_in_the_stored_file(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    fast = ("--warmup", "0", "--iters", "1", "--processes", "1")
+    done = cli(
+        "bench", tiny_onnx, "--engine", "fake", *fast, "--allow-native-code", "--allow-code", "m:make", "--out", "b"
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "b" / "enginebench.toml").read_text("utf-8")
+    assert "--allow-native-code" in text and "--allow-code m:make" in text and "allow" not in str(tomllib.loads(text))
+
+
+def test_an_empty_text_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[run]\nmodel = "digits-mlp"\nout = ""\n')
+    done = cli("run", "--config", "a.toml")
+    assert done.returncode == 2 and "$.run.out: the text is empty; leave it out" in done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name in ("run.json", "rows")] == []
+
+
 @pytest.mark.parametrize("value", ['"', "\\", "a\nb\tc", "\x7f\x00\x1f", "ü 😀", "'''", "[x]\n#", "~nobody/x"])
 def test_a_text_is_the_same_after_it_was_written_and_read(value: str, tmp_path: Path) -> None:
     (declared,) = (option for option in CONFIGURED["run"].in_file if option.name == "task")
