@@ -70,4 +70,5 @@ class Located(Struct, frozen=True, kw_only=True):
     noise: tuple[NodeNoise, ...] = ()  # of a reduced precision, the most first
     excluded_snr_db: float | None = None  # of the outputs, with the noisiest nodes in the longer precision
     excluded: tuple[str, ...] = ()  # those nodes
+    unpaired: str = ""  # why the two graphs were not held beside each other
     interrupted: bool = False

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from msgspec.structs import replace
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.protocols import Array, Backend, Engine, Loadable
@@ -24,6 +24,9 @@ from enginebench.runs.child.perform.outputs import run_engine
 
 # Of a tensor whose shape cannot be inferred, as a part of a slice.
 UNKNOWN_SHARE = 16
+# Types that arrays in files do not have: 8-bit floats, 16-bit ones with the range of 32, values of less than a byte.
+_ODD = ("BFLOAT16", "FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
+NOT_IN_NUMPY = {kind for name, kind in TensorProto.DataType.items() if name.startswith(_ODD)}
 
 
 class StoredArrays(Mapping[str, Array]):
@@ -65,9 +68,12 @@ class GraphProgram(Graph):
         """Compute every tensor of the reference, in slices of so many bytes, each step once."""
         self.values.add(feeds)
         slices = self._list_slices(feeds, slice_bytes)
+        unkept = self._list_unkept()
         for i, places in enumerate(slices):
             self._note(f"reference: slice {i + 1} of {len(slices)}")
-            wanted = [name for place in places for name in self.steps[place].outputs]
+            wanted = [name for place in places for name in self.steps[place].outputs if name not in unkept]
+            if not wanted:
+                continue
             self.values.add(self.expect(places, wanted, self.values))
 
     def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
@@ -141,6 +147,17 @@ class GraphProgram(Graph):
             slices[-1].append(place)
             left -= need
         return slices
+
+    def _list_unkept(self) -> set[str]:
+        """List the tensors of types that NumPy does not have: they are computed where they are needed."""
+        if self.model.ByteSize() > LARGEST_PROTOBUF_BYTES:  # which only a file can be
+            inferred = self._scratch / "inferred.onnx"
+            onnx.shape_inference.infer_shapes_path(str(self.write(self.model)), str(inferred))
+            graph = onnx.load(str(inferred), load_external_data=False).graph
+        else:
+            graph = onnx.shape_inference.infer_shapes(self.model).graph
+        values = (*graph.value_info, *graph.output)
+        return {value.name for value in values if value.type.tensor_type.elem_type in NOT_IN_NUMPY}
 
     def _infer_sizes(self, feeds: Arrays) -> dict[str, int]:
         try:

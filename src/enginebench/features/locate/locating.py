@@ -13,6 +13,7 @@ from enginebench.core.names import format_engine
 from enginebench.core.protocols import Array
 from enginebench.engines.registry import find_entry
 from enginebench.features.locate.jobs import KNOWN, PairJob, SideJob
+from enginebench.features.locate.repro import find_place
 from enginebench.models.precision.exclusion import write_exclusion
 from enginebench.report.located import Located, LocatedSide
 from enginebench.runs.child.arrays import save_arrays
@@ -48,7 +49,7 @@ def locate_faults(
             located.append(LocatedSide(text=side.text, state="unknown", why=why))
             continue
         taken = sum(one.state == "leaves" for one in located)
-        place = out / ("repro" if not taken else f"repro-{taken + 1}") if out is not None else None
+        place = find_place(out, taken) if out is not None else None
         job = SideJob(
             text=side.text,
             artifact=side.artifact,
@@ -80,6 +81,8 @@ def locate_faults(
         )
     except KeyboardInterrupt:
         return Located(sides=tuple(located), interrupted=True)
+    except EngineBenchError as error:
+        return Located(sides=tuple(located), unpaired=str(error))
     if response.excluded and out is not None:
         remark = "nodes that add most of the noise: `quantize --exclude`, `tune`"
         write_exclusion(out / EXCLUDED_FILE, response.excluded, [remark])
@@ -112,7 +115,7 @@ def read_known(job: SideJob, why: str) -> LocatedSide:
 def add_commands(located: LocatedSide, side: OpenSide) -> LocatedSide:
     """Add to each way around the command that measures it; of a stored configuration on the graph in its folder."""
     engine, at, target = side.text.partition("@")
-    if not at:
+    if not at or Path(side.text).exists():  # a stored result, or a bundle
         engine, target = format_engine(side.engine), os.path.relpath(side.artifact.path)
     if located.fault is None or side.artifact.kind != "onnx":
         return located

@@ -20,6 +20,7 @@ from enginebench.core.text import count_of
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.ort import spell_optimizers
 from enginebench.engines.registry import complete_options, find_entry, list_installed
+from enginebench.features.locate.judging import Deviation
 from enginebench.features.locate.shrink import Case
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES, read_graphs
@@ -33,6 +34,9 @@ PROGRAMS = Path(__file__).parent / "as-shipped"
 PROGRAM_OF = {"ort": "repro_ort.py", "ort-cuda": "repro_ort.py", "openvino": "repro_openvino.py"}
 PROVIDERS = {"ort": "CPUExecutionProvider", "ort-cuda": "CUDAExecutionProvider"}
 TIMEOUT_S = 60.0
+WRITTEN = {"model.onnx", "model.data", "inputs.npz", "expected.npz", "settings.json", "repro.py", "report.md"}
+# Of the largest expected value, where the fault itself has no size: a value that is not finite, another shape.
+ROUNDING = 1e-3
 # Of a graph that is shown in a report.
 MOST_NODES = 40
 
@@ -43,14 +47,16 @@ def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: Foun
     Names are replaced by plain ones, in the graph and in the arrays: those of the user stand in the report alone.
     """
     model, names = rename(case.model)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in WRITTEN:
+        (folder / name).unlink(missing_ok=True)
     big = model.ByteSize() > LARGEST_PROTOBUF_BYTES
     onnx.save_model(model, str(folder / "model.onnx"), save_as_external_data=big, location="model.data")
     save_arrays(folder / "inputs.npz", {names[name]: array for name, array in case.feeds.items()})
     save_arrays(folder / "expected.npz", {names[name]: array for name, array in case.expected.items()})
     largest = max(deviation.largest for deviation in case.deviations.values())
-    settings = make_settings(engine, largest / 2)
+    scale = max((_find_scale(array) for array in case.expected.values()), default=1.0)
+    settings = make_settings(engine, largest / 2 or ROUNDING * scale)
     write_atomic(folder / "settings.json", msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     made, shown = Reproduction(nodes=len(model.graph.node), folder=str(folder)), None
     if (program := PROGRAM_OF.get(engine.backend)) is not None:
@@ -58,6 +64,24 @@ def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: Foun
         shown = run_program(folder)
     write_atomic(folder / "report.md", write_report(case, engine, fault, names, shown).encode())
     return replace(made, shown=shown)
+
+
+def find_place(out: Path, taken: int) -> Path:
+    """Return the folder for one more reproduction in `out`: `repro`, `repro-2`, ..., never one with other files."""
+    number = taken + 1
+    while True:
+        place = out / ("repro" if number == 1 else f"repro-{number}")
+        if not place.exists() or (place.is_dir() and {path.name for path in place.iterdir()} <= WRITTEN):
+            return place
+        number += 1
+
+
+def _find_scale(array: Array) -> float:
+    """Return the largest finite magnitude in an array; 1 where there is none."""
+    if array.dtype.kind not in "fiub":
+        return 1.0
+    finite = np.abs(np.asarray(array, np.float64))
+    return float(finite[np.isfinite(finite)].max(initial=0.0)) or 1.0
 
 
 def run_program(folder: Path) -> bool:
@@ -125,7 +149,7 @@ def write_report(
 ) -> str:
     machine, entry = describe_machine(), find_entry(engine.backend)
     versions = {**list_installed(entry.distributions), **list_installed(("onnx", "numpy"))}
-    largest = max(deviation.largest for deviation in case.deviations.values())
+    size = "; ".join(dict.fromkeys(map(explain_deviation, case.deviations.values())))
     caused = f"Without {', '.join(fault.optimizations)} the outputs are right." if fault.optimizations else ""
     facts = (
         ("engine", format_options(engine.backend, engine.options)),
@@ -136,7 +160,7 @@ def write_report(
     )
     texts = (
         f"{count_of(len(case.model.graph.node), 'nodes')} give other outputs than the same graph as it is written: "
-        f"the largest difference is {largest:g}.",
+        f"{size}.",
         caused,
         "Weights and inputs are drawn from a seed." if case.seeded else "Weights and inputs are those of a model.",
     )
@@ -147,7 +171,7 @@ def write_report(
         for node in case.model.graph.node[:MOST_NODES]
     ]
     values = [
-        (names[name], _show(case.expected[name]), _show(case.actual[name]), f"{deviation.largest:g}")
+        (names[name], _show(case.expected[name]), _show(case.actual[name]), explain_deviation(deviation))
         for name, deviation in case.deviations.items()
     ]
     sections = [
@@ -164,11 +188,20 @@ def write_report(
         ),
         Section(
             title="Expected and found",
-            parts=(make_table(list_texts(["output", "expected", "found", "largest difference"]), values),),
+            parts=(make_table(list_texts(["output", "expected", "found", "difference"]), values),),
         ),
         Section(title="The graph", parts=(make_table(list_texts(["node", "reads", "makes"]), rows),)),
     ]
     return format_sections(sections)
+
+
+def explain_deviation(deviation: Deviation) -> str:
+    """Explain how outputs differ: by shape, by values that are not finite, else by their largest difference."""
+    if deviation.shape:
+        return f"the shape is {deviation.shape}"
+    if deviation.nonfinite and deviation.largest == 0:
+        return f"{count_of(deviation.nonfinite, 'values')} are not finite"
+    return f"the largest difference is {deviation.largest:g}"
 
 
 def _show(array: Array) -> str:

@@ -6,17 +6,36 @@ cut is moved by bisection. What is found is confirmed by the opposite cut: the f
 reference's own tensors, that still show the fault.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
 
 from msgspec import Struct
 
+from enginebench.core.protocols import Array
 from enginebench.core.records import Precision
 from enginebench.features.locate.judging import Deviation, find_leaving
 from enginebench.features.locate.program import Program
 
 T = TypeVar("T")
+
+
+class NamedArrays(Mapping[str, Array]):
+    """The arrays of these names out of a mapping that holds them in files: only what is used is read."""
+
+    def __init__(self, arrays: Mapping[str, Array], names: Collection[str]) -> None:
+        self._arrays, self._names = arrays, names
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -41,7 +60,8 @@ class Search:
         """Find the first fault of the program; None if its outputs keep to the reference."""
         program = self.program
         outputs = [name for name in program.outputs if name in program.values and name in self.producers]
-        if not self.leaves(range(len(program.steps)), outputs, program.inputs):
+        whole = self.leaves(range(len(program.steps)), outputs, program.inputs)
+        if not whole:
             return None
         ends = [i + 1 for i in range(len(program.steps)) if i not in program.folded]
 
@@ -50,7 +70,13 @@ class Search:
             return self.leaves(*self._before(end), program.inputs)
 
         end = ends[bisect(ends, lambda end: bool(show(end)))]
-        return self.confirm(tuple(show(end)) or outputs)
+        confirmed = self.confirm(tuple(show(end)) or outputs)
+        if confirmed.deviations:
+            return confirmed
+        # Fed with tensors of the reference it is gone: what is known is the part from the beginning to the cut.
+        places, _ = self._before(end)
+        shown = show(end) or whole
+        return Fault(places=tuple(places), wanted=tuple(shown), deviations=dict(shown))
 
     def confirm(self, wanted: Sequence[str]) -> Fault:
         """Find the fewest steps before these tensors that show the fault, fed with tensors of the reference."""
@@ -77,9 +103,9 @@ class Search:
             return {}
         self.tried += 1
         self._note(f"cut {self.tried}: {len(places)} nodes")
-        values = {name: self.program.values[name] for name in fed if name in self.program.values}
         made = {name for i in places for name in self.program.steps[i].outputs}
-        inner = {name: array for name, array in values.items() if name not in made}
+        names = {name for name in fed if name in self.program.values and name not in made}
+        inner = NamedArrays(self.program.values, names)
         computed = self.program.compute(places, wanted, inner, self.program.values)
         return find_leaving(self.program.values, computed, self.precision)
 

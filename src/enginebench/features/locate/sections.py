@@ -18,6 +18,9 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
     if located.between is not None:
         notes = make_notes(list(explain_fault(located.between)))
         sections.append(Section(title="Where the graphs differ, each as it is written", parts=tuple(notes)))
+    if located.unpaired:
+        why = f"The graphs were not held beside each other: {located.unpaired}"
+        sections.append(Section(parts=tuple(make_notes([why]))))
     if located.noise:
         sections.append(make_noise_section(located))
     if located.interrupted:

@@ -75,6 +75,16 @@ def test_the_same_side_is_searched_once_and_the_printed_command_parses(
     assert context.params["engine"] == "ort:disable=GeluFusion+LayerNormFusion"
 
 
+def test_a_stored_result_in_a_folder_with_an_at_sign_is_no_engine(side: OpenSide, tmp_path: Path) -> None:
+    stored = tmp_path / "runs@1"
+    stored.write_text("{}")
+    located = LocatedSide(text="x", state="leaves", fault=FAULT)
+    named = locating.add_commands(located, replace(side, text=str(stored))).fault
+    assert named is not None and "runs@1" not in named.ways[0].command
+    words = shlex.split(named.ways[0].command)
+    assert Path(words[2]).resolve() == Path(side.artifact.path).resolve() and words[-1] == "ort"
+
+
 def test_what_cannot_be_searched_says_why(side: OpenSide, tmp_path: Path) -> None:
     module = replace(side, artifact=replace(side.artifact, kind="torch"), engine=EngineSpec(backend="pytorch"))
     (only,) = locate([module], tmp_path).sides

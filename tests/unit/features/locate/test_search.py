@@ -1,7 +1,7 @@
 """The search over programs that nobody compiled: chains and branches with faults planted in steps and in fusions."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -68,6 +68,43 @@ def test_a_fusion_that_is_wrong_is_found_whole_and_what_hides_it_is_named() -> N
     assert fault is not None
     assert (fault.places, fault.wanted) == ((20, 21, 22, 23), ("s23",))
     assert fault.hidden_by == ("s20", "s21", "s22")
+
+
+class Shy(Chain):
+    """An engine whose fault is there from the beginning of the model alone, not with tensors of the reference."""
+
+    def compute(self, places: Collection[int], wanted: Sequence[str], values: Any, like: Any) -> dict[str, Any]:
+        wrong = {"s20"} if set(values) == {"x"} else set[str]()
+        return self._run(places, wanted, values, wrong=wrong)
+
+
+def test_a_fault_that_cannot_be_cut_out_is_still_told() -> None:
+    chain = make_chain(40)
+    fault = search(Shy(chain.steps))[1]
+    assert fault is not None and fault.deviations
+    assert fault.places == tuple(range(21)) and fault.wanted == ("s20",)
+
+
+def test_only_the_tensors_that_a_cut_reads_are_read() -> None:
+    class Counted(dict[str, Any]):
+        read: ClassVar[set[str]] = set()
+
+        def __getitem__(self, name: str) -> Any:
+            self.read.add(name)
+            return super().__getitem__(name)
+
+    chain = make_chain(40, single=["s20"])
+    chain.values = Counted(chain.values)
+    searched = Search(chain, "fp32", lambda text: None)
+    Counted.read.clear()
+
+    def compute(places: Collection[int], wanted: Sequence[str], values: Any, like: Any) -> dict[str, Any]:
+        assert len(values) > 30  # all that might be fed
+        return chain._run(places, wanted, {"s19": values["s19"]}, wrong={"s20"})
+
+    chain.compute = compute  # type: ignore[method-assign]
+    assert searched.leaves([20], ["s20"], chain.values)
+    assert Counted.read == {"s19", "s20"}
 
 
 def test_of_two_faults_the_first_is_found() -> None:

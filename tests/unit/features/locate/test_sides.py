@@ -11,7 +11,8 @@ import pytest
 
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.features.locate.jobs import SideJob
-from enginebench.features.locate.repro import rename
+from enginebench.features.locate.judging import Deviation
+from enginebench.features.locate.repro import explain_deviation, find_place, rename
 from enginebench.models.onnx.source import read_onnx
 from enginebench.report.located import FoundFault, LocatedSide
 from enginebench.runs.child.arrays import save_arrays
@@ -60,6 +61,29 @@ def test_a_wrong_fusion_is_named_and_reproduced_without_us(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-I", "repro.py"], cwd=repro, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "largest difference 0;" in done.stdout
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT16])
+def test_types_that_arrays_do_not_have_neither_end_the_search_nor_look_wrong(tmp_path: Path, kind: int) -> None:
+    """The scale comes through a cast to them, which is right; the fault is the fusion, as without it."""
+    text = UNKEPT_NORM.replace("<axes = [-1], keepdims = 0> (x)", "<keepdims = 0> (x, last)")
+    text = text.replace("<axes = [-1], keepdims = 0> (squares)", "<keepdims = 0> (squares, last)")
+    text = text.replace("<float two", "<int64[1] last = {-1}, float two")
+    graph = write_graph(tmp_path / "m.onnx", text, opset=19)
+    model = onnx.load(graph.path)
+    there = onnx.helper.make_node("Cast", ["g"], ["g_short"], to=kind)
+    back = onnx.helper.make_node("Cast", ["g_short"], ["g_again"], to=onnx.TensorProto.FLOAT)
+    (scale,) = (node for node in model.graph.node if "g" in node.input)
+    scale.input[list(scale.input).index("g")] = "g_again"
+    nodes = [there, back, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    # An input, so that it is not computed beforehand.
+    model.graph.input.append(onnx.helper.make_tensor_value_info("g", onnx.TensorProto.FLOAT, [8]))
+    del model.graph.initializer[[tensor.name for tensor in model.graph.initializer].index("g")]
+    onnx.save(model, graph.path)
+    fault = find(read_onnx(Path(graph.path)), tmp_path)
+    assert fault.kind in ("Div", "Mul") and not fault.node.startswith("Cast")
 
 
 def test_a_graph_that_is_right_has_no_fault(tmp_path: Path) -> None:
@@ -119,3 +143,19 @@ def test_slices_hold_what_fits_and_every_step_once(tmp_path: Path, slice_bytes: 
     program.record(feeds, slice_bytes)
     whole = program.expect(range(9), ["y"], feeds)["y"]
     np.testing.assert_array_equal(program.values["y"], whole)
+
+
+def test_a_reproduction_takes_no_folder_that_has_other_files(tmp_path: Path) -> None:
+    assert find_place(tmp_path, 0) == tmp_path / "repro"
+    (tmp_path / "repro").mkdir()
+    (tmp_path / "repro" / "report.md").write_text("of an earlier search")
+    assert find_place(tmp_path, 0) == tmp_path / "repro"
+    (tmp_path / "repro" / "precious.txt").write_text("mine")
+    (tmp_path / "repro-2").write_text("a file")
+    assert find_place(tmp_path, 0) == tmp_path / "repro-3"
+
+
+def test_a_difference_without_a_size_is_told_by_what_it_is() -> None:
+    assert explain_deviation(Deviation(leaves=True, nonfinite=3)) == "3 values are not finite"
+    assert explain_deviation(Deviation(leaves=True, shape="[2] in place of [3]")) == "the shape is [2] in place of [3]"
+    assert explain_deviation(Deviation(leaves=True, largest=0.5)) == "the largest difference is 0.5"
