@@ -75,7 +75,8 @@ def test_types_that_arrays_do_not_have_neither_end_the_search_nor_look_wrong(tmp
     back = onnx.helper.make_node("Cast", ["g_short"], ["g_again"], to=onnx.TensorProto.FLOAT)
     (scale,) = (node for node in model.graph.node if "g" in node.input)
     scale.input[list(scale.input).index("g")] = "g_again"
-    nodes = [there, back, *model.graph.node]
+    before = [*model.graph.node].index(scale)
+    nodes = [there, *model.graph.node[:before], back, *model.graph.node[before:]]  # a cut between has the short one
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     # An input, so that it is not computed beforehand.
