@@ -90,7 +90,7 @@ def show(root: Path, row: str, pairs: int) -> str | None:
     if done.returncode:
         print(f"{row:44} {done.stderr.strip().splitlines()[-1]}")
         return "not delivered"
-    stored = open_stored(RunFolder(root / "run").row_path(row))
+    stored = open_stored(RunFolder(root / "run").configuration_path(row))
     sides = measure_pairs(root, stored, out, pairs)
     found = compare(*sides, margin=MARGIN)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6

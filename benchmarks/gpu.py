@@ -20,12 +20,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import format_engine, parse_engine, row_id
+from enginebench.core.names import configuration_id, format_engine, parse_engine
 from enginebench.core.records import MeasureSpec, Precision, Result, Scope
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run
-from enginebench.runs.plan import PlannedRow, plan_rows, resolve
+from enginebench.runs.plan import PlannedConfiguration, plan_configurations, resolve
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.quantiles import median
@@ -159,7 +159,7 @@ class Part(Struct, frozen=True):
 
     name: str
     record: RunRecord
-    rows: tuple[PlannedRow, ...]
+    rows: tuple[PlannedConfiguration, ...]
     campaign: Campaign
 
     def measure(self) -> None:
@@ -192,7 +192,7 @@ def plan_part(
     resume = holds_run(folder.root)
     record = folder.read_record() if resume else _begin(folder, request, printer)
     sources = tuple(folder.absolute(a) for a in record.sources)
-    planned = plan_rows(resolve(request, sources), sources, problems=record.problems)
+    planned = plan_configurations(resolve(request, sources), sources, problems=record.problems)
     rows = choose_rows(planned, wanted, processes)
     record = replace(record, rows=tuple(row.id for row in rows))
     folder.write_record(record)
@@ -234,7 +234,9 @@ def _list_engines(wanted: Sequence[tuple[int, Cell]]) -> tuple[tuple[str, dict[s
     return tuple(parse_engine(engine) for engine in dict.fromkeys(cell.engine for _, cell in wanted))
 
 
-def choose_rows(planned: Sequence[PlannedRow], wanted: Sequence[tuple[int, Cell]], processes: int) -> list[PlannedRow]:
+def choose_rows(
+    planned: Sequence[PlannedConfiguration], wanted: Sequence[tuple[int, Cell]], processes: int
+) -> list[PlannedConfiguration]:
     """The planned rows that are wanted, in the order wanted, each with its scope, cache and number of processes."""
     found = {
         (row.engine.batch, row.engine.backend, *sorted(row.engine.options.items()), row.engine.precision): row
@@ -245,7 +247,7 @@ def choose_rows(planned: Sequence[PlannedRow], wanted: Sequence[tuple[int, Cell]
         name, options = parse_engine(cell.engine)
         row = found[(batch, name, *sorted(options.items()), cell.precision)]
         measure = replace(row.measure, processes=processes if cell.full else 1, scope=cell.scope, cache=cell.cache)
-        rows.append(replace(row, measure=measure, id=row_id(row.engine, row.requested_precision, measure)))
+        rows.append(replace(row, measure=measure, id=configuration_id(row.engine, row.requested_precision, measure)))
     return rows
 
 
@@ -306,14 +308,14 @@ def _medians(result: Result) -> dict[str, float]:
     return {name: geometric_mean([median(values) for values in lists]) for name, lists in found.items() if lists}
 
 
-def _find_load_s(results: Sequence[Result], row_id: str) -> float:
+def _find_load_s(results: Sequence[Result], configuration_id: str) -> float:
     """Median seconds that a process took to load the row's engine; 0 where none did."""
-    found = [m.load_s for r in results if r.id == row_id for m in r.measurements if m.load_s]
+    found = [m.load_s for r in results if r.id == configuration_id for m in r.measurements if m.load_s]
     return median(found) if found else 0.0
 
 
-def _show_device_memory(results: Sequence[Result], row_id: str) -> str:
-    found = [m.peak_device_memory_bytes for r in results if r.id == row_id for m in r.measurements]
+def _show_device_memory(results: Sequence[Result], configuration_id: str) -> str:
+    found = [m.peak_device_memory_bytes for r in results if r.id == configuration_id for m in r.measurements]
     return f"{max(b or 0 for b in found) >> 20}M" if found else "-"
 
 

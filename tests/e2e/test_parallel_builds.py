@@ -18,7 +18,7 @@ from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.isolate import Child, Work, wait_until_sure
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from reporters import Silent
 
 GRAPH = read_packaged_onnx("digits-mlp")
@@ -29,7 +29,7 @@ MACHINE = replace(
 )
 
 
-def plan(engine: str = "fake", *, source: Artifact = GRAPH, **spec: Any) -> PlannedRow:
+def plan(engine: str = "fake", *, source: Artifact = GRAPH, **spec: Any) -> PlannedConfiguration:
     return make_row(EngineSpec(backend=engine, **spec), source, ONCE, model="digits-mlp")
 
 
@@ -39,7 +39,7 @@ class TestWhichRows:
         free = psutil.virtual_memory()._replace(available=64 << 30)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
-    def split(self, *rows: PlannedRow, machine: Machine = MACHINE) -> list[list[str]]:
+    def split(self, *rows: PlannedConfiguration, machine: Machine = MACHINE) -> list[list[str]]:
         return [[row.engine.backend + str(row.engine.batch) for row in run] for run in split_runs(rows, machine)]
 
     def test_one_a_cpu_works_at_a_time_whatever_its_threads(self) -> None:
@@ -109,7 +109,7 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Family:
 
 
 def run(
-    folder: Path, *rows: PlannedRow, timeout_s: float = 60, machine: Machine = MACHINE
+    folder: Path, *rows: PlannedConfiguration, timeout_s: float = 60, machine: Machine = MACHINE
 ) -> tuple[list[Result], list[str]]:
     reporter = Silent()
     results = Campaign(RunFolder(folder), rows, machine, timeout_s=timeout_s, reporter=reporter).run()

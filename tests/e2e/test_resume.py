@@ -21,7 +21,7 @@ from enginebench.runs.child.jobs import MeasureJob, PrepareJob, SourceJob
 from enginebench.runs.child.perform import sources as perform_sources
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.main_job import run_model
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets import sources
 from in_process import Children, children
@@ -185,7 +185,7 @@ def test_a_reference_that_fails_on_one_side_of_an_interruption_only(fails_first,
     with pytest.raises(KeyboardInterrupt):
         run(three, root)
     if not fails_first:  # it must be built again, which then fails
-        RunFolder(root).row_path(ids(root)[0]).unlink()
+        RunFolder(root).configuration_path(ids(root)[0]).unlink()
     children.before = (lambda job: None) if fails_first else fail
     rows = resume(three, root)
     assert [row.status for row in rows] == (["ok"] * 3 if fails_first else ["failed", "ok", "ok"])
@@ -196,9 +196,9 @@ def test_a_reference_that_fails_on_one_side_of_an_interruption_only(fails_first,
 def test_a_row_whose_engine_is_gone_keeps_what_was_measured(children, three, root, whole, monkeypatch) -> None:
     """It says why it cannot go on, stays the reference, and is measured to its end once the engine is back."""
     interrupt(children, three, root, MeasureJob, 3)
-    plan = sources.plan_rows
+    plan = sources.plan_configurations
 
-    def plan_without(*args: Any, **more: Any) -> list[PlannedRow]:
+    def plan_without(*args: Any, **more: Any) -> list[PlannedConfiguration]:
         first, *others = plan(*args, **more)
         return [replace(first, skip="the engine is not installed"), *others]
 

@@ -15,7 +15,7 @@ from enginebench.engines.registry import ENTRIES, open_backend
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import plan_rows, resolve
+from enginebench.runs.plan import plan_configurations, resolve
 from intel import skip_without_provider
 from pages import Table, find_section, find_tables, read_page
 
@@ -93,7 +93,7 @@ def test_a_run_plans_every_engine_that_is_there_and_no_other(precision, monkeypa
     plan = resolve(request, sources)
     made = [(p, r, RECIPES[r].makes if r in RECIPES else "onnx") for p, r in plan.transforms]
     sources += [replace(graph, precision=p, recipe=r, kind=kind) for p, r, kind in made]
-    for row in plan_rows(plan, sources, probe=lambda name: Availability(engine=name, available=True)):
+    for row in plan_configurations(plan, sources, probe=lambda name: Availability(engine=name, available=True)):
         assert (row.skip is None) == (matrix()[row.engine.backend][precision] == "runs"), row.skip
 
 

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from enginebench.core.names import row_id
+from enginebench.core.names import configuration_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 
 FAKE = EngineSpec(backend="fake")
 
 
-def make_row(engine: EngineSpec, source: Artifact | None, measure: MeasureSpec, **more: Any) -> PlannedRow:
+def make_row(engine: EngineSpec, source: Artifact | None, measure: MeasureSpec, **more: Any) -> PlannedConfiguration:
     model, chain = source.model if source else "m", (source,) if source else ()
-    given = {"id": row_id(engine, "fp32", measure), "model": model, "requested_precision": "fp32", **more}
-    return PlannedRow(engine=engine, measure=measure, source=source, chain=chain, **given)
+    given = {"id": configuration_id(engine, "fp32", measure), "model": model, "requested_precision": "fp32", **more}
+    return PlannedConfiguration(engine=engine, measure=measure, source=source, chain=chain, **given)
 
 
 def make_measure_job(folder: Path, artifact: Artifact, **more: Any) -> MeasureJob:

@@ -94,7 +94,7 @@ def test_what_was_measured_survives_and_is_continued(cli, tiny_onnx, tmp_path, n
 
     done = cli("run", tiny_onnx, "--resume", "--out", out)
     assert done.returncode == 0, done.stderr
-    for row_id, row in rows_of(out).items():
+    for configuration_id, row in rows_of(out).items():
         assert row["status"] == "ok"
-        kept = before.get(row_id, [])
+        kept = before.get(configuration_id, [])
         assert row["measurements"][: len(kept)] == kept[: len(row["measurements"])]

@@ -127,7 +127,7 @@ def slug(text: str) -> str:
     return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
 
 
-def row_id(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> str:
+def configuration_id(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> str:
     """Return the id of a configuration; no two share one.
 
     Engine with its options, precision with recipe, batch, scope, threads, cache; the shapes where a run has several,
@@ -148,7 +148,7 @@ def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measu
     return parts
 
 
-def find_rows(text: str, results: Iterable[Result]) -> list[str]:
+def find_configurations(text: str, results: Iterable[Result]) -> list[str]:
     """Return the ids that a shortened one matches: `ort-fp32`, `ort-int8@cpu-b8`. A whole id matches itself.
 
     What may be left out: the precision, its recipe, every setting behind it, and the options of an engine. The

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     from enginebench.features.deliver.writing import check_free as _deliver_BundlePlace
     from enginebench.features.load.verb import load as load
     from enginebench.features.load.verb import report_any as _load_FolderReport
-    from enginebench.features.load.winners import bench_row as _load_LoadCheck
+    from enginebench.features.load.winners import bench_configuration as _load_LoadCheck
     from enginebench.features.load.winners import load_row as _load_LoadTrial
     from enginebench.features.load.winners import load_winners as _load_RunFinished
     from enginebench.features.locate.locating import locate_faults as _locate_FaultLocator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # what features bring, as type checkers see and check it; wri
     from enginebench.features.roofline.limits import limit_layers as _roofline_LayerLimits
     from enginebench.features.roofline.verb import roofline as roofline
     from enginebench.features.sweep.ray_fleet import ask_nodes as _sweep_NodeQuery
-    from enginebench.features.sweep.reading import fetch_rows_folder as _sweep_HistoryFolder
+    from enginebench.features.sweep.reading import fetch_results_folder as _sweep_HistoryFolder
     from enginebench.features.sweep.reading import holds_sweep as _sweep_FolderMatch
     from enginebench.features.sweep.reporting import report_any as _sweep_FolderReport
     from enginebench.features.sweep.verb import sweep as sweep

@@ -13,7 +13,7 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Result
 from enginebench.core.store import explain_access, explain_writing
-from enginebench.runs.folder import RunFolder, read_results, read_rows
+from enginebench.runs.folder import RunFolder, read_configurations, read_results
 from enginebench.stats.validity import explain_implausible, is_implausible
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
@@ -107,7 +107,7 @@ def delete_baseline(name: str, store: Path | None = None) -> Path:
 
 
 def read_side(text: str, store: Path | None = None) -> list[Result]:
-    return read_rows(find_side(text, store))
+    return read_configurations(find_side(text, store))
 
 
 def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:

@@ -17,7 +17,7 @@ from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environm
 from enginebench.runs.child.jobs import PreloadJob, PrepareJob, PrepareResponse
 from enginebench.runs.child.places import OPTION, find_place
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.results import ResultStore, add_warnings, apply_proof, label, list_trials, report_failure
 from enginebench.runs.scoring import Scoring
@@ -55,15 +55,15 @@ class ConfigurationBuilder:
         # Configurations that were built in this process, not by the run that it continues, and are not compared yet.
         self.fresh: set[str] = set()
 
-    def prepare(self, rows: Sequence[PlannedRow]) -> None:
+    def prepare(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Build and check these configurations, each in a child; those that were prepared before are passed over."""
         waiting = []
-        for row in rows:
-            result = self._results.current.get(row.id)
-            if row.skip is not None:
-                self._results.save(self._skip(row, row.skip))
+        for configuration in configurations:
+            result = self._results.current.get(configuration.id)
+            if configuration.skip is not None:
+                self._results.save(self._skip(configuration, configuration.skip))
             elif result is None or (result.status not in ("failed", "skipped") and self._lacks_outputs(result)):
-                waiting.append(row)
+                waiting.append(configuration)
             else:
                 self._reporter.advance()
         for group in self._group(waiting):
@@ -74,129 +74,154 @@ class ConfigurationBuilder:
 
     def build_again(self) -> None:
         """Make the further builds of the configurations that have several."""
-        waiting: list[PlannedRow] = []
-        for row in self._results.rows.values():
-            result = self._results.current.get(row.id)
+        waiting: list[PlannedConfiguration] = []
+        for configuration in self._results.configurations.values():
+            result = self._results.current.get(configuration.id)
             if result is not None and result.status == "partial":
-                waiting += [row] * (count_builds(row) - max(1, len(result.builds)))
+                waiting += [configuration] * (count_builds(configuration) - max(1, len(result.builds)))
         for group in self._group(waiting):
             for run in split_runs(group, self._results.machine):
                 self._build_together(run)
 
-    def _group(self, rows: Sequence[PlannedRow]) -> list[list[PlannedRow]]:
+    def _group(self, configurations: Sequence[PlannedConfiguration]) -> list[list[PlannedConfiguration]]:
         """Group the configurations whose children may import at the same time.
 
         Those of another environment, which may fail to import, are alone and last.
         """
-        here = [row for row in rows if can_wait(row.engine)]
+        here = [configuration for configuration in configurations if can_wait(configuration.engine)]
         groups = [here[start : start + self._children_at_once] for start in range(0, len(here), self._children_at_once)]
-        return groups + [[row] for row in rows if not can_wait(row.engine)]
+        return groups + [[configuration] for configuration in configurations if not can_wait(configuration.engine)]
 
-    def _prepare_group(self, rows: Sequence[PlannedRow]) -> None:
+    def _prepare_group(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Import all engines side by side; then build and check, as many at a time as the machine allows."""
         children: dict[str, Child] = {}
         with ExitStack() as stack:
-            for row in rows:
-                assert row.source is not None
-                child = stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads)))
-                child.ask_to_preload(describe_preload(self._results.folder, row, row.source))
-                children[row.id] = child
+            for configuration in configurations:
+                assert configuration.source is not None
+                child = stack.enter_context(Child(PATIENCE | child_environment(configuration.engine.threads)))
+                child.ask_to_preload(describe_preload(self._results.folder, configuration, configuration.source))
+                children[configuration.id] = child
             deadline = time.monotonic() + self._timeout_s()
             for child in children.values():
                 child.wait_until_ready(deadline)
-            for run in split_runs(rows, self._results.machine):
+            for run in split_runs(configurations, self._results.machine):
                 self._prepare_together(run, children)
 
-    def _prepare_together(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
+    def _prepare_together(self, configurations: Sequence[PlannedConfiguration], children: Mapping[str, Child]) -> None:
         """Build and check configurations at the same time, and make their records one after another.
 
         Notes of the first child are shown at once, so that a build of minutes is not silent; those of the others in
         their order, so that the log is always the same. A configuration that fails beside others, perhaps for want of
         memory, is tried again alone, but not one that timed out.
         """
-        first, *others = rows
-        notes: dict[str, list[str]] = {row.id: [] for row in others}
+        first, *others = configurations
+        notes: dict[str, list[str]] = {configuration.id: [] for configuration in others}
         if others:
-            self._reporter.step(f"building and checking {len(rows)} configurations side by side")
+            self._reporter.step(f"building and checking {len(configurations)} configurations side by side")
         works: list[Work[PrepareResponse]] = []
-        for row in rows:
+        for configuration in configurations:
             wait_until_sure(works, left=self._workers - 1)
-            if row is first:
-                self._reporter.step(f"{label(row)}: build and check")
-            on_note = report_steps(self._reporter, label(row)) if row is first else notes[row.id].append
-            works.append(children[row.id].start(self.describe_job(row), timeout_s=self._timeout_s(), on_note=on_note))
+            if configuration is first:
+                self._reporter.step(f"{label(configuration)}: build and check")
+            on_note = (
+                report_steps(self._reporter, label(configuration))
+                if configuration is first
+                else notes[configuration.id].append
+            )
+            works.append(
+                children[configuration.id].start(
+                    self.describe_job(configuration), timeout_s=self._timeout_s(), on_note=on_note
+                )
+            )
         wait_until_sure(works)
-        for row, work in zip(rows, works, strict=True):
-            if row is not first:
-                self._reporter.step(f"{label(row)}: build and check")  # as it would have been shown alone
+        for configuration, work in zip(configurations, works, strict=True):
+            if configuration is not first:
+                self._reporter.step(f"{label(configuration)}: build and check")  # as it would have been shown alone
             outcome = attempt(work.finish)
-            for text in notes.get(row.id, ()):
-                self._reporter.step(f"{label(row)}: {text}")
+            for text in notes.get(configuration.id, ()):
+                self._reporter.step(f"{label(configuration)}: {text}")
             final = isinstance(outcome, UsageError | DependencyError | TimedOut)
             if isinstance(outcome, EngineBenchError) and not final:
-                self._prepare_alone(row)
+                self._prepare_alone(configuration)
             else:
-                self._save_prepared(row, outcome, peers=min(len(rows), self._workers) - 1)
+                self._save_prepared(configuration, outcome, peers=min(len(configurations), self._workers) - 1)
 
-    def _prepare_alone(self, row: PlannedRow) -> None:
-        self._save_prepared(row, attempt(lambda: self.run(row, self.describe_job(row))))
+    def _prepare_alone(self, configuration: PlannedConfiguration) -> None:
+        self._save_prepared(configuration, attempt(lambda: self.run(configuration, self.describe_job(configuration))))
 
-    def _build_together(self, rows: Sequence[PlannedRow]) -> None:
+    def _build_together(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Make one more build of each configuration at the same time; those that fail are tried again alone."""
-        rows = [row for row in rows if self._results.current[row.id].status == "partial"]
-        peers = min(len(rows), self._workers) - 1
-        builds = [len(self._results.current[row.id].builds) + rows[:index].count(row) for index, row in enumerate(rows)]
+        configurations = [
+            configuration
+            for configuration in configurations
+            if self._results.current[configuration.id].status == "partial"
+        ]
+        peers = min(len(configurations), self._workers) - 1
+        builds = [
+            len(self._results.current[configuration.id].builds) + configurations[:index].count(configuration)
+            for index, configuration in enumerate(configurations)
+        ]
         again = []
         with ExitStack() as stack:
             works: list[Work[PrepareResponse]] = []
-            for planned_build in zip(rows, builds, strict=True):
+            for planned_build in zip(configurations, builds, strict=True):
                 wait_until_sure(works, left=self._workers - 1)
                 works.append(stack.enter_context(self._start_build(*planned_build)))
             wait_until_sure(works)
-            for row, build, work in zip(rows, builds, works, strict=True):
-                self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
-                result, outputs = self._results.current[row.id], self._find_build_outputs(row, build)
+            for configuration, build, work in zip(configurations, builds, works, strict=True):
+                self._reporter.step(f"{label(configuration)}: build {build + 1} of {count_builds(configuration)}")
+                result, outputs = (
+                    self._results.current[configuration.id],
+                    self._find_build_outputs(configuration, build),
+                )
                 try:
-                    build_record = describe_build(work.finish(), self._results.folder.outputs_path(row.id), outputs)
+                    build_record = describe_build(
+                        work.finish(), self._results.folder.outputs_path(configuration.id), outputs
+                    )
                 except EngineBenchError as error:
-                    if len(rows) > 1 and not isinstance(error, TimedOut):
-                        again.append(row)
+                    if len(configurations) > 1 and not isinstance(error, TimedOut):
+                        again.append(configuration)
                         continue
-                    when = f"while build {build + 1} of {count_builds(row)} was made"
+                    when = f"while build {build + 1} of {count_builds(configuration)} was made"
                     self._results.save(report_failure(result, when, error, self._reporter))
                 else:
                     outputs.unlink(missing_ok=True)
                     most = max(peers, result.built_beside)
                     self._results.save(replace(result, builds=(*result.builds, build_record), built_beside=most))
                 self._reporter.advance()
-        for row in again:
-            self._build_together([row])
+        for configuration in again:
+            self._build_together([configuration])
 
     @contextmanager
-    def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareResponse]]:
-        folder, outputs = make_build_folder(self._results.folder, row, build), self._find_build_outputs(row, build)
+    def _start_build(self, configuration: PlannedConfiguration, build: int) -> Iterator[Work[PrepareResponse]]:
+        folder, outputs = (
+            make_build_folder(self._results.folder, configuration, build),
+            self._find_build_outputs(configuration, build),
+        )
         shutil.rmtree(folder, ignore_errors=True)  # files that a killed run may have left
         Path(folder).mkdir(parents=True)
         job = replace(
-            self.describe_job(row),
+            self.describe_job(configuration),
             out_dir=folder,
             outputs_path=str(outputs.absolute()),
             further_path="",
             prove=False,
             labelled=None,
         )
-        with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
+        with Child(
+            PATIENCE | child_environment(configuration.engine.threads), find_place(configuration.engine)
+        ) as child:
             yield child.start(job, timeout_s=self._timeout_s())
 
-    def _find_build_outputs(self, row: PlannedRow, build: int) -> Path:
+    def _find_build_outputs(self, configuration: PlannedConfiguration, build: int) -> Path:
         """Return the file of one more build's outputs, which is removed once they are compared."""
-        return self._results.folder.outputs_path(f"{row.id}.build-{build + 1}")
+        return self._results.folder.outputs_path(f"{configuration.id}.build-{build + 1}")
 
-    def _skip(self, row: PlannedRow, reason: str) -> Result:
+    def _skip(self, configuration: PlannedConfiguration, reason: str) -> Result:
         """Return the result of a configuration that cannot run here; trials that it has are kept."""
-        result = self._results.current.get(row.id)
+        result = self._results.current.get(configuration.id)
         if result is None or not list_trials(result):
-            return self._results.begin(row, status="skipped", reason=reason)
+            return self._results.begin(configuration, status="skipped", reason=reason)
         why = f"it cannot continue: {reason}"
         return result if result.status == "ok" else replace(result, status="failed", reason=why)
 
@@ -212,65 +237,69 @@ class ConfigurationBuilder:
             needed.append(self._results.folder.recheck_path(result.id))
         return not all(holds_arrays(path) for path in needed)
 
-    def describe_job(self, row: PlannedRow) -> PrepareJob:
-        assert row.source is not None
+    def describe_job(self, configuration: PlannedConfiguration) -> PrepareJob:
+        assert configuration.source is not None
         return PrepareJob(
-            model=row.inputs_model,
-            artifact=row.source,
-            engine=row.engine,
-            out_dir=make_build_folder(self._results.folder, row),
-            outputs_path=str(self._results.folder.outputs_path(row.id).absolute()),
+            model=configuration.inputs_model,
+            artifact=configuration.source,
+            engine=configuration.engine,
+            out_dir=make_build_folder(self._results.folder, configuration),
+            outputs_path=str(self._results.folder.outputs_path(configuration.id).absolute()),
             samples=self._samples,
-            seed=row.measure.seed,
-            prove=not proves_when_timed(row),
+            seed=configuration.measure.seed,
+            prove=not proves_when_timed(configuration),
             labelled=self._scoring.labelled if self._scoring else None,
-            labelled_path=str(self._results.folder.labelled_path(row.id).absolute()),
+            labelled_path=str(self._results.folder.labelled_path(configuration.id).absolute()),
             inputs=self._results.inputs,
-            graph=row.graph,
-            further_path=str(self._results.folder.further_path(row.id).absolute()),
+            graph=configuration.graph,
+            further_path=str(self._results.folder.further_path(configuration.id).absolute()),
             examples=str(self._results.folder.artifacts.absolute()),
-            recheck_path=str(self._results.folder.recheck_path(row.id).absolute()),
+            recheck_path=str(self._results.folder.recheck_path(configuration.id).absolute()),
         )
 
-    def _save_prepared(self, row: PlannedRow, outcome: PrepareResponse | EngineBenchError, peers: int = 0) -> None:
+    def _save_prepared(
+        self, configuration: PlannedConfiguration, outcome: PrepareResponse | EngineBenchError, peers: int = 0
+    ) -> None:
         """Save the configuration as it was built and checked, or the reason why that failed."""
-        begun = self._results.current.get(row.id) or self._results.begin(row, status="partial")
+        begun = self._results.current.get(configuration.id) or self._results.begin(configuration, status="partial")
         if isinstance(outcome, DependencyError | UsageError):
-            self._results.save(self._skip(row, str(outcome)))
+            self._results.save(self._skip(configuration, str(outcome)))
             self.refused = outcome if isinstance(outcome, UsageError) else self.refused
         elif isinstance(outcome, EngineBenchError):
             begun = replace(begun, measurements=tuple(list_trials(begun)))  # a time without outputs is no figure
             self._results.save(report_failure(begun, "while it was built and checked", outcome, self._reporter))
         else:
-            self.fresh.add(row.id)
-            self._results.save(self.describe_built(row, begun, outcome, peers))
+            self.fresh.add(configuration.id)
+            self._results.save(self.describe_built(configuration, begun, outcome, peers))
         self._reporter.advance()
 
-    def describe_built(self, row: PlannedRow, begun: Result, response: PrepareResponse, peers: int) -> Result:
-        made = (response.lowered, response.artifact if response.artifact != row.source else None)
+    def describe_built(
+        self, configuration: PlannedConfiguration, begun: Result, response: PrepareResponse, peers: int
+    ) -> Result:
+        made = (response.lowered, response.artifact if response.artifact != configuration.source else None)
         if response.artifact.kind == "aoti":  # it was compiled here
             allow_code(f"{NATIVE_CODE} {response.artifact.sha256}")
         if begun.measurements and begun.artifacts[-1].sha256 != response.artifact.sha256:
-            begun = self._results.begin(row, status="partial")  # those are times of another engine
+            begun = self._results.begin(configuration, status="partial")  # those are times of another engine
         prepared = replace(
             begun,
-            artifacts=(*row.chain, *filter(None, made)),
+            artifacts=(*configuration.chain, *filter(None, made)),
             engine_version=response.engine_version,
             build_s=response.build_s,
             built_beside=peers,
             size_bytes=response.size_bytes,
             drift=response.drift or begun.drift,
         )
-        if count_builds(row) > 1 and not prepared.builds:
-            outputs = self._results.folder.outputs_path(row.id)
+        if count_builds(configuration) > 1 and not prepared.builds:
+            outputs = self._results.folder.outputs_path(configuration.id)
             prepared = replace(prepared, builds=(describe_build(response, outputs, outputs),))
         if response.varies > VARIATION:
-            prepared = add_warnings(prepared, make_warning("outputs_vary", row=row.id, share=response.varies))
+            prepared = add_warnings(prepared, make_warning("outputs_vary", row=configuration.id, share=response.varies))
         return apply_proof(prepared, response.proof) if response.proof else prepared
 
-    def run(self, row: PlannedRow, job: PrepareJob) -> PrepareResponse:
-        self._reporter.step(f"{label(row)}: build and check")
-        return run_child(job, timeout_s=self._timeout_s(), on_note=report_steps(self._reporter, label(row)))
+    def run(self, configuration: PlannedConfiguration, job: PrepareJob) -> PrepareResponse:
+        self._reporter.step(f"{label(configuration)}: build and check")
+        return run_child(job, timeout_s=self._timeout_s(), on_note=report_steps(self._reporter, label(configuration)))
 
 
 def attempt(call: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenchError:
@@ -280,24 +309,24 @@ def attempt(call: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenc
         return error
 
 
-def proves_when_timed(row: PlannedRow) -> bool:
+def proves_when_timed(configuration: PlannedConfiguration) -> bool:
     """Return whether the engine's record comes from the first trial, not from the build and check.
 
     On a GPU libraries choose kernels anew in each process, and other processes may use it during builds. On a CPU the
     record comes from a session of its own, which must not be loaded into a process that is timed.
     """
-    return row.engine.device != "cpu"
+    return configuration.engine.device != "cpu"
 
 
-def make_build_folder(folder: RunFolder, row: PlannedRow, build: int = 0) -> str:
+def make_build_folder(folder: RunFolder, configuration: PlannedConfiguration, build: int = 0) -> str:
     """Make the folder for an engine's files; each environment and each build has its own."""
-    artifacts, environment = folder.artifacts, row.engine.options.get(OPTION)
-    place = folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
+    artifacts, environment = folder.artifacts, configuration.engine.options.get(OPTION)
+    place = folder.build_path(configuration.id, build) if count_builds(configuration) > 1 else artifacts
     if environment:
         place = artifacts / f"env-{environment}" / place.relative_to(artifacts)
     place.mkdir(parents=True, exist_ok=True)
     return str(place.absolute())
 
 
-def describe_preload(folder: RunFolder, row: PlannedRow, artifact: Artifact) -> PreloadJob:
-    return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=make_build_folder(folder, row))
+def describe_preload(folder: RunFolder, configuration: PlannedConfiguration, artifact: Artifact) -> PreloadJob:
+    return PreloadJob(engine=configuration.engine, kind=artifact.kind, out_dir=make_build_folder(folder, configuration))

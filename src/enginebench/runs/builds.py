@@ -12,7 +12,7 @@ from enginebench.engines.registry import find_entry
 from enginebench.runs.child.arrays import load_outputs
 from enginebench.runs.child.jobs import PrepareResponse
 from enginebench.runs.child.places import OPTION
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.stats.drift import measure_drift
 
 # Options that name a file which builds would share.
@@ -43,7 +43,7 @@ def find_memory(machine: Machine) -> int:
     return min(free, machine.memory_limit_bytes or free)
 
 
-def split_runs(configurations: Sequence[PlannedRow], machine: Machine) -> list[list[PlannedRow]]:
+def split_runs(configurations: Sequence[PlannedConfiguration], machine: Machine) -> list[list[PlannedConfiguration]]:
     """Split the configurations into groups that may be built at the same time.
 
     An engine whose builder times kernels to choose among them builds alone and after all others: their memory would
@@ -51,14 +51,14 @@ def split_runs(configurations: Sequence[PlannedRow], machine: Machine) -> list[l
     """
     free_bytes = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
 
-    def fit(configurations: Sequence[PlannedRow]) -> bool:
+    def fit(configurations: Sequence[PlannedConfiguration]) -> bool:
         return all(
             sum(_count_bytes(planned.source) for planned in configurations if place in ("cpu", planned.engine.device))
             <= SHARE_OF_MEMORY * available
             for place, available in free_bytes.items()
         )
 
-    runs: list[list[PlannedRow]] = []
+    runs: list[list[PlannedConfiguration]] = []
     for configuration in configurations:
         if tunes(configuration.engine):
             continue
@@ -94,7 +94,7 @@ def _count_bytes(source: Artifact | None) -> int:
     return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in (source.files if source is not None else ()))
 
 
-def count_builds(configuration: PlannedRow) -> int:
+def count_builds(configuration: PlannedConfiguration) -> int:
     """The number of builds: the requested one, or 1 where the engine keeps no build."""
     entry, options = find_entry(configuration.engine.backend), configuration.engine.options
     if configuration.measure.builds == 1 or configuration.source is None or entry.builder.kept_with is None:

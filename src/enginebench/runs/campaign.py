@@ -16,7 +16,7 @@ from enginebench.runs.building import ConfigurationBuilder
 from enginebench.runs.builds import builds_slowly, count_at_once, count_builds
 from enginebench.runs.checking import CHECK_SAMPLES, OutputCheck
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
 from enginebench.runs.references import References
 from enginebench.runs.results import (
@@ -39,7 +39,7 @@ class Campaign:
     def __init__(
         self,
         folder: RunFolder,
-        rows: Sequence[PlannedRow],
+        configurations: Sequence[PlannedConfiguration],
         machine: Machine,
         *,
         timeout_s: float | Callable[[], float],
@@ -62,7 +62,7 @@ class Campaign:
         self._reporter, self._rules = reporter, rules
         self._checks_graph, self._propose = checks_graph, propose
         self._at_once = at_once = count_at_once(machine)
-        self._results = results = ResultStore(folder, rows, machine)
+        self._results = results = ResultStore(folder, configurations, machine)
         self._builder = builder = ConfigurationBuilder(
             results, timeout_s=limit_s, reporter=reporter, scoring=scoring, samples=samples, at_once=at_once
         )
@@ -78,13 +78,13 @@ class Campaign:
         """The current result of each configuration that was begun, in the order of the plan."""
         return self._results.current
 
-    def add(self, rows: Sequence[PlannedRow]) -> None:
+    def add(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Add configurations after those that it has."""
-        self._results.add(rows)
+        self._results.add(configurations)
 
-    def adopt(self, row: PlannedRow, prepared: Result) -> None:
+    def adopt(self, configuration: PlannedConfiguration, prepared: Result) -> None:
         """Add a configuration that was built and checked under another id, to measure it again."""
-        self._results.adopt(row, prepared)
+        self._results.adopt(configuration, prepared)
 
     def finish(self, ids: Mapping[str, str]) -> None:
         """End configurations as measured often enough.
@@ -107,10 +107,14 @@ class Campaign:
             raise
 
     def _run(self) -> list[Result]:
-        wanted = [row for row in self._results.rows.values() if row.skip is None]
+        wanted = [
+            configuration for configuration in self._results.configurations.values() if configuration.skip is None
+        ]
         early = self._list_early(wanted)
         # Those of the first look count once more when the others are built.
-        steps = sum(count_builds(row) + row.measure.processes for row in wanted) + 2 * len(early)
+        steps = sum(
+            count_builds(configuration) + configuration.measure.processes for configuration in wanted
+        ) + 2 * len(early)
         self._reporter.begin(steps)
         if early:
             self._look_first(early)
@@ -120,32 +124,39 @@ class Campaign:
             self._alternatives.add_lower_levels()
         if self._propose is not None:
             self._alternatives.add_proposed(self._propose)
-        trials = order_trials(list(self._results.rows.values()))
+        trials = order_trials(list(self._results.configurations.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
             self._trials.run([trial for trial in trials if start <= trial.number < end])
             self._trials.end_settled(end)
         return list(self._results.current.values())
 
-    def _list_early(self, rows: Sequence[PlannedRow]) -> list[PlannedRow]:
+    def _list_early(self, configurations: Sequence[PlannedConfiguration]) -> list[PlannedConfiguration]:
         """Return the configurations to measure once before the slow builds of the others; [] if that gains nothing.
 
         A continued run has its first table already, and a single configuration has nothing to be compared with.
         """
-        early = [row for row in rows if not builds_slowly(row.engine)]
+        early = [configuration for configuration in configurations if not builds_slowly(configuration.engine)]
         begun = any(map(list_trials, self._results.current.values()))
-        several = any(count_builds(row) > 1 for row in rows)
-        if begun or several or not 1 < len(early) < len(rows):
+        several = any(count_builds(configuration) > 1 for configuration in configurations)
+        if begun or several or not 1 < len(early) < len(configurations):
             return []
         return early
 
-    def _look_first(self, rows: Sequence[PlannedRow]) -> None:
+    def _look_first(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Build, check and measure these configurations once: a user who interrupts the slow builds has a table."""
-        self._builder.prepare(rows)
+        self._builder.prepare(configurations)
         self._check.compare()
-        ready = [row for row in rows if self._results.current[row.id].status == "partial"]
+        ready = [
+            configuration
+            for configuration in configurations
+            if self._results.current[configuration.id].status == "partial"
+        ]
         for start in range(0, len(ready), self._at_once):
             group = ready[start : start + self._at_once]
-            trials = [ScheduledTrial(row, FIRST_LOOK, order - len(ready)) for order, row in enumerate(group, start)]
+            trials = [
+                ScheduledTrial(configuration, FIRST_LOOK, order - len(ready))
+                for order, configuration in enumerate(group, start)
+            ]
             self._trials.run_group(trials)
 
     def _reopen_leaders(self) -> None:
@@ -168,7 +179,7 @@ class Campaign:
 
     def check(self) -> None:
         """Build every configuration that was not built before, compare its outputs with the reference, score them."""
-        self._builder.prepare(list(self._results.rows.values()))
+        self._builder.prepare(list(self._results.configurations.values()))
         refused = self._builder.refused
         if refused is not None and all(result.status == "skipped" for result in self._results.current.values()):
             raise refused
@@ -176,15 +187,21 @@ class Campaign:
         self._check.compare()
         self._check.score()
 
-    def measure_unchecked(self, row: PlannedRow) -> None:
+    def measure_unchecked(self, configuration: PlannedConfiguration) -> None:
         """Measure a configuration once before its outputs are computed, ahead of the export."""
-        self._results.add([row])
-        self._results.save(self._results.begin(row, status="partial"))
-        early = ScheduledTrial(row, BEFORE_EXPORT, BEFORE_EXPORT)
-        self._results.save(self._trials.measure(early, self._results.current[row.id], None))
+        self._results.add([configuration])
+        self._results.save(self._results.begin(configuration, status="partial"))
+        early = ScheduledTrial(configuration, BEFORE_EXPORT, BEFORE_EXPORT)
+        self._results.save(self._trials.measure(early, self._results.current[configuration.id], None))
         self._reporter.show(list(self._results.current.values()))
 
     def measure(self, ids: Sequence[str], trial: int) -> None:
         """Measure one trial of each of these configurations, in this order, unless it has been measured already."""
-        rows = [self._results.rows[row_id] for row_id in ids if not self._trials.is_measured(row_id, trial)]
-        self._trials.run_group([ScheduledTrial(row, trial, order) for order, row in enumerate(rows)])
+        configurations = [
+            self._results.configurations[configuration_id]
+            for configuration_id in ids
+            if not self._trials.is_measured(configuration_id, trial)
+        ]
+        self._trials.run_group(
+            [ScheduledTrial(configuration, trial, order) for order, configuration in enumerate(configurations)]
+        )

@@ -23,7 +23,7 @@ from enginebench.runs.child.arrays import (
     load_sets,
     reduce_outputs,
 )
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
 from enginebench.runs.references import KINDS, Reference, References
 from enginebench.runs.results import (
@@ -74,49 +74,57 @@ class OutputCheck:
         keep a few. A drift from the same reference that was measured before is kept: it does not depend on
         interruptions.
         """
-        for rows in self._results.list_alike():
+        for configurations in self._results.list_alike():
             comparable = [
                 r
-                for r in rows
+                for r in configurations
                 if has_outputs(self._results.current[r.id]) and holds_arrays(self._results.folder.outputs_path(r.id))
             ]
-            new = [row for row in comparable if self._lacks_comparison(row, comparable)]
+            new = [configuration for configuration in comparable if self._lacks_comparison(configuration, comparable)]
             if not new:
                 continue
-            reference = self._references.find(rows, comparable)
-            for row in comparable:
-                self._results.save_if_new(self.add_drift(self._results.current[row.id], reference))
-                if row.id != reference.result.id:
-                    reduce_outputs(self._results.folder.outputs_path(row.id))
-            self._explain_export([row for row in new if row.id in self._builder.fresh], reference)
+            reference = self._references.find(configurations, comparable)
+            for configuration in comparable:
+                self._results.save_if_new(self.add_drift(self._results.current[configuration.id], reference))
+                if configuration.id != reference.result.id:
+                    reduce_outputs(self._results.folder.outputs_path(configuration.id))
+            self._explain_export(
+                [configuration for configuration in new if configuration.id in self._builder.fresh], reference
+            )
         self._builder.fresh.clear()
 
-    def _lacks_comparison(self, row: PlannedRow, comparable: Sequence[PlannedRow]) -> bool:
+    def _lacks_comparison(
+        self, configuration: PlannedConfiguration, comparable: Sequence[PlannedConfiguration]
+    ) -> bool:
         """Return whether its outputs are new, or were compared with a configuration that has no outputs any more."""
-        drift = self._results.current[row.id].drift
-        if drift is None or row.id in self._builder.fresh:
+        drift = self._results.current[configuration.id].drift
+        if drift is None or configuration.id in self._builder.fresh:
             return True
-        return not drift.elsewhere and row.graph is None and all(one.id != drift.reference for one in comparable)
+        return (
+            not drift.elsewhere and configuration.graph is None and all(one.id != drift.reference for one in comparable)
+        )
 
-    def _explain_export(self, rows: Sequence[PlannedRow], reference: Reference) -> None:
+    def _explain_export(self, configurations: Sequence[PlannedConfiguration], reference: Reference) -> None:
         """Add to engines whose outputs deviate from PyTorch's whether the engine or the export changed them."""
         base = reference.result
         exported = [
-            row
-            for row in rows
-            if row.source is not None and row.source.kind == "onnx" and row.source.precision == base.requested_precision
+            configuration
+            for configuration in configurations
+            if configuration.source is not None
+            and configuration.source.kind == "onnx"
+            and configuration.source.precision == base.requested_precision
         ]
-        changed = [row for row in exported if has_changed(self._results.current[row.id])]
+        changed = [configuration for configuration in exported if has_changed(self._results.current[configuration.id])]
         if base.engine.backend != "pytorch" or not changed:
             return
         graph = self._references.compute_graph(changed)
         if graph is None:
             return
         export_agrees = self.agrees(graph.result, graph.outputs, reference)
-        for row in changed:
-            figures = {"engine": label(row), "tool": KINDS[graph.kind]}
+        for configuration in changed:
+            figures = {"engine": label(configuration), "tool": KINDS[graph.kind]}
             warning = make_warning("outputs_differ.engine" if export_agrees else "outputs_differ.export", **figures)
-            self._results.save(add_warnings(self._results.current[row.id], warning))
+            self._results.save(add_warnings(self._results.current[configuration.id], warning))
 
     def agrees(self, result: Result, outputs: Mapping[str, Any], reference: Reference) -> bool:
         """Return whether outputs are within the limits of the reference."""
@@ -126,21 +134,23 @@ class OutputCheck:
             return False
 
     def add_drift(self, result: Result, reference: Reference) -> Result:
-        row, base = self._results.rows[result.id], reference.result
+        configuration, base = self._results.configurations[result.id], reference.result
         old = result.drift if result.id not in self._builder.fresh else None
         if old is not None and (old.elsewhere or old.reference == base.id):
             return result  # compared before, with more outputs than have been kept
-        if row.graph is not None:
+        if configuration.graph is not None:
             return result  # compared with its graph already
-        outputs, calls = load_outputs(self._results.folder.outputs_path(row.id))
+        outputs, calls = load_outputs(self._results.folder.outputs_path(configuration.id))
         try:
             drift = self._measure_drift(result, outputs, calls, reference)
         except ArtifactError as error:
             return report_failure(result, "when its outputs were compared", error, self._reporter)
         warnings = [warning for warning in base.warnings if warning.code == "outputs_vary"]
-        if (why := self._references.explain_no_graph(row)) is not None and reference.result.engine.backend != "pytorch":
+        if (
+            why := self._references.explain_no_graph(configuration)
+        ) is not None and reference.result.engine.backend != "pytorch":
             warnings.append(make_warning("outputs_not_compared.unoptimized", reference=base.id, why=why))
-        real = self._results.inputs is not None or find_own_data(row.inputs_model) is not None
+        real = self._results.inputs is not None or find_own_data(configuration.inputs_model) is not None
         if not drift.unlike and not real and result.requested_precision not in (None, "fp32"):
             # The errors of a shorter precision depend on the inputs, and random ones are unlike those of its use.
             warnings.append(make_warning("random_inputs", seed=result.measure.seed, cure=advise_inputs()))
@@ -150,11 +160,13 @@ class OutputCheck:
         self, result: Result, outputs: Mapping[str, Any], calls: int | None, reference: Reference
     ) -> Drift:
         """Measure the drift of a configuration's outputs, made by so many calls, from the reference."""
-        base, row = reference.result, self._results.rows.get(result.id)
+        base, configuration = reference.result, self._results.configurations.get(result.id)
         opened = {name for side in (base, result) for name in list_open_outputs(side)}
         expected, compared = cut_common(*fill_lengths(reference.outputs, outputs, opened))
         unlike: list[str] = []
-        if row is not None and row.inputs_of is not None:  # perhaps two models, which need not have like inputs
+        if (
+            configuration is not None and configuration.inputs_of is not None
+        ):  # perhaps two models, which need not have like inputs
             unlike = compare_inputs(base, result) or list_unlike(expected, compared)
         elif reference.kind == "onnx_evaluator":  # it may interpret a graph differently from engines
             unlike = list_unlike(expected, compared)
@@ -199,8 +211,8 @@ class OutputCheck:
     def score(self) -> None:
         """Score the labelled outputs of every configuration, always anew, against the first of its batch and shapes."""
         references: dict[tuple[str, int, str], Path] = {}
-        for row_id, result in list(self._results.current.items()):
-            path = self._results.folder.labelled_path(row_id)
+        for configuration_id, result in list(self._results.current.items()):
+            path = self._results.folder.labelled_path(configuration_id)
             if self._scoring is None or not has_outputs(result) or not holds_arrays(path):
                 continue
             reference = references.setdefault((result.model, *find_size(result.engine)), path)

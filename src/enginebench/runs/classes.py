@@ -27,7 +27,9 @@ def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocume
     # Where the reference was the graph itself, the first measured configuration is shown in its place.
     firsts = [row.id for row in document.rows if row.is_reference] or [row.id for row in document.rows if row.n][:1]
     ids = [*firsts, document.headlines[0].id][-2:]
-    shown = {row.id: format_name(row) for row_id in ids for row in document.rows if row.id == row_id}
+    shown = {
+        row.id: format_name(row) for configuration_id in ids for row in document.rows if row.id == configuration_id
+    }
     try:
         names = open_data(
             choose_data(request) or "fake",
@@ -47,7 +49,7 @@ def format_columns(
     folder: RunFolder, shown: Mapping[str, str], labels: Sequence[str], names: Sequence[str]
 ) -> Iterator[str]:
     """The best class of each picture for each configuration of `shown` (id -> title), and on how many all agree."""
-    scores_by_title = [_read_scores(folder, row_id, len(labels)) for row_id in shown]
+    scores_by_title = [_read_scores(folder, configuration_id, len(labels)) for configuration_id in shown]
     if not names or not scores_by_title or any(not len(scores) for scores in scores_by_title):
         return
     columns = [("Top class", *names)]
@@ -63,9 +65,9 @@ def format_columns(
         yield f"The same class on {same} of {count_of(n, 'images')}"
 
 
-def _read_scores(folder: RunFolder, row_id: str, classes: int) -> Array:
+def _read_scores(folder: RunFolder, configuration_id: str, classes: int) -> Array:
     """Probabilities [pictures, classes] of a configuration's outputs; [0, classes] if they are of another shape."""
-    outputs: Any = next(iter(load_outputs(folder.find_outputs(row_id))[0].values()), None)
+    outputs: Any = next(iter(load_outputs(folder.find_outputs(configuration_id))[0].values()), None)
     if outputs is None or outputs.ndim != 2 or outputs.shape[1] != classes:
         return np.zeros((0, classes))
     if outputs.min() >= 0 and np.allclose(outputs.sum(axis=1), 1, atol=1e-2):

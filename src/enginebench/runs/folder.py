@@ -263,32 +263,32 @@ class RunFolder:
         """The folder with all links followed: asked for once, since a run may have thousands of configurations."""
         return self.root.resolve()
 
-    def row_path(self, row_id: str) -> Path:
-        return self.rows / f"{row_id}.json"
+    def configuration_path(self, configuration_id: str) -> Path:
+        return self.rows / f"{configuration_id}.json"
 
-    def outputs_path(self, row_id: str) -> Path:
-        return self.artifacts / "outputs" / f"{row_id}.npz"
+    def outputs_path(self, configuration_id: str) -> Path:
+        return self.artifacts / "outputs" / f"{configuration_id}.npz"
 
-    def find_outputs(self, row_id: str) -> Path:
+    def find_outputs(self, configuration_id: str) -> Path:
         """The file of a stored result's outputs, checked for reading; raises ArtifactError if a link leads to it."""
-        check_inside(self.root, path := self.outputs_path(row_id))
+        check_inside(self.root, path := self.outputs_path(configuration_id))
         return path
 
-    def labelled_path(self, row_id: str) -> Path:
+    def labelled_path(self, configuration_id: str) -> Path:
         """The file of what the metrics need of a configuration's outputs for the labelled samples."""
-        return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
+        return self.artifacts / "outputs" / f"{configuration_id}.labelled.npz"
 
-    def further_path(self, row_id: str) -> Path:
+    def further_path(self, configuration_id: str) -> Path:
         """The file of a configuration's outputs for the made-up and example inputs beside the usual ones."""
-        return self.artifacts / "outputs" / f"{row_id}.further.npz"
+        return self.artifacts / "outputs" / f"{configuration_id}.further.npz"
 
-    def recheck_path(self, row_id: str) -> Path:
+    def recheck_path(self, configuration_id: str) -> Path:
         """The file of the outputs that are computed again after each trial."""
-        return self.artifacts / "outputs" / f"{row_id}.recheck.npz"
+        return self.artifacts / "outputs" / f"{configuration_id}.recheck.npz"
 
-    def build_path(self, row_id: str, build: int) -> Path:
+    def build_path(self, configuration_id: str, build: int) -> Path:
         """The folder of one of several builds, 0 the first; builds share no file."""
-        return self.artifacts / "builds" / row_id / str(build + 1)
+        return self.artifacts / "builds" / configuration_id / str(build + 1)
 
     def check_free(self) -> None:
         """Check that a run can begin here: the folder holds none, or one that measured nothing."""
@@ -329,20 +329,20 @@ class RunFolder:
 
     def write_result(self, result: Result) -> None:
         stored = self.change_paths(result, self.relative)
-        write_atomic(self.row_path(result.id), encode(stored))
+        write_atomic(self.configuration_path(result.id), encode(stored))
 
-    def read_result(self, row_id: str) -> Result | None:
+    def read_result(self, configuration_id: str) -> Result | None:
         """The stored result, with usable paths of its artifacts; None if it was never begun."""
-        if Path(row_id).name != row_id or "\0" in row_id:
+        if Path(configuration_id).name != configuration_id or "\0" in configuration_id:
             expected = "the id of a configuration, which is a plain file name"
-            raise ParseError(self.root / "run.json", "$.rows", repr(row_id), expected)
-        path = self.row_path(row_id)
+            raise ParseError(self.root / "run.json", "$.rows", repr(configuration_id), expected)
+        path = self.configuration_path(configuration_id)
         check_inside(self.root, path)
         if not path.exists():
             return None
         result = read_result(path)
-        if result.id != row_id:
-            raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
+        if result.id != configuration_id:
+            raise ParseError(path, "$.id", repr(result.id), repr(configuration_id), "Was the file renamed?")
         return self.change_paths(result, self.absolute)
 
     def drop_compiled(self) -> None:
@@ -423,7 +423,7 @@ def read_results(root: Path, *, condensed: bool = False) -> tuple[RunRecord, lis
         record = replace(record, winner=winner.id if winner else None)
     results: list[Result] = []
     for result in filter(None, map(folder.read_result, record.rows)):
-        check_model(record, result, folder.row_path(result.id))
+        check_model(record, result, folder.configuration_path(result.id))
         results.append(condense_result(result) if condensed else result)
     return record, results
 
@@ -436,6 +436,6 @@ def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
         raise ParseError(path, "$.model", repr(result.model), repr(wanted), advice)
 
 
-def read_rows(path: Path) -> list[Result]:
+def read_configurations(path: Path) -> list[Result]:
     """The results of a run's folder, or the one in a file, condensed: a comparison needs no samples of a trial."""
     return read_results(path, condensed=True)[1] if path.is_dir() else [condense_result(read_result(path))]

@@ -20,7 +20,7 @@ from enginebench.runs.checking import CHECK_SAMPLES, QUICK_SAMPLES
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, begin_record, trust_request
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.next_recipes import NextRecipes
-from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, resolve
+from enginebench.runs.plan import PlannedConfiguration, list_devices, plan_configurations, resolve
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import make_rules
 from enginebench.runs.results import note_kept
@@ -73,7 +73,7 @@ def run_model(
         scoring = choose_scoring(effective)
         if stored is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
-        record, sources, planned, early = begin_rows(folder, record, reporter, on_results)
+        record, sources, planned, early = begin_configurations(folder, record, reporter, on_results)
         scoring = fit_scoring(scoring, effective, sources.artifacts)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(scoring)))))
         recipes = NextRecipes(effective, sources.artifacts, folder, reporter)
@@ -98,17 +98,19 @@ def run_model(
             for finish in find_hooks(RunFinished):
                 finish(folder, record, campaign.results, reporter)
         finally:
-            rows = tuple(dict.fromkeys((*record.rows, *campaign.results)))  # with those that were not requested
+            configurations = tuple(
+                dict.fromkeys((*record.rows, *campaign.results))
+            )  # with those that were not requested
             notes = tuple(dict.fromkeys((*record.notes, *recipes.describe(campaign.results))))
-            record = replace(record, rows=rows, notes=notes, took_s=round(time.monotonic() - start, 1))
+            record = replace(record, rows=configurations, notes=notes, took_s=round(time.monotonic() - start, 1))
             folder.write_record(record)
             on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
 
 
-def begin_rows(
+def begin_configurations(
     folder: RunFolder, record: RunRecord, reporter: Reporter, on_results: OnResults
-) -> tuple[RunRecord, Sources, list[PlannedRow], list[Result]]:
+) -> tuple[RunRecord, Sources, list[PlannedConfiguration], list[Result]]:
     """Return the record with its sources and configurations, both, and what was measured while they were made."""
     early, begun = list[Result](), bool(record.sources)
     try:
@@ -117,9 +119,9 @@ def begin_rows(
     except KeyboardInterrupt as error:
         note_kept(error, early, folder.root)
         raise
-    planned = sources.plan_rows()
+    planned = sources.plan_configurations()
     if not begun:
-        record = replace(record, rows=tuple(row.id for row in planned))
+        record = replace(record, rows=tuple(configuration.id for configuration in planned))
         folder.write_record(record)
     return record, sources, planned, early
 
@@ -133,8 +135,15 @@ def measure_early(
     module: Artifact,
 ) -> None:
     """Add to `results` what runs the model as it is, measured once, so that an interrupted export leaves a figure."""
-    rows = plan_rows(resolve(record.request, [module]), [module])
-    first = next((row for row in rows if row.skip is None and not builds_slowly(row.engine)), None)
+    configurations = plan_configurations(resolve(record.request, [module]), [module])
+    first = next(
+        (
+            configuration
+            for configuration in configurations
+            if configuration.skip is None and not builds_slowly(configuration.engine)
+        ),
+        None,
+    )
     if first is None:
         return
     timeout_s = record.request.timeout_s

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.names import row_id, show_engine
+from enginebench.core.names import configuration_id, show_engine
 from enginebench.core.recipes import BF16
 from enginebench.core.records import Artifact, Recipe, Result
 from enginebench.measure.machine import read_instructions
 from enginebench.runs.families import is_attentive
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import describe_graph, make_graph
 from enginebench.stats.compare import Comparison, compare
@@ -40,7 +40,7 @@ class NextRecipes:
         self._request, self._sources, self._folder, self._reporter = request, sources, folder, reporter
         self._tried: dict[str, str] = {}  # id of a configuration -> id of the one with the next recipe
 
-    def propose(self, configuration: PlannedRow, result: Result) -> PlannedRow | None:
+    def propose(self, configuration: PlannedConfiguration, result: Result) -> PlannedConfiguration | None:
         """The configuration with the engine's next recipe; None if its own suits, was requested, or is the last.
 
         For a transformer in OpenVINO on a CPU with BF16 it is int8@tensorrt with the rest in BF16, if it is not.
@@ -63,7 +63,7 @@ class NextRecipes:
             engine = replace(spec, recipe=NEXT[spec.backend, spec.recipe])
         else:
             return None
-        proposed_id = row_id(engine, configuration.requested_precision, configuration.measure)
+        proposed_id = configuration_id(engine, configuration.requested_precision, configuration.measure)
         proposed = replace(configuration, engine=engine, id=proposed_id)
         self._tried[configuration.id] = proposed.id
         if engine.recipe == spec.recipe:
@@ -75,14 +75,14 @@ class NextRecipes:
             chain=(*configuration.chain[: configuration.chain.index(configuration.source)], source),
         )
 
-    def _make_source(self, graph: Artifact, row: PlannedRow) -> Artifact:
+    def _make_source(self, graph: Artifact, configuration: PlannedConfiguration) -> Artifact:
         """The graph in the recipe of a configuration: as stored by the run that this one continues, or made now."""
-        stored = self._folder.read_result(row.id)
+        stored = self._folder.read_result(configuration.id)
         for artifact in stored.artifacts if stored is not None else ():
-            if artifact.kind == "onnx" and artifact.recipe == row.engine.recipe:
+            if artifact.kind == "onnx" and artifact.recipe == configuration.engine.recipe:
                 return self._folder.open(artifact)
         place = Path(self._folder.artifacts)
-        job = describe_graph(self._request, graph, "int8", row.engine.recipe, place)
+        job = describe_graph(self._request, graph, "int8", configuration.engine.recipe, place)
         return make_graph(self._request, job, self._reporter)
 
     def describe(self, results: dict[str, Result]) -> list[str]:

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from enginebench.core.commands import name_flag
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, refuse_all
-from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
+from enginebench.core.names import (
+    configuration_id,
+    format_engine,
+    format_precision,
+    name_mix,
+    parse_engine,
+    parse_precision,
+)
 from enginebench.core.recipes import (
     CASTS,
     FEW_BITS,
@@ -78,7 +85,7 @@ EVERY_GRAPH = "onnx"
 NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph, for engines such as ort"
 
 
-class PlannedRow(Struct, frozen=True, kw_only=True):
+class PlannedConfiguration(Struct, frozen=True, kw_only=True):
     """One configuration: the engine, the artifact that it starts from, and why it is skipped, if it is."""
 
     id: str
@@ -131,15 +138,15 @@ def resolve(request: RunRequest, opened: Sequence[Artifact]) -> ResolvedPlan:
     return ResolvedPlan(request=request, engines=tuple(engines), transforms=transforms, left_out=left_out)
 
 
-def plan_rows(
+def plan_configurations(
     plan: ResolvedPlan,
     sources: Sequence[Artifact],
     *,
     probe: Callable[[str], Availability] = find_installed,
     problems: Mapping[str, str] | None = None,
-) -> list[PlannedRow]:
+) -> list[PlannedConfiguration]:
     """List every configuration of the plan once: by batch, then precision, then engine, the baseline first."""
-    request, rows, never = plan.request, dict[str, PlannedRow](), set[str]()
+    request, configurations, never = plan.request, dict[str, PlannedConfiguration](), set[str]()
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         measure = replace(request.measure, scope=scope)
         for spec in plan.engines:
@@ -148,13 +155,19 @@ def plan_rows(
             if request.wanted and not any(meets_precision(p, spec.precision, spec.recipe) for p in precisions):
                 continue
             availability = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
-            row = _plan_row(request, spec, measure, sources, availability, problems or {})
-            rows.setdefault(row.id, row)
+            configuration = _plan_configuration(request, spec, measure, sources, availability, problems or {})
+            configurations.setdefault(configuration.id, configuration)
             if request.any_engine and find_obstacle(spec, sources):
-                never.add(row.id)
+                never.add(configuration.id)
     # A precision in which nothing runs keeps its configurations, each with its reason.
-    run = {row.requested_precision for row in rows.values() if row.id not in never}
-    return [row for row in rows.values() if row.id not in never or row.requested_precision not in run]
+    run = {
+        configuration.requested_precision for configuration in configurations.values() if configuration.id not in never
+    }
+    return [
+        configuration
+        for configuration in configurations.values()
+        if configuration.id not in never or configuration.requested_precision not in run
+    ]
 
 
 def find_obstacle(spec: EngineSpec, sources: Sequence[Artifact]) -> str | None:
@@ -202,11 +215,11 @@ def meets_precision(requested: str, precision: Precision | None, recipe: Recipe 
 
 def plan_stored(
     model: str, spec: EngineSpec, chain: tuple[Artifact, ...], measure: MeasureSpec, availability: Availability
-) -> PlannedRow:
+) -> PlannedConfiguration:
     """Plan the configuration of an engine that opens the last artifact of `chain`, made by an earlier run."""
     source = _with_batch(chain[-1], spec.batch)
-    return PlannedRow(
-        id=row_id(spec, spec.precision, measure),
+    return PlannedConfiguration(
+        id=configuration_id(spec, spec.precision, measure),
         model=model,
         engine=spec,
         requested_precision=spec.precision,
@@ -234,7 +247,7 @@ def _list_engines(request: RunRequest, sources: Sequence[Artifact]) -> tuple[lis
     can run; and BF16 on a CPU with engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
-    sizes, precisions = list_row_sizes(request, sources), _list_precisions(request, sources)
+    sizes, precisions = list_configuration_sizes(request, sources), _list_precisions(request, sources)
     first, listed, left_out = parse_engine(request.baseline or "pytorch"), list[EngineSpec](), list[EngineSpec]()
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
@@ -258,7 +271,9 @@ def _list_engines(request: RunRequest, sources: Sequence[Artifact]) -> tuple[lis
     return listed, left_out
 
 
-def list_row_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
+def list_configuration_sizes(
+    request: RunRequest, sources: Sequence[Artifact]
+) -> list[tuple[dict[str, tuple[int, ...]], int]]:
     """List (shapes, batch) of every configuration: the batches of --batch, else the batch that the user's model fixes,
     else that of its example inputs.
 
@@ -345,14 +360,14 @@ def _list_transforms(
     return [pair for pair in dict.fromkeys(needed) if pair not in have and pair[0] != "fp32"]
 
 
-def _plan_row(
+def _plan_configuration(
     request: RunRequest,
     spec: EngineSpec,
     measure: MeasureSpec,
     sources: Sequence[Artifact],
     availability: Availability,
     problems: Mapping[str, str],
-) -> PlannedRow:
+) -> PlannedConfiguration:
     source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec)), None)
     problem = None
     if source is not None and spec.shapes and source.kind == "torch":  # along any axis but the batch
@@ -368,8 +383,8 @@ def _plan_row(
     own = find_own_batch(sources[0]) if sources else None
     if own not in (None, spec.batch):
         problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"
-    return PlannedRow(
-        id=row_id(spec, spec.precision, measure),
+    return PlannedConfiguration(
+        id=configuration_id(spec, spec.precision, measure),
         model=sources[0].model if sources else request.model,
         engine=spec,
         requested_precision=spec.precision,
@@ -509,6 +524,6 @@ def find_fixed_batch(graph: Artifact) -> int | None:
     return shared[0] if shared else 1
 
 
-def with_suffix(row: PlannedRow, suffix: str) -> PlannedRow:
+def with_suffix(configuration: PlannedConfiguration, suffix: str) -> PlannedConfiguration:
     """The same configuration under another id, for comparing an engine with itself or two models."""
-    return replace(row, id=f"{row.id}-{suffix}")
+    return replace(configuration, id=f"{configuration.id}-{suffix}")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import row_id as make_id
+from enginebench.core.names import configuration_id as make_id
 from enginebench.core.records import Artifact, EngineSpec, ReferenceKind, Result
 from enginebench.core.shapes import size_axes
 from enginebench.core.warnings import make_warning
@@ -23,7 +23,7 @@ from enginebench.runs.builds import tunes
 from enginebench.runs.child.arrays import load_outputs
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import ReferenceJob
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import Key, ResultStore, add_warnings, find_key, has_outputs, label
 
@@ -47,39 +47,51 @@ class Reference(Struct, frozen=True, kw_only=True, eq=False):
     apart: bool = False  # not one of the measured configurations
 
 
-def find_eager(rows: Iterable[PlannedRow]) -> PlannedRow | None:
+def find_eager(configurations: Iterable[PlannedConfiguration]) -> PlannedConfiguration | None:
     """Find the configuration of plain PyTorch eager, in the module's own precision if there is one."""
-    eager = [row for row in rows if row.engine.backend == "pytorch" and row.engine.recipe is None and row.chain]
-    own = [row for row in eager if row.requested_precision == row.chain[0].precision]
-    return next(iter(own), None) or next((row for row in eager if row.requested_precision == "tf32"), None)
+    eager = [
+        configuration
+        for configuration in configurations
+        if configuration.engine.backend == "pytorch" and configuration.engine.recipe is None and configuration.chain
+    ]
+    own = [
+        configuration
+        for configuration in eager
+        if configuration.requested_precision == configuration.chain[0].precision
+    ]
+    return next(iter(own), None) or next(
+        (configuration for configuration in eager if configuration.requested_precision == "tf32"), None
+    )
 
 
-def find_own_graph(rows: Sequence[PlannedRow]) -> tuple[PlannedRow, Artifact] | None:
+def find_own_graph(configurations: Sequence[PlannedConfiguration]) -> tuple[PlannedConfiguration, Artifact] | None:
     """Find (a configuration made from the graph, the model's graph before any change of precision, in its shapes).
 
     None if a fake engine comes first: it computes no graph, and the others are compared with it.
     """
-    if rows and is_simulated(rows[0].engine.backend):
+    if configurations and is_simulated(configurations[0].engine.backend):
         return None
-    for row in rows:
-        graph = next((artifact for artifact in row.chain if artifact.kind == "onnx"), None)
-        if graph is not None and row.engine.shapes:
-            graph = replace(graph, inputs=size_axes(graph.inputs, row.engine.shapes))
+    for configuration in configurations:
+        graph = next((artifact for artifact in configuration.chain if artifact.kind == "onnx"), None)
+        if graph is not None and configuration.engine.shapes:
+            graph = replace(graph, inputs=size_axes(graph.inputs, configuration.engine.shapes))
         if graph is not None:
-            return row, graph
+            return configuration, graph
     return None
 
 
-def runs_own_graph(row: PlannedRow) -> bool:
+def runs_own_graph(configuration: PlannedConfiguration) -> bool:
     """Whether a configuration starts from the model's unchanged graph, in its own precision."""
-    graph = next((artifact for artifact in row.chain if artifact.kind == "onnx"), None)
-    return graph is not None and row.source is not None and row.source.sha256 == graph.sha256
+    graph = next((artifact for artifact in configuration.chain if artifact.kind == "onnx"), None)
+    return graph is not None and configuration.source is not None and configuration.source.sha256 == graph.sha256
 
 
-def describe_graph_engine(row: PlannedRow, graph: Artifact) -> EngineSpec:
+def describe_graph_engine(configuration: PlannedConfiguration, graph: Artifact) -> EngineSpec:
     """The engine of a graph's own outputs: on the CPU, with the threads and the batch of the configuration."""
-    plain = EngineSpec(backend="ort", options={"opt": "none"}, batch=row.engine.batch, threads=row.engine.threads)
-    return replace(plain, precision=graph.precision, recipe=graph.recipe, shapes=row.engine.shapes)
+    plain = EngineSpec(
+        backend="ort", options={"opt": "none"}, batch=configuration.engine.batch, threads=configuration.engine.threads
+    )
+    return replace(plain, precision=graph.precision, recipe=graph.recipe, shapes=configuration.engine.shapes)
 
 
 def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
@@ -109,32 +121,35 @@ class References:
         self._references: dict[Key, Reference] = {}  # with which the configurations of a key are compared
         self._graphs: dict[Key, Reference | str] = {}  # outputs of unchanged graphs; or why there are none
 
-    def find(self, rows: Sequence[PlannedRow], comparable: Sequence[PlannedRow]) -> Reference:
+    def find(
+        self, configurations: Sequence[PlannedConfiguration], comparable: Sequence[PlannedConfiguration]
+    ) -> Reference:
         """Return the reference with which these configurations are compared; it never changes once it is chosen.
 
         The first configuration if the user named two sides to compare, or a plan and its graph. Else the first there
         is of: PyTorch eager, the unchanged graph, an engine in FP32, and the first configuration.
         """
-        key = find_key(rows[0])
+        key = find_key(configurations[0])
         if key in self._references:
             return self._references[key]
-        named = any(row.inputs_of or row.graph for row in rows)
+        named = any(configuration.inputs_of or configuration.graph for configuration in configurations)
         eager = None if named else find_eager(comparable)
         reference = None
         if eager is None and not named:
             reference = self.compute_graph(comparable) if self._checks_graph else None
-            reference = reference or self._compute_in_fp32(rows)
+            reference = reference or self._compute_in_fp32(configurations)
         if reference is None:
-            row = eager or comparable[0]
+            configuration = eager or comparable[0]
             reference = Reference(
-                result=self._results.current[row.id], outputs=load_outputs(self._results.folder.outputs_path(row.id))[0]
+                result=self._results.current[configuration.id],
+                outputs=load_outputs(self._results.folder.outputs_path(configuration.id))[0],
             )
         self._references[key] = reference
         return reference
 
-    def compute_graph(self, rows: Sequence[PlannedRow]) -> Reference | None:
+    def compute_graph(self, configurations: Sequence[PlannedConfiguration]) -> Reference | None:
         """Return the outputs of the configurations' unchanged graph, never timed; None if nothing computes them."""
-        key, own_graph = find_key(rows[0]), find_own_graph(rows)
+        key, own_graph = find_key(configurations[0]), find_own_graph(configurations)
         if own_graph is None:
             return None
         if key not in self._graphs:
@@ -142,10 +157,12 @@ class References:
         graph = self._graphs[key]
         return None if isinstance(graph, str) else graph
 
-    def _run_graph(self, row: PlannedRow, graph: Artifact) -> Reference | str:
+    def _run_graph(self, configuration: PlannedConfiguration, graph: Artifact) -> Reference | str:
         """Compute the outputs of an unchanged graph; or return why each evaluator that could have done so did not."""
-        engine, reasons = describe_graph_engine(row, graph), list[str]()
-        reference = replace(row, id=f"{make_id(engine, graph.precision, row.measure)}-reference", engine=engine)
+        engine, reasons = describe_graph_engine(configuration, graph), list[str]()
+        reference = replace(
+            configuration, id=f"{make_id(engine, graph.precision, configuration.measure)}-reference", engine=engine
+        )
         reference = replace(reference, requested_precision=graph.precision, source=graph, chain=(graph,))
         for kind, name in KINDS.items():
             job = ReferenceJob(check=self._builder.describe_job(reference), kind=kind, budget_s=REFERENCE_BUDGET_S)
@@ -165,25 +182,29 @@ class References:
             return Reference(result=result, outputs=outputs, kind=kind, apart=True)
         return "; ".join(reasons)
 
-    def _compute_in_fp32(self, rows: Sequence[PlannedRow]) -> Reference | None:
+    def _compute_in_fp32(self, configurations: Sequence[PlannedConfiguration]) -> Reference | None:
         """Compute FP32 outputs, never timed, for configurations in a shorter precision, if none in FP32 has outputs.
 
         An engine whose build takes minutes is used only if there is no other. None if nothing has an FP32 form.
         """
-        fp32_rows = [row for row in rows if row.requested_precision in (None, "fp32")]
-        if any(has_outputs(self._results.current[row.id]) for row in fp32_rows) or not any(
-            r.id in self._builder.fresh for r in rows
+        fp32_rows = [
+            configuration for configuration in configurations if configuration.requested_precision in (None, "fp32")
+        ]
+        if any(has_outputs(self._results.current[configuration.id]) for configuration in fp32_rows) or not any(
+            r.id in self._builder.fresh for r in configurations
         ):
             return None
-        for row in sorted(rows, key=lambda row: tunes(row.engine)):
-            reference = None if row in fp32_rows or row.skip is not None else make_fp32(row)
+        for configuration in sorted(configurations, key=lambda configuration: tunes(configuration.engine)):
+            reference = (
+                None if configuration in fp32_rows or configuration.skip is not None else make_fp32(configuration)
+            )
             if reference is None:
                 continue
             try:
                 job = replace(self._builder.describe_job(reference), prove=False, labelled=None)
                 response = self._builder.run(reference, job)
             except EngineBenchError as error:
-                self._reporter.say(f"{label(row)} was not compared with FP32: {error}")
+                self._reporter.say(f"{label(configuration)} was not compared with FP32: {error}")
                 continue
             result = self._builder.describe_built(
                 reference, self._results.begin(reference, status="partial"), response, 0
@@ -193,19 +214,19 @@ class References:
             )
         return None
 
-    def explain_no_graph(self, row: PlannedRow) -> str | None:
+    def explain_no_graph(self, configuration: PlannedConfiguration) -> str | None:
         """Return why a configuration's unchanged graph has no outputs; None if it has, or none were needed."""
-        why = self._graphs.get(find_key(row))
+        why = self._graphs.get(find_key(configuration))
         return why if isinstance(why, str) else None
 
 
-def make_fp32(row: PlannedRow) -> PlannedRow | None:
+def make_fp32(configuration: PlannedConfiguration) -> PlannedConfiguration | None:
     """Return the configuration in FP32, from the last FP32 form in its chain; None if it has none."""
-    kind = takes(row.engine.backend)
-    source = next((a for a in reversed(row.chain) if a.precision == "fp32" and a.kind == kind), None)
+    kind = takes(configuration.engine.backend)
+    source = next((a for a in reversed(configuration.chain) if a.precision == "fp32" and a.kind == kind), None)
     if source is None:
         return None
-    engine = replace(row.engine, precision="fp32", recipe=None, mix="")
-    chain = row.chain[: row.chain.index(source) + 1]
-    configuration = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
-    return replace(configuration, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
+    engine = replace(configuration.engine, precision="fp32", recipe=None, mix="")
+    chain = configuration.chain[: configuration.chain.index(source) + 1]
+    configuration = replace(configuration, engine=engine, requested_precision="fp32", source=source, chain=chain)
+    return replace(configuration, id=f"{make_id(engine, 'fp32', configuration.measure)}-reference")

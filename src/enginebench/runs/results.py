@@ -24,7 +24,7 @@ from enginebench.runs.child.jobs import Proof
 from enginebench.runs.child.places import find_place, list_versions
 from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.plan import PlannedRow, find_axes
+from enginebench.runs.plan import PlannedConfiguration, find_axes
 from enginebench.runs.progress import Reporter
 from enginebench.runs.trust import holds_refused
 from enginebench.stats.alike import assess_outputs
@@ -46,25 +46,34 @@ Key = tuple[str, int, str]  # model whose inputs are fed, batch, shapes
 class ResultStore:
     """The configurations of a run; `current` has the result of each that was begun, in the order of the plan."""
 
-    def __init__(self, folder: RunFolder, rows: Sequence[PlannedRow], machine: Machine) -> None:
+    def __init__(self, folder: RunFolder, configurations: Sequence[PlannedConfiguration], machine: Machine) -> None:
         self.folder, self.machine = folder, machine
-        self.rows = {row.id: row for row in rows}
+        self.configurations = {configuration.id: configuration for configuration in configurations}
         self.added: set[str] = set()  # configurations that were not requested; they do not count as progress
         self.current: dict[str, Result] = {}
         self.inputs = find_samples(folder.artifacts)  # the user's own; None: made-up ones
 
-    def add(self, rows: Sequence[PlannedRow]) -> None:
+    def add(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Add configurations after those that it has."""
-        self.rows.update((row.id, row) for row in rows)
+        self.configurations.update((configuration.id, configuration) for configuration in configurations)
 
-    def adopt(self, row: PlannedRow, prepared: Result) -> None:
+    def adopt(self, configuration: PlannedConfiguration, prepared: Result) -> None:
         """Add a configuration that was built and checked under another id, to measure it again."""
-        self.add([row])
+        self.add([configuration])
         folder = self.folder
         for find in (folder.outputs_path, folder.labelled_path, folder.recheck_path, folder.further_path):
             if (kept := find(prepared.id)).exists():
-                write_atomic(find(row.id), kept.read_bytes())
-        self.save(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
+                write_atomic(find(configuration.id), kept.read_bytes())
+        self.save(
+            replace(
+                prepared,
+                id=configuration.id,
+                measure=configuration.measure,
+                measurements=(),
+                status="partial",
+                reason=None,
+            )
+        )
 
     def finish(self, ids: Mapping[str, str]) -> None:
         """End configurations as measured often enough.
@@ -72,7 +81,7 @@ class ResultStore:
         Args:
             ids: the id under which a configuration was built and compared -> its id here.
         """
-        for result in (self.current[row_id] for row_id in ids.values()):
+        for result in (self.current[configuration_id] for configuration_id in ids.values()):
             if result.status == "partial" and result.measurements:
                 measure, drift = replace(result.measure, processes=len(result.measurements)), result.drift
                 if drift is not None:
@@ -82,22 +91,25 @@ class ResultStore:
 
     def restore(self, *, with_failed: bool = False) -> None:
         """Restore the configurations that an earlier, interrupted run stored."""
-        for row_id, row in self.rows.items():
-            if row_id in self.current:
+        for configuration_id, configuration in self.configurations.items():
+            if configuration_id in self.current:
                 continue
-            stored = self.folder.read_result(row_id)
-            if stored is not None and Path(stored.model).name != Path(row.model).name:
-                path, advice = self.folder.row_path(row_id), "Delete it to measure this configuration again"
-                raise ParseError(path, "$.model", repr(stored.model), repr(row.model), advice)
+            stored = self.folder.read_result(configuration_id)
+            if stored is not None and Path(stored.model).name != Path(configuration.model).name:
+                path, advice = (
+                    self.folder.configuration_path(configuration_id),
+                    "Delete it to measure this configuration again",
+                )
+                raise ParseError(path, "$.model", repr(stored.model), repr(configuration.model), advice)
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
-                self.current[row_id] = stored
+                self.current[configuration_id] = stored
                 continue
             if stored is None or not has_outputs(stored):
                 continue  # it begins anew
             timed = tuple(one for one in stored.measurements if one.latency_ns)
             if timed != stored.measurements:  # a trial without samples is measured again
                 stored = replace(stored, measurements=timed, look=None)
-            finished = stored.look is not None or len(list_trials(stored)) >= row.measure.processes
+            finished = stored.look is not None or len(list_trials(stored)) >= configuration.measure.processes
             compiled = any(map(holds_refused, (*stored.artifacts, *(build.artifact for build in stored.builds))))
             if compiled and not finished:
                 continue  # native code that this program did not compile: it begins anew
@@ -109,53 +121,57 @@ class ResultStore:
                     raise
                 continue  # nothing was measured on it: it is built anew
             # The precision that ran is kept; the other settings of the engine come from the plan.
-            ran = replace(row.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
+            ran = replace(configuration.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
             status: Status = "ok" if finished else "partial"
-            self.current[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
+            self.current[configuration_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
-    def begin(self, row: PlannedRow, **fields: object) -> Result:
+    def begin(self, configuration: PlannedConfiguration, **fields: object) -> Result:
         try:
-            environment = find_place(row.engine)
+            environment = find_place(configuration.engine)
         except EngineBenchError:  # the configuration is skipped for that reason
             environment = None
         machine = replace(self.machine, versions=list_versions(environment)) if environment else self.machine
         return Result(
-            id=row.id,
-            model=row.model,
-            engine=row.engine,
-            measure=row.measure,
-            requested_precision=row.requested_precision,
+            id=configuration.id,
+            model=configuration.model,
+            engine=configuration.engine,
+            measure=configuration.measure,
+            requested_precision=configuration.requested_precision,
             machine=machine,
-            artifacts=row.chain,
-            axes=find_axes(row.engine, row.source),
+            artifacts=configuration.chain,
+            axes=find_axes(configuration.engine, configuration.source),
             **fields,  # type: ignore[arg-type]
         )
 
     def save(self, result: Result) -> None:
         self.current[result.id] = result
-        self.current = {row_id: self.current[row_id] for row_id in self.rows if row_id in self.current}
+        self.current = {
+            configuration_id: self.current[configuration_id]
+            for configuration_id in self.configurations
+            if configuration_id in self.current
+        }
         self.folder.write_result(result)
 
     def save_if_new(self, result: Result) -> None:
         if result != self.current[result.id]:
             self.save(result)
 
-    def list_alike(self) -> list[list[PlannedRow]]:
+    def list_alike(self) -> list[list[PlannedConfiguration]]:
         """Group the configurations that were built, or that cannot be, by the key of their inputs."""
-        groups: dict[Key, list[PlannedRow]] = {}
-        for row in self.rows.values():
-            if row.id in self.current:
-                groups.setdefault(find_key(row), []).append(row)
+        groups: dict[Key, list[PlannedConfiguration]] = {}
+        for configuration in self.configurations.values():
+            if configuration.id in self.current:
+                groups.setdefault(find_key(configuration), []).append(configuration)
         return list(groups.values())
 
     def list_precisions(self) -> tuple[Precision | None, ...]:
         """Return the requested precision of every configuration."""
-        return tuple(row.requested_precision for row in self.rows.values())
+        return tuple(configuration.requested_precision for configuration in self.configurations.values())
 
 
-def find_key(row: PlannedRow) -> Key:
+def find_key(configuration: PlannedConfiguration) -> Key:
     """Return the key of a configuration's inputs: those with the same key get the same inputs."""
-    return row.inputs_model, *find_size(row.engine)
+    return configuration.inputs_model, *find_size(configuration.engine)
 
 
 def report_failure(result: Result, when: str, error: EngineBenchError, reporter: Reporter) -> Result:
@@ -215,9 +231,9 @@ def apply_proof(result: Result, proof: Proof) -> Result:
     )
 
 
-def label(row: PlannedRow | Result) -> str:
-    spec = row.engine
-    precision = format_precision(row.requested_precision, spec.recipe, spec.mix)
+def label(configuration: PlannedConfiguration | Result) -> str:
+    spec = configuration.engine
+    precision = format_precision(configuration.requested_precision, spec.recipe, spec.mix)
     batch = f" b{spec.batch}" if spec.batch > 1 else ""
     return f"{format_engine(spec)} {precision}{batch} {format_shapes(spec.shapes)}".rstrip()
 
@@ -244,7 +260,10 @@ def check_outcome(results: Sequence[Result], request: RunRequest) -> None:
     for r in results:
         if r.status != "ok":
             alike.setdefault(r.reason or r.status, []).append(label(r))
-    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in alike.items()) or "there is no configuration"
+    bad = (
+        "; ".join(f"{', '.join(configurations)}: {reason}" for reason, configurations in alike.items())
+        or "there is no configuration"
+    )
     if attempted and attempted[0].status == "ok":
         raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
     raise MeasurementError(f"the baseline and at least one other configuration must be ok. Not ok: {bad}")

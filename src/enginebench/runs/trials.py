@@ -19,7 +19,7 @@ from enginebench.runs.builds import can_wait
 from enginebench.runs.child.isolate import Child, child_environment, run_child
 from enginebench.runs.child.jobs import LeastWorkJob, MeasureJob
 from enginebench.runs.child.places import find_place
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import (
     BEFORE_EXPORT,
@@ -43,13 +43,13 @@ T = TypeVar("T")
 class ScheduledTrial(Struct, frozen=True):
     """One trial of one configuration, and its position in the run."""
 
-    row: PlannedRow
+    configuration: PlannedConfiguration
     number: int
     order: int
 
     @property
     def environment(self) -> dict[str, str]:
-        return child_environment(self.row.engine.threads, max(self.number, 0))
+        return child_environment(self.configuration.engine.threads, max(self.number, 0))
 
 
 class TrialRunner:
@@ -72,16 +72,16 @@ class TrialRunner:
         self._timed_s: list[float] = []  # seconds that each trial in this process took, with its start
         self._works: dict[tuple[str, int, str], LeastWork | None] = {}  # of a graph, batch and shapes; None: unknown
 
-    def is_measured(self, row_id: str, trial: int) -> bool:
-        return any(m.trial == trial for m in self._results.current[row_id].measurements)
+    def is_measured(self, configuration_id: str, trial: int) -> bool:
+        return any(m.trial == trial for m in self._results.current[configuration_id].measurements)
 
     def run(self, trials: Sequence[ScheduledTrial]) -> None:
         """Run the trials in groups, whose children import before their trials begin."""
         group: list[ScheduledTrial] = []
         for trial in trials:
-            result = self._results.current[trial.row.id]
-            if self.is_measured(trial.row.id, trial.number) or result.look is not None:
-                self._advance(trial.row)
+            result = self._results.current[trial.configuration.id]
+            if self.is_measured(trial.configuration.id, trial.number) or result.look is not None:
+                self._advance(trial.configuration)
             elif result.status == "partial":
                 group.append(trial)
             if len(group) >= self._children_at_once:
@@ -95,13 +95,18 @@ class TrialRunner:
         for result in self._results.current.values():
             if result.measure.settle is not None and result.status in ("ok", "partial"):
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
-        for rows in groups.values():
-            if len(rows) < 2:
+        for configurations in groups.values():
+            if len(configurations) < 2:
                 continue
             requested = (*self._rules.requested, *self._results.list_precisions())
             rules = replace(self._rules, requested=requested)
-            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_relevant_pairs(rows, trials, rules))
-            for result in rows:
+            still = list_open(
+                configurations,
+                trials,
+                configurations[0].measure.settle or 0.0,
+                list_relevant_pairs(configurations, trials, rules),
+            )
+            for result in configurations:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._results.save(replace(result, status="ok", look=trials))
 
@@ -111,42 +116,44 @@ class TrialRunner:
         with ExitStack() as stack:
             ahead: dict[int, Child] = {}
             for trial in trials:
-                if len(trials) > 1 and can_wait(trial.row.engine) and not self._times_starts:
+                if len(trials) > 1 and can_wait(trial.configuration.engine) and not self._times_starts:
                     ahead[trial.order] = stack.enter_context(Child(trial.environment))
                     job = describe_preload(
-                        self._results.folder, trial.row, self._results.current[trial.row.id].artifacts[-1]
+                        self._results.folder,
+                        trial.configuration,
+                        self._results.current[trial.configuration.id].artifacts[-1],
                     )
                     ahead[trial.order].ask_to_preload(replace(job, pin=True))
             deadline = time.monotonic() + self._timeout_s()
             for child in ahead.values():
                 child.wait_until_ready(deadline)
             for trial in trials:
-                result = self._results.current[trial.row.id]
+                result = self._results.current[trial.configuration.id]
                 if result.status == "partial":  # it may have failed in an earlier trial
                     self._results.save(self.measure(trial, result, ahead.get(trial.order)))
-                    self._advance(trial.row)
+                    self._advance(trial.configuration)
                     self._reporter.show(list(self._results.current.values()))
         if trials:
             self._timed_s += [(time.monotonic() - start) / len(trials)] * len(trials)
 
-    def _advance(self, row: PlannedRow) -> None:
-        if row.id not in self._results.added:
+    def _advance(self, configuration: PlannedConfiguration) -> None:
+        if configuration.id not in self._results.added:
             self._reporter.advance()
 
     def measure(self, scheduled: ScheduledTrial, result: Result, waiting: Child | None) -> Result:
-        row, trial = scheduled.row, scheduled.number
-        self._reporter.step(" · ".join([label(row), *self._format_progress(row, trial)]))
+        configuration, trial = scheduled.configuration, scheduled.number
+        self._reporter.step(" · ".join([label(configuration), *self._format_progress(configuration, trial)]))
         build = trial % len(result.builds) if result.builds else None
         job = MeasureJob(
-            model=row.inputs_model,
+            model=configuration.inputs_model,
             artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
-            engine=row.engine,
-            measure=row.measure,
-            out_dir=make_build_folder(self._results.folder, row, build or 0),
+            engine=configuration.engine,
+            measure=configuration.measure,
+            out_dir=make_build_folder(self._results.folder, configuration, build or 0),
             trial=trial,
             order=scheduled.order,
             last_level_cache_bytes=self._results.machine.last_level_cache_bytes,
-            prove=proves_when_timed(row) and lacks_proof(result),
+            prove=proves_when_timed(configuration) and lacks_proof(result),
             inputs=self._results.inputs,
             recheck_path=self._find_recheck(result),
         )
@@ -154,17 +161,17 @@ class TrialRunner:
         usable = waiting if waiting and waiting.alive else None
         job = replace(job, imported_ahead=usable is not None)
         try:
-            with usable or Child(scheduled.environment, find_place(row.engine)) as child:
+            with usable or Child(scheduled.environment, find_place(configuration.engine)) as child:
                 response = child.perform(job, timeout_s=self._timeout_s())
         except EngineBenchError as error:
             if isinstance(error, TimedOut) and self._timeout_s() < 1:
                 return result  # the time of the whole run was over: no failure of the configuration
             return report_failure(result, f"in {format_trial(trial)}", error, self._reporter)
-        self._medians.setdefault(row.id, []).append(median(response.measurement.latency_ns))
+        self._medians.setdefault(configuration.id, []).append(median(response.measurement.latency_ns))
         # The first look is dropped unless it is the only trial: configurations built later have none beside it.
-        counted = [m for m in list_trials(result) if m.trial != FIRST_LOOK or row.measure.processes == 1]
+        counted = [m for m in list_trials(result) if m.trial != FIRST_LOOK or configuration.measure.processes == 1]
         measurements = (*counted, replace(response.measurement, build=build))
-        finished = trial != BEFORE_EXPORT and len(measurements) >= row.measure.processes
+        finished = trial != BEFORE_EXPORT and len(measurements) >= configuration.measure.processes
         machine, gpu = result.machine, response.measurement.gpu
         status: Status = "ok" if finished else "partial"
         measured = replace(
@@ -173,7 +180,7 @@ class TrialRunner:
             machine=replace(machine, gpus=(gpu,)) if machine and gpu and not machine.gpus else machine,
             status=status,
             shapes=response.shapes
-            or {spec.name: concrete_shape(spec, row.engine.batch) for spec in result.artifacts[-1].inputs},
+            or {spec.name: concrete_shape(spec, configuration.engine.batch) for spec in result.artifacts[-1].inputs},
         )
         measured = apply_proof(measured, response.proof) if response.proof else measured
         return warn_implausible(replace(measured, work=measured.work or self._count_work(measured)))
@@ -189,8 +196,11 @@ class TrialRunner:
 
         A simulated engine, which only waits, does no work.
         """
-        row = self._results.rows[result.id]
-        chains = [row.chain, *(r.chain for r in self._results.rows.values() if r.inputs_model == row.inputs_model)]
+        configuration = self._results.configurations[result.id]
+        chains = [
+            configuration.chain,
+            *(r.chain for r in self._results.configurations.values() if r.inputs_model == configuration.inputs_model),
+        ]
         graph = next((a for chain in chains for a in chain if a.kind == "onnx"), None)
         if graph is None or is_simulated(result.engine.backend):
             return None
@@ -208,39 +218,41 @@ class TrialRunner:
                 self._reporter.say(f"the least time of {result.model} is not known: {error}")
         return self._works[key]
 
-    def _format_progress(self, row: PlannedRow, trial: int) -> Iterator[str]:
+    def _format_progress(self, configuration: PlannedConfiguration, trial: int) -> Iterator[str]:
         """Yield `trial 4 of 10`, `2.29 ms (7.2x)`, `at most 40 s left`.
 
         The time is that of the trials so far, the ratio to the first configuration of the setting.
         """
-        of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
+        of = f" of {configuration.measure.processes}" if configuration.measure.processes < ENDLESS else ""
         yield format_trial(trial) + (of if trial >= 0 else "")
-        if own := self._medians.get(row.id):
-            setting = find_setting(self._results.current[row.id])
+        if own := self._medians.get(configuration.id):
+            setting = find_setting(self._results.current[configuration.id])
             first = next(
                 r.id for r in self._results.current.values() if r.id in self._medians and find_setting(r) == setting
             )
             ratio = median(self._medians[first]) / median(own)
-            factor = "" if first == row.id else f" ({format_significant(ratio, 2)}x)"
+            factor = "" if first == configuration.id else f" ({format_significant(ratio, 2)}x)"
             yield f"{format_alone(median(own) / 1e6)}{factor}"
-        rows = [self._results.rows[r.id] for r in self._results.current.values() if r.status == "partial"]
-        left = sum(one.measure.processes - len(list_trials(self._results.current[one.id])) for one in rows)
-        if left and self._timed_s and row.measure.processes < ENDLESS:
+        configurations = [
+            self._results.configurations[r.id] for r in self._results.current.values() if r.status == "partial"
+        ]
+        left = sum(one.measure.processes - len(list_trials(self._results.current[one.id])) for one in configurations)
+        if left and self._timed_s and configuration.measure.processes < ENDLESS:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
 
-def order_trials(rows: Sequence[PlannedRow]) -> list[ScheduledTrial]:
+def order_trials(configurations: Sequence[PlannedConfiguration]) -> list[ScheduledTrial]:
     """Return every trial of a run, in order: A B C, then C B A, and so on.
 
     The order depends on the plan alone, not on configurations that fail or are resumed.
     """
-    rounds = max((row.measure.processes for row in rows), default=0)
-    builds = max((row.measure.builds for row in rows), default=1)
-    pairs: list[tuple[PlannedRow, int]] = []
+    rounds = max((configuration.measure.processes for configuration in configurations), default=0)
+    builds = max((configuration.measure.builds for configuration in configurations), default=1)
+    pairs: list[tuple[PlannedConfiguration, int]] = []
     for trial in range(rounds):
-        taking_part = [row for row in rows if trial < row.measure.processes]
-        pairs += [(row, trial) for row in order_round(taking_part, trial, builds)]
-    return [ScheduledTrial(row, trial, order) for order, (row, trial) in enumerate(pairs)]
+        taking_part = [configuration for configuration in configurations if trial < configuration.measure.processes]
+        pairs += [(configuration, trial) for configuration in order_round(taking_part, trial, builds)]
+    return [ScheduledTrial(configuration, trial, order) for order, (configuration, trial) in enumerate(pairs)]
 
 
 def order_round(items: Sequence[T], number: int, builds: int = 1) -> Sequence[T]:

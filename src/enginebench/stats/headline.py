@@ -119,8 +119,8 @@ def _measure_together(rows: Sequence[Assessment]) -> dict[str, float]:
     }
     shared = set[int].intersection(*(set(by_trial) for by_trial in medians.values())) if medians else set()
     times = {
-        row_id: math.fsum(math.log(by_trial[i] or 1.0) for i in shared or by_trial) / len(shared or by_trial)
-        for row_id, by_trial in medians.items()
+        configuration_id: math.fsum(math.log(by_trial[i] or 1.0) for i in shared or by_trial) / len(shared or by_trial)
+        for configuration_id, by_trial in medians.items()
     }
     for row in rows:
         compared = row.speedup is not None and row.baseline in times

@@ -34,12 +34,12 @@ from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.plan import PlannedRow, check_places, list_devices, with_suffix
+from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
 from enginebench.runs.targets.ahead import check_ahead
-from enginebench.runs.targets.bundles import find_row, open_as_stored, read_target
+from enginebench.runs.targets.bundles import find_configuration, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_scoring
 from enginebench.stats.diff import diff_results
@@ -197,7 +197,7 @@ def open_bench_request(
     fixed |= {f"--{name.replace('_', '-')}": options.get(name) for name in settings}
     bundle = read_target(str(target), fixed) if text else None
     if bundle is not None and isinstance(against, str | os.PathLike) and holds_run(Path(against)):
-        against = find_row(Path(against), bundle)
+        against = find_configuration(Path(against), bundle)
     name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
     own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], ()))
     ((name, own),) = pass_on([(name, own)], extra)
@@ -297,22 +297,27 @@ def bench_sides(
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         scoring = choose_scoring(request) if request.metrics or request.targets else None
         folder.create(record)
-        rows = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
+        configurations = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
         if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
             graph = find_graph(Path(request.model))
-            rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
+            configurations = [
+                replace(configuration, graph=str(graph.absolute()) if graph else None)
+                for configuration in configurations
+            ]
         if against is not None and other is not None:
             base = with_suffix(_plan_side(folder, other, against.stored, "against", reporter), "against")
-            mine, theirs = rows[0].engine.batch, base.engine.batch
+            mine, theirs = configurations[0].engine.batch, base.engine.batch
             if mine != theirs:
                 advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
                 raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
-            rows = [replace(row, inputs_of=base.model) for row in (base, *rows)]
-        folder.write_record(replace(record, rows=tuple(row.id for row in rows), notes=warnings))
+            configurations = [replace(configuration, inputs_of=base.model) for configuration in (base, *configurations)]
+        folder.write_record(
+            replace(record, rows=tuple(configuration.id for configuration in configurations), notes=warnings)
+        )
         limit_s, task = request.timeout_s, request.task
         campaign = Campaign(
             folder,
-            rows,
+            configurations,
             record.machine,
             timeout_s=limit_s,
             reporter=reporter,
@@ -363,7 +368,7 @@ def find_logs(root: Path, result: Result) -> list[Path]:
 
 def _plan_side(
     folder: RunFolder, request: RunRequest, stored: Stored | None, place: str, reporter: Reporter
-) -> PlannedRow:
+) -> PlannedConfiguration:
     """Return the one configuration of a request, its sources made in a folder of their own; that of a bundle.
 
     The artifact of a stored configuration is copied into the folder, so that the folder of a comparison is complete.
@@ -375,8 +380,8 @@ def _plan_side(
         bring_files(made.files, Path(made.path).parent, home)
         chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
         return sides.plan_again(replace(stored, chain=chain), request.measure)
-    (row,) = sides.plan_target(request, folder.root / place, reporter)
-    return row
+    (configuration,) = sides.plan_target(request, folder.root / place, reporter)
+    return configuration
 
 
 class _PlanRecord(Struct):

@@ -19,7 +19,7 @@ from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store,
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import format_junit, list_diff
 from enginebench.runs.baselines import are_neighbours, find_side, read_side
-from enginebench.runs.folder import RunFolder, read_rows
+from enginebench.runs.folder import RunFolder, read_configurations
 from enginebench.runs.request import choose_drop
 from enginebench.stats.diff import DiffDocument, diff_results, pair_results
 from enginebench.verbs.accuracy import accuracy, check_labelled
@@ -195,7 +195,7 @@ def score_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[
     data, targets = to_text(options["data"]), to_text(options["targets"])
     inputs = options["inputs"] if data is not None or options["inputs"] is not None else _find_inputs(cand)
     check_labelled(data, targets)
-    stored = read_rows(base), read_rows(cand)
+    stored = read_configurations(base), read_configurations(cand)
     scored = [{result.id: replace(result, scores=()) for result in side} for side in stored]
     for before, now in pair_results(*stored):
         if before is None or now is None or before.status != "ok" or now.status != "ok":
@@ -217,7 +217,7 @@ def score_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[
 
 
 def _find_file(side: Path, result: Result) -> Path:
-    return RunFolder(side).row_path(result.id) if side.is_dir() else side
+    return RunFolder(side).configuration_path(result.id) if side.is_dir() else side
 
 
 def _find_inputs(side: Path) -> str:

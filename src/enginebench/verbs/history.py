@@ -58,10 +58,10 @@ def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocumen
     engines, models = (
         [name] if isinstance(name, str) else list(name) for name in (options["engine"], options["model"])
     )
-    return select_rows(read_history(find_rows_folder(path)), engines, models)
+    return select_rows(read_history(find_results_folder(path)), engines, models)
 
 
-def find_rows_folder(path: PathLike) -> Path:
+def find_results_folder(path: PathLike) -> Path:
     """Return the folder with the results; for the store of a sweep, a copy of them."""
     find_folder = find_hook(HistoryFolder)
     return find_folder(str(path)) if find_folder else Path(path)
@@ -72,7 +72,7 @@ def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions])
     from enginebench.report.history import export_mlflow, write_parquet
     from enginebench.runs.site import write_site
 
-    document, place = history(path, **options), find_rows_folder(path)
+    document, place = history(path, **options), find_results_folder(path)
     out = Path(shown["out"] or ("history" if "://" in path else place / "history"))
     written = write_history(document, place, out)
     door.show(document, shown, door.tables(lambda document: list_history(document, shown["last"])))

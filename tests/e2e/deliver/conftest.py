@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bundles import make_run, name
-from enginebench.features.deliver.verb import deliver_row
+from enginebench.features.deliver.verb import deliver_configuration
 from environments import Environments
 from reporters import Silent
 from shared import make_once
@@ -32,7 +32,7 @@ def delivered(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
     def deliver(folder: Path) -> None:
         for engine in ENGINES:
-            deliver_row(run, folder / engine, row=name(engine), forms=forms, reporter=Silent())
+            deliver_configuration(run, folder / engine, row=name(engine), forms=forms, reporter=Silent())
 
     folder = make_once(tmp_path_factory, "delivered", deliver)
     return {engine: folder / engine for engine in ENGINES}

@@ -20,7 +20,7 @@ from bundles import ask, name, share_between_threads
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
-from enginebench.features.deliver.verb import DeliverDocument, deliver_row, format_delivery
+from enginebench.features.deliver.verb import DeliverDocument, deliver_configuration, format_delivery
 from enginebench.features.deliver.writing import copy_model, find_instructions
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
@@ -104,28 +104,28 @@ def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dic
 
 def test_a_row_with_a_warning_wants_to_be_named_and_carries_its_warning(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
-    for row_id in folder.read_record().rows:
-        result = folder.read_result(row_id)
+    for configuration_id in folder.read_record().rows:
+        result = folder.read_result(configuration_id)
         assert result is not None
         if result.drift is not None:
             noisy = tuple(replace(o, snr_db=1.0, centred_cosine_mean=0.1) for o in result.drift.outputs)
             folder.write_result(replace(result, drift=replace(result.drift, passed=False, outputs=noisy), scores=()))
-    safe = deliver_row(folder.root, tmp_path / "safe", reporter=Silent())
+    safe = deliver_configuration(folder.root, tmp_path / "safe", reporter=Silent())
     assert safe.row == name("pytorch")  # what the user has is what is left
-    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
+    document = deliver_configuration(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
     assert document.notes[0] == "its outputs do not agree with the reference of the run"
     assert read_bundle_folder(tmp_path / "out").figures.outputs_agree is False
 
 
 def test_a_changed_artifact_is_not_delivered_and_a_lost_row_is_named(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
-    folder.row_path(name("openvino")).unlink()
-    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+    folder.configuration_path(name("openvino")).unlink()
+    document = deliver_configuration(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
     assert f"1 configuration without results, which could change this: {name('openvino')}." in document.notes[0]
     with (folder.artifacts / "model.onnx").open("ab") as file:
         file.write(b"\0")
     with pytest.raises(ArtifactError, match="was changed"):
-        deliver_row(folder.root, tmp_path / "other", row=name("ort"), reporter=Silent())
+        deliver_configuration(folder.root, tmp_path / "other", row=name("ort"), reporter=Silent())
 
 
 def test_a_bundle_with_other_outputs_is_not_handed_over(run: Path, tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_a_bundle_with_other_outputs_is_not_handed_over(run: Path, tmp_path: Pat
     with np.load(path) as stored:
         np.savez(path, **{key: array + (key == "output") for key, array in stored.items()})
     with pytest.raises(ArtifactError, match=r"own check here: output: .* NOT within"):
-        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+        deliver_configuration(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
-    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
+    document = deliver_configuration(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
     assert document.checked is False and "does not pass" in document.notes[0]
 
 

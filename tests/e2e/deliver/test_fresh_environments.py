@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bundles import ask, make_run
-from enginebench.features.deliver.verb import deliver_row
+from enginebench.features.deliver.verb import deliver_configuration
 from enginebench.runs import trust
 from reporters import Silent
 
@@ -56,7 +56,7 @@ def test_the_check_passes_with_the_requirements_alone(environments, tmp_path, en
     for precision in PRECISIONS[engine]:
         (row,) = (row for row in rows if f"-{precision}-b1-" in row)
         out = tmp_path / precision
-        assert deliver_row(run, out, row=row, reporter=Silent()).checked
+        assert deliver_configuration(run, out, row=row, reporter=Silent()).checked
         lines = (out / "requirements.txt").read_text("utf-8").splitlines()
         # That pip takes the lines shows with the smallest engine; what they bring is linked for the others.
         make = environments.make if engine == "ort" else environments.link

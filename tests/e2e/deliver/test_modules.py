@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 import enginebench
 from bundles import FAST, ask, name
 from enginebench.core.errors import UsageError
-from enginebench.features.deliver.verb import deliver_row
+from enginebench.features.deliver.verb import deliver_configuration
 from enginebench.runs import trust
 from enginebench.runs.targets.bundles import load_engine, read_bundle_folder
 from graphs import build_graph, double, find_positive
@@ -86,7 +86,7 @@ def test_every_preparation_of_a_module_is_that_of_the_row(cli: Cli, tmp_path: Pa
     rows = json.loads((tmp_path / "r" / "run.json").read_text("utf-8"))["rows"]
     assert len(rows) == 2
     for row in rows:
-        deliver_row(tmp_path / "r", tmp_path / row, row=row, reporter=Silent())
+        deliver_configuration(tmp_path / "r", tmp_path / row, row=row, reporter=Silent())
         found = read_bundle_folder(tmp_path / row)
         done = ask(tmp_path / row, "--check", "--force")
         assert "output: max_abs_diff 0, " in done.stdout, f"{found.engine}: {done.stdout}"

@@ -11,7 +11,7 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.features.sweep import store as stores
-from enginebench.features.sweep.reading import fetch_rows_folder
+from enginebench.features.sweep.reading import fetch_results_folder
 from enginebench.features.sweep.records import JobEnd
 from enginebench.features.sweep.reporting import report_sweep
 from enginebench.features.sweep.spec import read_spec
@@ -156,4 +156,4 @@ def test_a_sweep_on_s3_goes_on_from_there(children, s3, tmp_path, monkeypatch) -
     assert again == document and all(path.is_file() for path in written.paths)
     with pytest.raises(UsageError, match="--out DIR is missing"):
         report_sweep(url, ("html",))
-    assert len(read_history(fetch_rows_folder(url)).rows) == ROWS
+    assert len(read_history(fetch_results_folder(url)).rows) == ROWS

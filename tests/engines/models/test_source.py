@@ -27,7 +27,7 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceJob, SourceResponse
 from enginebench.runs.child.perform.sources import make_source
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import PlannedRow, plan_rows, resolve
+from enginebench.runs.plan import PlannedConfiguration, plan_configurations, resolve
 
 WriteModule = Callable[[str, str], None]
 FACTORIES = """
@@ -537,11 +537,11 @@ def make(factory: str, folder: Path, **wishes: object) -> SourceResponse:
     return job.perform(lambda text: None, lambda answer: None)
 
 
-def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedRow]:
+def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedConfiguration]:
     wish = RunRequest(model="m", engines=(("pytorch", {}), ("ort", {})), batches=batches or (1,), any_batch=not batches)
     problems = {} if len(artifacts) > 1 else {"onnx": "operator x"}
     resolved = resolve(wish, artifacts)
-    return plan_rows(
+    return plan_configurations(
         resolved, artifacts, probe=lambda name: Availability(engine=name, available=True), problems=problems
     )
 

@@ -16,7 +16,7 @@ from calls import answer_as_ort
 from enginebench.core import errors
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.names import row_id
+from enginebench.core.names import configuration_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
 from enginebench.engines.abilities import KeepsLog
 from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, describe_gpu
@@ -133,7 +133,9 @@ def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) 
     for name in (f"{Path(plan.path).stem}.build.log", "other.build.log"):
         (plans / name).write_text("&&&& RUNNING")
     for trial in (10, 9):
-        folder = home / "trtexec" / f"{row_id(make_spec(), 'fp32', EXACT)}-{plan.sha256[:8]}" / f"process-{trial}"
+        folder = (
+            home / "trtexec" / f"{configuration_id(make_spec(), 'fp32', EXACT)}-{plan.sha256[:8]}" / f"process-{trial}"
+        )
         folder.mkdir(parents=True)
         (folder / "trtexec_stdout.log").write_text("&&&& RUNNING")
     found = backend.find_logs(plan, make_spec(), EXACT)

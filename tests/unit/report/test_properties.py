@@ -16,7 +16,7 @@ from enginebench.report.bench import describe_bench
 from enginebench.report.csv_table import format_csv
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.diff import format_junit, format_reasons
-from enginebench.report.run.head import format_head, name_rows
+from enginebench.report.run.head import format_head, name_configurations
 from enginebench.report.run.rows import Row, RunDocument, describe_run
 from enginebench.report.run.sections import find_largest, list_batches, list_sections
 from enginebench.runs.folder import RunRecord, read_results
@@ -162,7 +162,7 @@ def test_every_report_begins_with_the_three_lines(results: list[Result]) -> None
     assert {(h.batch, h.scope) for h in document.headlines} == timed  # one is named wherever anything was timed
     for headline in document.headlines:
         row = next(row for row in document.rows if row.id == headline.id)
-        assert name_rows(document.rows)[row.id] in str(format_head(document))
+        assert name_configurations(document.rows)[row.id] in str(format_head(document))
         assert headline.ratio is None or headline.ratio_validity in ("good", "medium", "low")
         if headline.outputs in ("same", "within_limits") and not any(r.scores for r in results):
             assert may_agree(next(r for r in results if r.id == row.id), row, results)

@@ -21,7 +21,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.input_sets import EXAMPLES
-from enginebench.core.names import row_id
+from enginebench.core.names import configuration_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.engines import fake
@@ -36,7 +36,7 @@ from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.results import BEFORE_EXPORT, FIRST_LOOK, check_precisions, label
 from enginebench.runs.scoring import Scoring, open_metrics
 from enginebench.runs.trials import order_trials
@@ -66,7 +66,7 @@ def graph(tmp_path: Path) -> Artifact:
 
 def plan(
     source: Artifact, seed: str, *, measure: MeasureSpec = IDEAL, batch: int = 1, backend: str = "fake", **options: str
-) -> PlannedRow:
+) -> PlannedConfiguration:
     """A row of an engine, called by its seed."""
     engine = EngineSpec(backend=backend, options={"seed": seed, **options}, batch=batch)
     return make_row(engine, source, measure, model="toy")
@@ -97,14 +97,14 @@ class Bed(NamedTuple):
     path: Path
     children: Children
 
-    def plan(self, seed: str, **more: Any) -> PlannedRow:
+    def plan(self, seed: str, **more: Any) -> PlannedConfiguration:
         return plan(self.graph, seed, **more)
 
-    def start(self, *rows: PlannedRow, at: str = "r", **more: Any) -> Campaign:
+    def start(self, *rows: PlannedConfiguration, at: str = "r", **more: Any) -> Campaign:
         how = {"timeout_s": 60, "reporter": Counting(), **more}
         return Campaign(RunFolder(self.path / at), rows, MACHINE, **how)
 
-    def resume(self, *rows: PlannedRow, **more: Any) -> Campaign:
+    def resume(self, *rows: PlannedConfiguration, **more: Any) -> Campaign:
         """The run of a later process, in which no child is disturbed."""
         self.children.jobs.clear()
         self.children.before = lambda job: None
@@ -112,7 +112,7 @@ class Bed(NamedTuple):
         campaign.restore()
         return campaign
 
-    def stored(self, row: PlannedRow) -> Any:
+    def stored(self, row: PlannedConfiguration) -> Any:
         found = RunFolder(self.path / "r").read_result(row.id)
         assert found is not None
         return found
@@ -151,7 +151,7 @@ def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed
 def test_a_proposed_row_is_measured_beside_the_others_once(bed: Bed) -> None:
     rows, more, asked = [bed.plan("1"), bed.plan("2")], bed.plan("3"), []
 
-    def propose(row: PlannedRow, result: Result) -> PlannedRow | None:
+    def propose(row: PlannedConfiguration, result: Result) -> PlannedConfiguration | None:
         asked.append((row.id, len(result.measurements)))
         if row is rows[0]:
             raise ArtifactError("its graph cannot be quantized so")
@@ -376,9 +376,9 @@ def test_an_engine_that_is_wrong_on_further_inputs_alone_is_changed(
     assert bed.stored(rows[1]).drift == second.drift
 
 
-def shorten(row: PlannedRow) -> PlannedRow:
+def shorten(row: PlannedConfiguration) -> PlannedConfiguration:
     engine = replace(row.engine, precision="bf16")
-    return replace(row, engine=engine, requested_precision="bf16", id=row_id(engine, "bf16", row.measure))
+    return replace(row, engine=engine, requested_precision="bf16", id=configuration_id(engine, "bf16", row.measure))
 
 
 def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed) -> None:
@@ -652,7 +652,7 @@ def test_each_build_is_made_from_nothing_and_measured_in_its_turn(bed: Bed) -> N
     assert len({build.fingerprint for build in result.builds}) == 3
     assert [build.max_abs_diff for build in result.builds] == [0.0] * 3
     assert not list((bed.path / "r" / "artefacts" / "outputs").glob("*.build-*")), "answers that were compared are gone"
-    assert str(bed.path) not in RunFolder(bed.path / "r").row_path(row.id).read_text(), (
+    assert str(bed.path) not in RunFolder(bed.path / "r").configuration_path(row.id).read_text(), (
         "paths are relative to the folder"
     )
 

@@ -12,7 +12,7 @@ from enginebench.engines.registry import read_engines
 from enginebench.runs import plan
 from enginebench.runs.child.jobs import SourceResponse
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EVERY_GRAPH, LEFT_OUT_ON_GPUS, ResolvedPlan, plan_rows, resolve
+from enginebench.runs.plan import EVERY_GRAPH, LEFT_OUT_ON_GPUS, ResolvedPlan, plan_configurations, resolve
 from enginebench.runs.targets import sources
 
 AXES = ("batch", 4)
@@ -36,14 +36,14 @@ def there(name: str) -> Availability:
 )
 def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -> None:
     request = RunRequest(model="toy", engines=(("fake", {}),), device=device, measure=MeasureSpec(cache=cache))
-    (row,) = plan_rows(resolve(request, (GRAPH,)), (GRAPH,), probe=there)
+    (row,) = plan_configurations(resolve(request, (GRAPH,)), (GRAPH,), probe=there)
     assert row.skip == skip
 
 
 @pytest.mark.feature("trtexec")
 def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     request = RunRequest(model="toy", engines=(("fake", {}), ("trtexec", {})), measure=MeasureSpec(warmup_ms=200))
-    rows = plan_rows(resolve(request, (GRAPH,)), (GRAPH,), probe=there)
+    rows = plan_configurations(resolve(request, (GRAPH,)), (GRAPH,), probe=there)
     refusal = "--warmup 200ms is for trtexec; fake counts calls. Give a number, as in 20"
     assert [row.skip for row in rows if row.skip] == [refusal]
 
@@ -56,7 +56,7 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(pr
     wanted = ((precision, None),)
     request = RunRequest(model="toy", engines=(*ENGINES, ("openvino", {})), precisions=wanted)  # type: ignore[arg-type]
     module, problems = replace(GRAPH, kind="torch"), {problem: "operator x"}
-    rows = plan_rows(resolve(request, (module,)), (module,), probe=there, problems=problems)
+    rows = plan_configurations(resolve(request, (module,)), (module,), probe=there, problems=problems)
     assert [row.skip for row in rows] == [None, reason, reason]
 
 
@@ -64,7 +64,7 @@ def test_rows_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> 
     of_eight = replace(MODULE, inputs=tuple(replace(spec, shape=(8, *spec.shape[1:])) for spec in MODULE.inputs))
     request = RunRequest(model="toy", engines=ENGINES)
     for asked, batch in ((replace(request, any_batch=True), 8), (replace(request, batches=(2,)), 2), (request, 1)):
-        rows = plan_rows(resolve(asked, [of_eight, GRAPH]), [of_eight, GRAPH], probe=there)
+        rows = plan_configurations(resolve(asked, [of_eight, GRAPH]), [of_eight, GRAPH], probe=there)
         assert {row.engine.batch for row in rows} == {batch}
 
 
@@ -80,7 +80,7 @@ def test_rows_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> 
 )
 def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | None, rows: list[str]) -> None:
     sources = [replace(MODULE, precision=module), *([replace(GRAPH, precision=graph)] if graph else [])]
-    planned = plan_rows(resolve(RunRequest(model="toy", engines=ENGINES), sources), sources, probe=there)
+    planned = plan_configurations(resolve(RunRequest(model="toy", engines=ENGINES), sources), sources, probe=there)
     assert [row.requested_precision for row in planned] == rows
     assert [row.skip is None for row in planned] == [True, graph is not None and graph != "bf16"]
 
@@ -104,7 +104,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     request = RunRequest(model="toy", engines=tuple(read_engines("pytorch,pytorch-compile,ort")), any_engine=True)
     asked = replace(request, **{"precisions": (("int8", None),), **changes})
     opened = (MODULE, GRAPH)[: 1 + graph]
-    rows = plan_rows(resolve(asked, opened), opened, probe=there)
+    rows = plan_configurations(resolve(asked, opened), opened, probe=there)
     assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
     transforms = resolve(asked, opened).transforms
     assert (("int8", "pt2e") in transforms) == ("pytorch-compile pt2e" in planned)
@@ -131,7 +131,7 @@ def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(changes,
         any_precision=True,
     )
     opened = (source, GRAPH)[: 1 + (source is MODULE)]
-    rows = plan_rows(resolve(replace(request, **changes), opened), opened, probe=there)
+    rows = plan_configurations(resolve(replace(request, **changes), opened), opened, probe=there)
     assert [row.engine.backend for row in rows if row.engine.precision == "bf16"] == short
 
 
@@ -160,7 +160,7 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(device, ask
     sources = (MODULE, replace(MODULE, precision="int8", recipe="pt2e"))
 
     def plan_both() -> list[tuple[str | None, str | None]]:
-        rows = plan_rows(resolve(request, sources), sources, probe=there)
+        rows = plan_configurations(resolve(request, sources), sources, probe=there)
         return [(row.source and row.source.recipe, row.skip) for row in rows]
 
     eager = f"pytorch has no {asked[0]}, only fp32, "

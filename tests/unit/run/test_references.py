@@ -21,7 +21,7 @@ from enginebench.runs.checking import QUICK_SAMPLES
 from enginebench.runs.child.jobs import PrepareJob, ReferenceJob
 from enginebench.runs.child.perform import reference as perform
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.references import find_eager, find_own_graph
 from enginebench.stats.ranking import rank_results
 from graphs import build_graph
@@ -46,7 +46,7 @@ def keep(model: onnx.ModelProto, folder: Path) -> Artifact:
     return read_onnx(path)
 
 
-def plan(graph: Artifact, backend: str = "ort", precision: Any = None, **options: str) -> PlannedRow:
+def plan(graph: Artifact, backend: str = "ort", precision: Any = None, **options: str) -> PlannedConfiguration:
     engine = EngineSpec(backend=backend, options=options, precision=precision or graph.precision, recipe=graph.recipe)
     return make_row(engine, graph, MEASURE, requested_precision=engine.precision)
 
@@ -71,11 +71,11 @@ class Bed(NamedTuple):
     path: Path
     children: Children
 
-    def run(self, *rows: PlannedRow, **more: Any) -> dict[str, Any]:
+    def run(self, *rows: PlannedConfiguration, **more: Any) -> dict[str, Any]:
         campaign = Campaign(RunFolder(self.path / "r"), rows, describe_machine(), **RUNS, **more)
         return {result.id: result for result in campaign.run()}
 
-    def resume(self, *rows: PlannedRow) -> dict[str, Any]:
+    def resume(self, *rows: PlannedConfiguration) -> dict[str, Any]:
         self.children.jobs.clear()
         campaign = Campaign(RunFolder(self.path / "r"), rows, describe_machine(), **RUNS)
         campaign.restore()

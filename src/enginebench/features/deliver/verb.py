@@ -20,7 +20,7 @@ import enginebench
 from enginebench import door
 from enginebench.core.commands import format_command, join_words
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.names import find_rows, shorten_ids
+from enginebench.core.names import find_configurations, shorten_ids
 from enginebench.core.records import Artifact, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of, list_some
@@ -109,7 +109,7 @@ def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> Deliv
     """
     forms = tuple(split_texts(options["forms"]))
     with open_progress(options["progress"]) as reporter:
-        return deliver_row(
+        return deliver_configuration(
             Path(run), Path(out), row=options["row"], forms=forms, force=options["force"], reporter=reporter
         )
 
@@ -141,7 +141,7 @@ def format_delivery(document: DeliverDocument) -> Iterator[str]:
     yield f"Try it: {join_words(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
 
 
-def deliver_row(
+def deliver_configuration(
     root: Path, out: Path, *, row: str | None = None, forms: Sequence[str] = (), force: bool = False, reporter: Reporter
 ) -> DeliverDocument:
     """Write a configuration of the run in `root` as a bundle at `out`, and let the bundle check its outputs.
@@ -152,13 +152,13 @@ def deliver_row(
     check_forms(forms)
     record, results = read_results(root)
     document = describe_stored(record, results)
-    result, described = choose_row(document, results, row)
+    result, described = choose_configuration(document, results, row)
     if refusal := refuse_delivery(root, record.request, result):
         advice = "Name another configuration with --row"
         raise type(refusal)(f"{result.id} cannot be delivered: {str(refusal).rstrip('.')}. {advice}")
     if not force:
         refuse_changed(described)
-    stored = open_stored(RunFolder(root).row_path(result.id))
+    stored = open_stored(RunFolder(root).configuration_path(result.id))
     if stored.result.artifacts[-1].kind == "aoti":  # its check runs it
         trust_artifact(stored.result.artifacts[-1], root)
     with writing.open_stage(out) as stage:
@@ -187,7 +187,7 @@ def deliver_row(
     )
 
 
-def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
+def choose_configuration(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
     """Return the configuration with this id, or the recommended one."""
     short = shorten_ids(document.rows)
     wanted = document.recommended.id if row is None and document.recommended is not None else row
@@ -198,9 +198,9 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
             "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "
             f"one with --row: {', '.join(short.values())}"
         )
-    fits = find_rows(wanted, results)
+    fits = find_configurations(wanted, results)
     if len(fits) > 1:
-        named = ", ".join(short[row_id] for row_id in fits)
+        named = ", ".join(short[configuration_id] for configuration_id in fits)
         raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
         if not short:
@@ -245,14 +245,14 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
             write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
         requirements |= {"pillow": versions.get("pillow", "")}
     write_atomic(stage / "requirements.txt", writing.format_requirements(requirements).encode())
-    write_row_check(stage, folder, stored, from_user=request.inputs is not None)
+    write_configuration_check(stage, folder, stored, from_user=request.inputs is not None)
     bundle = describe_bundle(stored, row, artifact, runtime, requirements)
     bundle = replace(bundle, module=module.module if module else None)
     write_atomic(stage / "README.md", format_readme(bundle).encode())
     return writing.seal(stage, bundle)
 
 
-def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, from_user: bool) -> None:
+def write_configuration_check(stage: Path, folder: RunFolder, stored: Stored, *, from_user: bool) -> None:
     """Write `check.npz`: the run's check inputs (the user's, or from their seed), and the configuration's outputs."""
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
     outputs, calls = load_outputs(folder.find_outputs(result.id))

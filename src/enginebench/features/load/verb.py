@@ -35,7 +35,7 @@ from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.main_job import list_changes
-from enginebench.runs.plan import PlannedRow, check_places, list_devices
+from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import Written
 from enginebench.runs.results import label
@@ -249,7 +249,7 @@ class Loading:
             raise BackendUnavailable("; ".join(dict.fromkeys(str(error) for error in failures)))
         return benches
 
-    def _build(self, row: PlannedRow) -> Artifact:
+    def _build(self, row: PlannedConfiguration) -> Artifact:
         """Build what the engine loads, and run it once on the check inputs."""
         if row.skip is not None or row.source is None:
             raise BackendUnavailable(str(row.skip))

@@ -37,7 +37,7 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
         if capacity is not None and capacity.limit_ms == limit_ms:  # of the run that is continued
             continue
         try:
-            bench = bench_row(folder, results[name])
+            bench = bench_configuration(folder, results[name])
             prober.rows[bench.row.id] = bench.row
             prober.find_capacities([bench])
         except EngineBenchError as error:
@@ -47,7 +47,7 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
         folder.write_result(results[name])
 
 
-def bench_row(
+def bench_configuration(
     folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None, max_wait_ms: float = 0.0
 ) -> LoadCandidate:
     """Make the candidate of a timed configuration, on its artifact, each stream with its threads.
@@ -77,7 +77,7 @@ def load_row(
 ) -> LoadOutcome:
     """Measure the capacity of a timed configuration by one search; without a limit, by requests that arrive at once."""
     load_settings = LoadSettings(**settings)
-    bench = bench_row(folder, result, streams, max_batch, load_settings.max_wait_ms)
+    bench = bench_configuration(folder, result, streams, max_batch, load_settings.max_wait_ms)
     bench = replace(bench, row=replace(bench.row, id=name))
     prober = Prober(load_settings, seed=seed, timeout_s=timeout_s, reporter=reporter)
     prober.rows[name] = bench.row

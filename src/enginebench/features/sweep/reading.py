@@ -57,8 +57,8 @@ def read_group(store: Store, group: str) -> Measured | None:
     if record is None:
         return None
     results = []
-    for row_id in record.rows:
-        place = f"{GROUPS}/{group}/rows/{row_id}.json"
+    for configuration_id in record.rows:
+        place = f"{GROUPS}/{group}/rows/{configuration_id}.json"
         if (result := read_document(store, place, Result)) is not None:
             check_model(record, result, f"{store.url}/{place}")
             results.append(result)
@@ -241,7 +241,7 @@ def _list_rows(store: Store, group: str) -> Iterator[Result]:
     return (row for row in (measured.results if measured else ()) if row.status == "ok")
 
 
-def fetch_rows_folder(url: str) -> Path:
+def fetch_results_folder(url: str) -> Path:
     """Return a folder with the results of a store, for `history`: its own, or a current copy of an object store's."""
     if "://" not in url:
         return Path(url)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
-from enginebench.core.names import row_id
+from enginebench.core.names import configuration_id
 from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import (
     Artifact,
@@ -166,7 +166,7 @@ class TrtexecBackend(PlanBackend):
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         options, tool = _read(spec)
         settings = self._time_settings(artifact, spec, options, measure)
-        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(TRIAL_VARIABLE, '0')}"
+        folder = self._configuration_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(TRIAL_VARIABLE, '0')}"
         self._note(f"timing; log: {folder / LOG}")
         outcome = self._run(tool, artifact, settings, folder)
         process.require_success(outcome, f"trtexec did not time {artifact.path}")
@@ -188,7 +188,7 @@ class TrtexecBackend(PlanBackend):
         If a build failed, all builds' logs.
         """
         pattern = f"{Path(artifact.path).stem if artifact.kind == 'plan' else '*'}{BUILD_LOG_SUFFIX}"
-        timed = self._row_folder(artifact, spec, measure).glob(f"{PROCESS}*/{LOG}")
+        timed = self._configuration_folder(artifact, spec, measure).glob(f"{PROCESS}*/{LOG}")
         return [
             *sorted((self._home / "plans").glob(pattern)),
             *sorted(timed, key=lambda path: int(path.parent.name.removeprefix(PROCESS))),
@@ -373,10 +373,10 @@ class TrtexecBackend(PlanBackend):
         self._note("the GPU was not ready, as others work on it; once more")
         return process.run_trtexec(argv, folder / LOG, folder)
 
-    def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
+    def _configuration_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
         """Return the folder of a configuration's processes; two plans side by side under the same settings do not share
         it."""
-        return self._home / "trtexec" / f"{row_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}"
+        return self._home / "trtexec" / f"{configuration_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}"
 
     def _plan_folder(self, artifact: Artifact, part: str) -> Path:
         return self._home / "trtexec" / Path(artifact.path).stem / part

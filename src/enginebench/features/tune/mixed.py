@@ -22,11 +22,11 @@ from enginebench.features.tune.jobs import GroupHarm, SensitivityJob, Sensitivit
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Arm, Setting
-from enginebench.features.tune.track import Rows
+from enginebench.features.tune.track import CandidatePlanner
 from enginebench.models.samples import find_samples
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.folder import RunFolder, check_inside
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sources import choose_data, describe_graph, make_graph
 
@@ -85,14 +85,19 @@ class MixedProposer:
     name = "precision by layer"
 
     def __init__(
-        self, request: SearchRequest, arms: Iterable[Arm], rows: Rows, folder: RunFolder, reporter: Reporter
+        self,
+        request: SearchRequest,
+        arms: Iterable[Arm],
+        configurations: CandidatePlanner,
+        folder: RunFolder,
+        reporter: Reporter,
     ) -> None:
-        self._request, self._rows, self._folder, self._reporter = request, rows, folder, reporter
+        self._request, self._rows, self._folder, self._reporter = request, configurations, folder, reporter
         self._place = folder.artifacts
         self._settings = [a.default for a in arms if a.precision in ("int8", "fp8") and takes(a.engine) == "onnx"]
         self.document = read_mixed(folder)
         for graph in self._list_graphs():
-            rows.graphs[graph.name] = folder.open(graph.artifact)
+            configurations.graphs[graph.name] = folder.open(graph.artifact)
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """Return the next graphs of each engine whose 8 bits broke the limits, by the results of the earlier ones."""
@@ -149,7 +154,7 @@ class MixedProposer:
         groups = sorted(harms.groups, key=lambda one: -1.0 if one.noise is None else one.noise, reverse=True)
         return self._save(replace(layering, groups=tuple(groups), samples=harms.samples))
 
-    def _measure_harms(self, label: str, base: PlannedRow, full: PlannedRow) -> SensitivityResponse:
+    def _measure_harms(self, label: str, base: PlannedConfiguration, full: PlannedConfiguration) -> SensitivityResponse:
         assert base.source is not None and full.source is not None
         run = self._request.run
         self._reporter.step(f"{label}: one group at a time")

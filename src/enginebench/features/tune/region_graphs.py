@@ -22,7 +22,7 @@ from enginebench.features.tune.jobs import RegionsJob, RegionsResponse
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Arm, Setting
-from enginebench.features.tune.track import Rows
+from enginebench.features.tune.track import CandidatePlanner
 from enginebench.models.precision.exclusion import write_exclusion
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.folder import RunFolder, check_inside
@@ -63,14 +63,19 @@ class RegionProposer:
     name = "8 bits by region"
 
     def __init__(
-        self, request: SearchRequest, arms: Iterable[Arm], rows: Rows, folder: RunFolder, reporter: Reporter
+        self,
+        request: SearchRequest,
+        arms: Iterable[Arm],
+        configurations: CandidatePlanner,
+        folder: RunFolder,
+        reporter: Reporter,
     ) -> None:
-        self._request, self._rows, self._folder, self._reporter = request, rows, folder, reporter
+        self._request, self._rows, self._folder, self._reporter = request, configurations, folder, reporter
         self._arms = [arm for arm in arms if takes(arm.engine) == "onnx"]
         self.document = read_regions(folder)
         for one in self.document.engines:
             if one.artifact is not None:
-                rows.graphs[one.name] = folder.open(one.artifact)
+                configurations.graphs[one.name] = folder.open(one.artifact)
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         seen, proposals = {one.setting.name for one in tried}, list[Setting]()

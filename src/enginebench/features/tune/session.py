@@ -46,7 +46,7 @@ from enginebench.features.tune.region_graphs import RegionProposer
 from enginebench.features.tune.search import NO_TIME, Search
 from enginebench.features.tune.sections import FOOTER, SHOWN, draw_frontier, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
-from enginebench.features.tune.track import Rows, TimedTrack
+from enginebench.features.tune.track import CandidatePlanner, TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
@@ -335,14 +335,14 @@ def _open(
         task=request.run.task,
         rules=Rules(needs=request.run.needs),
     )
-    rows = Rows(request.run, sources, folder.artifacts, reporter)
-    rows.find_left = lambda: max(0.1, budget.left_s)
+    configurations = CandidatePlanner(request.run, sources, folder.artifacts, reporter)
+    configurations.find_left = lambda: max(0.1, budget.left_s)
     arms, never = find_arms(request, run.machine, sources.artifacts)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed, read_gains(folder.root))]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
-        proposers.insert(0, RegionProposer(request, arms, rows, folder, reporter))
-        proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter))
-    timed = TimedTrack(request, rows, campaign)
+        proposers.insert(0, RegionProposer(request, arms, configurations, folder, reporter))
+        proposers.insert(0, MixedProposer(request, arms, configurations, folder, reporter))
+    timed = TimedTrack(request, configurations, campaign)
     proposers.insert(0, LowerLevels(arms, timed.is_changed))
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
     if isinstance(track, LoadTrack):

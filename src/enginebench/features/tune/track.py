@@ -17,7 +17,7 @@ from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import PlannedRow, plan_rows, resolve, with_suffix
+from enginebench.runs.plan import PlannedConfiguration, plan_configurations, resolve, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import ENDLESS, has_changed, has_outputs
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
@@ -32,7 +32,7 @@ from enginebench.stats.quantiles import median
 from enginebench.stats.validity import assess_samples, explain_implausible
 
 
-class Rows:
+class CandidatePlanner:
     """The planned configurations of one search. `graphs` holds graphs that a proposer made, by their names."""
 
     def __init__(self, request: RunRequest, sources: Sources, place: Path, reporter: Reporter) -> None:
@@ -48,7 +48,7 @@ class Rows:
         """The model's own graph in FP32; None if it has none."""
         return next((a for a in self._artifacts if a.kind == "onnx" and a.precision == "fp32"), None)
 
-    def plan(self, setting: Setting, measure: MeasureSpec, suffix: str = "") -> PlannedRow:
+    def plan(self, setting: Setting, measure: MeasureSpec, suffix: str = "") -> PlannedConfiguration:
         """Plan the configuration of a setting; if its graph cannot be made it is skipped, with the reason."""
         trust_engine(setting.engine, setting.options, "the stored search")
         request = replace(
@@ -59,12 +59,12 @@ class Rows:
             measure=measure,
         )
         artifacts, problem = self._choose(setting)
-        rows = plan_rows(resolve(request, artifacts), artifacts, problems=self._problems)
-        if len(rows) != 1:
-            raise UsageError(f"a search is about one batch and one set of shapes, not {len(rows)}; name one")
-        row = rows[0] if problem is None else replace(rows[0], skip=problem)
+        configurations = plan_configurations(resolve(request, artifacts), artifacts, problems=self._problems)
+        if len(configurations) != 1:
+            raise UsageError(f"a search is about one batch and one set of shapes, not {len(configurations)}; name one")
+        configuration = configurations[0] if problem is None else replace(configurations[0], skip=problem)
         parts = [part for part in (setting.method, slug(setting.graph) if setting.graph else "", suffix) if part]
-        return with_suffix(row, "-".join(parts)) if parts else row
+        return with_suffix(configuration, "-".join(parts)) if parts else configuration
 
     def _choose(self, setting: Setting) -> tuple[list[Artifact], str | None]:
         """Return (the artifacts that the configuration may start from, why there is none for it)."""
@@ -134,8 +134,8 @@ def find_refusal(
                 f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
                 f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
             )
-    rows = [reference, result] if reference is not None else [result]
-    held = apply_usual_limits(rows, limits, requested)[-1]
+    configurations = [reference, result] if reference is not None else [result]
+    held = apply_usual_limits(configurations, limits, requested)[-1]
     return _find_drift(held, limits, requested, by_score=base is not None and is_reduced(result))
 
 
@@ -213,12 +213,12 @@ class Track(Protocol):
 class TimedTrack:
     """The track of the goal `latency`: each trial is a process of a campaign; its cost is the median time."""
 
-    def __init__(self, request: SearchRequest, rows: Rows, campaign: Campaign) -> None:
-        self._request, self._rows, self._campaign = request, rows, campaign
+    def __init__(self, request: SearchRequest, configurations: CandidatePlanner, campaign: Campaign) -> None:
+        self._request, self._rows, self._campaign = request, configurations, campaign
         measure = request.run.measure
         self._race = replace(measure, processes=ENDLESS, time_limit_s=min(RACE_TIME_S, measure.time_limit_s))
         self._final = replace(measure, processes=ENDLESS)
-        self._planned: dict[tuple[str, bool], PlannedRow] = {}
+        self._planned: dict[tuple[str, bool], PlannedConfiguration] = {}
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         planned = {setting.name: self._plan(setting) for setting in settings}
@@ -228,8 +228,8 @@ class TimedTrack:
         results, drop, limits = self._campaign.results, self._request.run.max_metric_drop, self._request.limits
         requested, needs = self._request.run.list_requested(), self._request.run.needs
         refusals: dict[str, str | None] = {}
-        for name, row in planned.items():
-            result = results[row.id]
+        for name, configuration in planned.items():
+            result = results[configuration.id]
             # The configuration that its outputs were compared with, perhaps itself; None if they were not compared.
             reference = results.get(result.drift.reference or "") if result.drift else None
             refusals[name] = find_refusal(
@@ -283,7 +283,7 @@ class TimedTrack:
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._campaign.results.get(self._plan(setting, final=final).id)
 
-    def _plan(self, setting: Setting, *, final: bool = False) -> PlannedRow:
+    def _plan(self, setting: Setting, *, final: bool = False) -> PlannedConfiguration:
         key = setting.name, final
         if key not in self._planned:
             measure, suffix = (self._final, "") if final else (self._race, RACE)
@@ -292,12 +292,12 @@ class TimedTrack:
 
     def _enter_final(self, setting: Setting) -> None:
         """Give a setting the configuration that a run would give it, unmeasured; it is built and checked already."""
-        row = self._plan(setting, final=True)
-        if row.id not in self._campaign.results:
-            self._campaign.add([row])
+        configuration = self._plan(setting, final=True)
+        if configuration.id not in self._campaign.results:
+            self._campaign.add([configuration])
             self._campaign.restore(with_failed=True)
-        if row.id not in self._campaign.results:
-            self._campaign.adopt(row, self._campaign.results[self._plan(setting).id])
+        if configuration.id not in self._campaign.results:
+            self._campaign.adopt(configuration, self._campaign.results[self._plan(setting).id])
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
         names = {self._plan(setting).id: self._plan(setting, final=True).id for setting in settings}

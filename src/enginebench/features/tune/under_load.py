@@ -64,12 +64,12 @@ class LoadTrack:
         for setting in settings:
             try:
                 if reasons[setting.name] is None:
-                    require_hook(LoadCheck)(*self._name_row(setting))
+                    require_hook(LoadCheck)(*self._name_configuration(setting))
             except UsageError as error:
                 reasons[setting.name] = str(error)
         return reasons
 
-    def _name_row(self, setting: Setting) -> tuple[RunFolder, Result, int, int]:
+    def _name_configuration(self, setting: Setting) -> tuple[RunFolder, Result, int, int]:
         """Return what is put under load: a timed configuration, the number of streams, and the largest batch."""
         result = self.find_result(setting)
         assert result is not None, setting.name  # what the track of timed rows does not refuse, it has timed
@@ -103,7 +103,7 @@ class LoadTrack:
         settings: dict[str, Any] = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s}
         settings |= {"max_wait_ms": setting.max_wait_ms, **({} if final else RACE)}
         result = require_hook(LoadTrial)(
-            *self._name_row(setting),
+            *self._name_configuration(setting),
             settings,
             name=setting.name,
             earlier=[one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None],

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.names import format_engine, format_precision, row_id
+from enginebench.core.names import configuration_id, format_engine, format_precision
 from enginebench.core.records import LayerTime, Result, Task
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
@@ -82,7 +82,7 @@ def pair_environments(
             existing = dict.fromkeys(r.engine.options.get(OPTION) or HERE for r in results)
             raise UsageError(f"{root} has no results of {name or HERE}; it has {', '.join(existing) or 'none'}")
         specs = [replace(strip_environment(r.engine), precision=r.requested_precision) for r in measured]
-        sides.append({row_id(s, s.precision, r.measure): r for s, r in zip(specs, measured, strict=True)})
+        sides.append({configuration_id(s, s.precision, r.measure): r for s, r in zip(specs, measured, strict=True)})
     # A result of the current environment alone (a baseline, say) has no twin, on purpose.
     twins = dict.fromkeys((*sides[0], *(sides[1] if new is not None else ())))
     return [(sides[0].get(twin), sides[1].get(twin)) for twin in twins]

@@ -9,7 +9,7 @@ from enginebench.core.commands import OPTIONS, Choice, format_command
 from enginebench.core.features import find_hook
 from enginebench.core.hooks import FaultLocator
 from enginebench.core.names import shorten_ids
-from enginebench.report.run.remarks import name_measured_rows
+from enginebench.report.run.remarks import name_measured_configurations
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.table import Notes, Section, Table, list_texts, make_notes, make_table
 
@@ -37,7 +37,7 @@ def list_deploy(document: RunDocument, deployment: Deployment) -> Iterator[Notes
     first = deployment.deliveries.get(wanted.id) if wanted else None
     if wanted is None or first is None:
         return
-    chosen, names = wanted, name_measured_rows(document.rows)
+    chosen, names = wanted, name_measured_configurations(document.rows)
     if reason := _find_common_refusal(document, deployment):
         yield from make_notes([("Deploy it", f"no configuration can be delivered: {reason}")], "list")
         return
@@ -108,7 +108,7 @@ def format_delivery_command(name: str, row: Row, deployment: Deployment, out: st
 
 def list_deliveries(document: RunDocument, deployment: Deployment) -> Section:
     """List the command that delivers each configuration, or why there is none."""
-    names, short = name_measured_rows(document.rows), shorten_ids(document.rows)
+    names, short = name_measured_configurations(document.rows), shorten_ids(document.rows)
     measured = [row for row in document.rows if row.p50_ms is not None and row.id in deployment.deliveries]
     if reason := _find_common_refusal(document, deployment):
         notes = make_notes([f"No configuration can be delivered: {reason}."])

@@ -55,7 +55,7 @@ def format_name(row: Row, *, brief: bool = False) -> str:
     return f"{name} (against)" if row.id.endswith("-against") else name
 
 
-def name_rows(rows: Sequence[Row]) -> dict[str, str]:
+def name_configurations(rows: Sequence[Row]) -> dict[str, str]:
     """Return row id -> `ort int8 (cpu)`, with the engine's options only where another row would have the same name."""
     plain = {row.id: format_name(row, brief=True) for row in rows}
     plain |= {
@@ -102,7 +102,7 @@ def format_missing(document: RunDocument) -> list[str]:
 def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
     """Yield the configuration to use with its time and ratio in one line; then why this one, and what speaks against
     it."""
-    row, names = rows[headline.id], name_rows(document.rows)
+    row, names = rows[headline.id], name_configurations(document.rows)
     name = names[row.id]
     yield "   ".join(
         part
@@ -238,7 +238,7 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
 
 def _format_implausible(rows: Sequence[Row], names: dict[str, str] | None = None) -> Iterator[str]:
     """Yield each configuration whose times are implausible, and why."""
-    names = name_rows(rows) if names is None else names
+    names = name_configurations(rows) if names is None else names
     for row in rows:
         why = [warning.message for warning in row.warnings if warning.code == "implausible_time"]
         if row.validity == "implausible" and why:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from enginebench.report.charts import Point
 from enginebench.report.numbers import format_ms
-from enginebench.report.run.head import name_rows
+from enginebench.report.run.head import name_configurations
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.table import Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.life import Lead, LifeCosts, find_leads
@@ -25,7 +25,7 @@ def make_break_evens(document: RunDocument) -> list[Table | Notes]:
     """Make the table of each setting, with a note on what is missing; none if no calls were asked for."""
     if document.for_calls is None:
         return []
-    names = name_rows(document.rows)
+    names = name_configurations(document.rows)
     return [part for rows in group_rows(document.rows) for part in _make_break_even(rows, names)]
 
 

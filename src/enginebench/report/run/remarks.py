@@ -8,7 +8,7 @@ from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import ResultWarning
 from enginebench.core.warnings import find_sentence, format_kinds
 from enginebench.report.numbers import format_significant
-from enginebench.report.run.head import IN_HEAD, format_name, name_rows
+from enginebench.report.run.head import IN_HEAD, format_name, name_configurations
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Notes
 from enginebench.stats.effective import list_shares
@@ -50,10 +50,10 @@ def _format_cause(row: Row) -> str:
     return f"{fractions}; most of it did not run in {row.requested_precision}"
 
 
-def name_measured_rows(rows: Sequence[Row]) -> dict[str, str]:
+def name_measured_configurations(rows: Sequence[Row]) -> dict[str, str]:
     """Return row id -> its name, with the settings in which measured rows differ: `ort fp32, batch 8`."""
     texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
-    names = name_rows(rows)
+    names = name_configurations(rows)
     measured = [row for row in rows if row.n] or rows
     settings = ("batch", "setup.bucket", "scope", "cache", "device", "threads")
     varied = [name for name in settings if len({attrgetter(name)(row) for row in measured}) > 1]
@@ -78,7 +78,7 @@ def count_warnings(document: RunDocument) -> int:
 
 def _gather_warnings(document: RunDocument) -> Iterator[tuple[str, str, str]]:
     """Yield (names of the configurations that have it, the sentence, its code) for each warning."""
-    names, whole = name_rows(document.rows), name_measured_rows(document.rows)
+    names, whole = name_configurations(document.rows), name_measured_configurations(document.rows)
     rows = [row for row in document.rows if row.n]
     every = {row.id: (names[row.id], whole[row.id].removeprefix(names[row.id]).removeprefix(", ")) for row in rows}
     notes = gather_notes([(row.id, [*_list_own(row), *row.warnings]) for row in rows])

@@ -29,9 +29,9 @@ from enginebench.report.run.columns import (
     take_span,
 )
 from enginebench.report.run.deploy import Deployment, list_deliveries, list_deploy, list_locating
-from enginebench.report.run.head import format_head, format_name, name_rows
+from enginebench.report.run.head import format_head, format_name, name_configurations
 from enginebench.report.run.life import list_life
-from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_measured_rows
+from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_measured_configurations
 from enginebench.report.run.rows import Row, RowTimes, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.run.shown import shorten_document
@@ -98,7 +98,7 @@ def list_report(
     facts = " · ".join(filter(None, [*list_facts(document), format_time(started_utc)]))
     top: list[Table | Notes] = [*make_notes([facts]), make_head(document)]
     top += list_deploy(document, deployment) if deployment else []
-    names = name_measured_rows(document.rows)
+    names = name_measured_configurations(document.rows)
     columns = (
         Column("configuration", lambda row: names[row.id]),
         Column(SPEED_UP, format_speedup),
@@ -247,7 +247,7 @@ def list_others(document: RunDocument) -> list[Section]:
 
 def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
     """Yield what failed or has no times: those of one reason in one line, those not run only with the cure."""
-    names = name_rows(document.rows)
+    names = name_configurations(document.rows)
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     totals = Counter(row.engine for row in document.rows)
     for row in document.rows:
@@ -291,7 +291,7 @@ def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[S
 
 def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     """List requested and actual precision of every configuration that ran."""
-    names = name_measured_rows(document.rows)
+    names = name_measured_configurations(document.rows)
     shares = {row.id: format_shares(row) or "no record from the runtime" for row in document.rows if row.n}
     lines = [
         (names[row.id], row.requested_precision or AS_BUILT, row.precision or NOT_KNOWN, shares[row.id])

@@ -13,8 +13,8 @@ from enginebench.core.text import clean_text
 from enginebench.report.charts import Point, shorten_name
 from enginebench.report.numbers import format_verdict
 from enginebench.report.run.columns import format_speedup, is_disturbed
-from enginebench.report.run.head import name_rows
-from enginebench.report.run.remarks import name_measured_rows
+from enginebench.report.run.head import name_configurations
+from enginebench.report.run.remarks import name_measured_configurations
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.stats.metrics.scores import find_metric, find_value
 from enginebench.stats.metrics.tasks import name_metric
@@ -39,7 +39,7 @@ def label_rows(document: RunDocument) -> dict[str, str]:
 
     `~`: its absolute times were disturbed.
     """
-    names = name_measured_rows(document.rows)
+    names = name_measured_configurations(document.rows)
     labels = number_names([names[row.id] + _mark_row(row) for row in document.rows])
     return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
 
@@ -267,7 +267,7 @@ def _find_copies(result: Result) -> list[tuple[str, float]]:
 
 def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
     """List latency and throughput of each engine that was measured at two batches or more."""
-    names, groups = name_rows(document.rows), dict[str, list[Row]]()
+    names, groups = name_configurations(document.rows), dict[str, list[Row]]()
     for row in document.rows:
         if row.p50_ms and row.throughput_per_s:
             groups.setdefault(names[row.id], []).append(row)

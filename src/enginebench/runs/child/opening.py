@@ -92,7 +92,9 @@ def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
         ) from error
 
 
-def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
+def build_configuration(
+    backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall
+) -> Artifact:
     """Build as `build_graph` does, with progress notes, and check that a plan takes the batch of the engine."""
     note("building")
     pass_notes(backend, note)

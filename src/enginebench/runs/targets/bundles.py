@@ -105,8 +105,8 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
     return read_trusted(Path(target))
 
 
-def find_row(run: Path, bundle: Bundle) -> Path:
-    path = RunFolder(run).row_path(bundle.row)
+def find_configuration(run: Path, bundle: Bundle) -> Path:
+    path = RunFolder(run).configuration_path(bundle.row)
     if not path.is_file():
         raise UsageError(
             f"{run} has no configuration {bundle.row}, which the bundle was made of. Name the file of another result"

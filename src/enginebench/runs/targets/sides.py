@@ -19,7 +19,7 @@ from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob, InferResponse
 from enginebench.runs.child.places import find_available
 from enginebench.runs.folder import RunFolder, RunRequest, Stored
-from enginebench.runs.plan import PlannedRow, add_shapes, find_fixed_batch, plan_stored
+from enginebench.runs.plan import PlannedConfiguration, add_shapes, find_fixed_batch, plan_stored
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, gather_sources, make_sources
@@ -168,14 +168,14 @@ def open_side(
     return OpenSide(text=side.text, model=side.target, artifact=free_batch(artifact), engine=spec)
 
 
-def plan_target(request: RunRequest, place: Path, reporter: Reporter) -> list[PlannedRow]:
+def plan_target(request: RunRequest, place: Path, reporter: Reporter) -> list[PlannedConfiguration]:
     """Return the configurations of a request, its sources made in `place`; the one of a bundle, with its own files."""
     if not is_bundle(Path(request.model)):
-        return gather_sources(request, place, reporter).plan_rows()
+        return gather_sources(request, place, reporter).plan_configurations()
     return [plan_again(open_as_stored(Path(request.model)), request.measure)]
 
 
-def plan_again(stored: Stored, measure: MeasureSpec) -> PlannedRow:
+def plan_again(stored: Stored, measure: MeasureSpec) -> PlannedConfiguration:
     """Return the configuration that measures a stored one again, on exactly the same artifact."""
     return plan_stored(stored.result.model, stored.spec, stored.chain, measure, find_available(stored.spec))
 

@@ -35,7 +35,14 @@ from enginebench.runs.child.isolate import (
 )
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, Labelled, QuantizeJob, SourceJob, SourceResponse
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, ResolvedPlan, list_here, plan_rows, resolve
+from enginebench.runs.plan import (
+    EVERY_GRAPH,
+    PlannedConfiguration,
+    ResolvedPlan,
+    list_here,
+    plan_configurations,
+    resolve,
+)
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.scoring import Scoring, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
@@ -84,9 +91,9 @@ class Sources(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
 
-    def plan_rows(self) -> list[PlannedRow]:
+    def plan_configurations(self) -> list[PlannedConfiguration]:
         """Return every configuration, with the artifact that it starts from."""
-        return plan_rows(self.plan, self.artifacts, problems=self.problems)
+        return plan_configurations(self.plan, self.artifacts, problems=self.problems)
 
 
 def gather_sources(
@@ -167,13 +174,13 @@ def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dic
     return differing
 
 
-def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
+def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedConfiguration, Artifact]:
     """Plan the only configuration of a request, and make its source in `place`."""
     sources = gather_sources(request, place, reporter)
-    (row,) = sources.plan_rows()
-    if row.skip is not None or row.source is None:
-        raise BackendUnavailable(str(row.skip))
-    return row, row.source
+    (configuration,) = sources.plan_configurations()
+    if configuration.skip is not None or configuration.source is None:
+        raise BackendUnavailable(str(configuration.skip))
+    return configuration, configuration.source
 
 
 def _transform_all(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, TensorSpec
-from enginebench.features.deliver.verb import check_bundle, choose_row, refuse_changed
+from enginebench.features.deliver.verb import check_bundle, choose_configuration, refuse_changed
 from enginebench.features.deliver.writing import (
     CPU,
     GPU,
@@ -33,8 +33,8 @@ from stored_run import write_final
 def test_of_the_final_of_a_search_what_the_search_says_to_take(tmp_path, winner, challenger_ms) -> None:
     record, results = read_results(write_final(tmp_path / "t", winner, challenger_ms))
     document = describe_stored(record, results)
-    assert choose_row(document, results, None)[0].id == winner
-    assert choose_row(document, results, "challenger")[0].id == "challenger"
+    assert choose_configuration(document, results, None)[0].id == winner
+    assert choose_configuration(document, results, "challenger")[0].id == "challenger"
 
 
 @pytest.mark.parametrize("lose", [False, True])
@@ -44,7 +44,7 @@ def test_of_a_search_that_named_no_winner_none(tmp_path: Path, lose: bool) -> No
         (root / "tune.json").unlink()
     record, results = read_results(root)
     with pytest.raises(UsageError, match=r"the search named no winner.*continue it with `tune --resume`"):
-        choose_row(describe_stored(record, results), results, None)
+        choose_configuration(describe_stored(record, results), results, None)
 
 
 def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def list_results(store: Store, group: str) -> tuple[Result, ...]:
     return measured.results if measured else ()
 
 
-def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
+def read_configurations(store: Store, spec: SweepSpec) -> list[Result]:
     return [row for g in list_groups(spec) for row in list_results(store, g.id)]
 
 
@@ -128,7 +128,7 @@ def test_lost_workers_cost_what_they_were_at_and_nothing_else(children: Children
     for job in fleet.lost:
         children.jobs.remove(job)
     check_measured_once(children)
-    rows = read_rows(store, spec())
+    rows = read_configurations(store, spec())
     assert len(rows) == ROWS and all([m.trial for m in row.measurements] == [0, 1] for row in rows)
 
 

@@ -19,7 +19,7 @@ from enginebench.features.tune.records import Budget, SearchRecord, SearchReques
 from enginebench.features.tune.sensitivity import WORST, find_groups, measure_harm, quantize_only
 from enginebench.features.tune.session import _open as open_search
 from enginebench.features.tune.space import list_arms
-from enginebench.features.tune.track import Rows
+from enginebench.features.tune.track import CandidatePlanner
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
@@ -52,10 +52,12 @@ def search(tmp_path_factory):
     folder = RunFolder(tmp_path_factory.mktemp("search"))
     folder.artifacts.mkdir(parents=True)
     sources = gather_sources(run, folder.artifacts, Silent())
-    rows = Rows(run, sources, folder.artifacts, Silent())
+    rows = CandidatePlanner(run, sources, folder.artifacts, Silent())
 
     def open_proposer(folder=folder):
-        return MixedProposer(request, arms, Rows(run, sources, folder.artifacts, Silent()), folder, Silent())
+        return MixedProposer(
+            request, arms, CandidatePlanner(run, sources, folder.artifacts, Silent()), folder, Silent()
+        )
 
     tried = [Tried(setting=arm.default, cost=1.0 if arm.precision == "fp32" else None) for arm in arms]
     proposer = MixedProposer(request, arms, rows, folder, Silent())

@@ -23,7 +23,7 @@ from enginebench.features.tune.region_graphs import RegionProposer, list_exclude
 from enginebench.features.tune.regions import choose_regions, count_crossing, find_regions, list_spans
 from enginebench.features.tune.sensitivity import find_groups
 from enginebench.features.tune.space import list_arms
-from enginebench.features.tune.track import Rows
+from enginebench.features.tune.track import CandidatePlanner
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays
@@ -152,7 +152,9 @@ def opened(tmp_path, monkeypatch) -> Any:
     monkeypatch.setattr("enginebench.features.tune.region_graphs.run_child", compare)
 
     def open_proposer() -> RegionProposer:
-        return RegionProposer(request, arms, Rows(run, sources, folder.artifacts, Silent()), folder, Silent())
+        return RegionProposer(
+            request, arms, CandidatePlanner(run, sources, folder.artifacts, Silent()), folder, Silent()
+        )
 
     return SimpleNamespace(open=open_proposer, asked=asked, arms=arms)
 

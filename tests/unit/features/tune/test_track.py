@@ -11,7 +11,7 @@ from enginebench.core.records import Artifact, MeasureSpec, Result, ResultWarnin
 from enginebench.features.tune import track
 from enginebench.features.tune.proposals import LowerLevels, Tried
 from enginebench.features.tune.space import Arm, Setting
-from enginebench.features.tune.track import Rows, find_refusal
+from enginebench.features.tune.track import CandidatePlanner, find_refusal
 from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import resolve
@@ -137,10 +137,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-def make_rows(*artifacts: Artifact) -> Rows:
+def make_rows(*artifacts: Artifact) -> CandidatePlanner:
     opened = artifacts or (GRAPH, INT8)
     sources = Sources(plan=resolve(REQUEST, opened), artifacts=opened)
-    return Rows(REQUEST, sources, Path("/place"), Silent())
+    return CandidatePlanner(REQUEST, sources, Path("/place"), Silent())
 
 
 def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:

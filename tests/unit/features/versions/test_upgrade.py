@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.names import row_id
+from enginebench.core.names import configuration_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
 from enginebench.features.versions.upgrade import (
     describe_change,
@@ -33,7 +33,7 @@ def make_row(env: str | None, median_ms: float = 10.0, precision: str = "fp32", 
     engine = "ort" if env is None else f"ort:env={env}"
     row = make_result(engine, precision, median_ms, sd=0.001, **more)  # type: ignore[arg-type]
     versions = {"onnxruntime": {"old": "1.23.2", "new": "1.31.1"}.get(env or "", "1.30.0"), "numpy": "2.4.6"}
-    name = row_id(row.engine, row.requested_precision, row.measure)
+    name = configuration_id(row.engine, row.requested_precision, row.measure)
     return replace(row, id=name, artifacts=(GRAPH,), machine=make_machine(versions=versions))
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.names import format_precision, name_mix, row_id
+from enginebench.core.names import configuration_id, format_precision, name_mix
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
@@ -110,8 +110,8 @@ def test_the_order_of_a_list_does_not_make_another_row():
     assert name_mix(("a", "b")) == name_mix(("b", "a")) != name_mix(("a",)) and name_mix(()) == ""
     spec = EngineSpec(backend="ort", precision="int8", recipe="cpu", mix="1a2b3c4d")
     assert format_precision(spec.precision, spec.recipe, spec.mix) == "int8@cpu mix 1a2b3c4d"
-    assert "int8.cpu-mix-1a2b3c4d" in row_id(spec, "int8", MeasureSpec())
-    assert row_id(EngineSpec(backend="trtexec"), None, MeasureSpec()).startswith("trtexec-as-built-b1-")
+    assert "int8.cpu-mix-1a2b3c4d" in configuration_id(spec, "int8", MeasureSpec())
+    assert configuration_id(EngineSpec(backend="trtexec"), None, MeasureSpec()).startswith("trtexec-as-built-b1-")
 
 
 def test_an_excluded_node_reads_floats_where_there_are_any(tmp_path):

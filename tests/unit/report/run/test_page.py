@@ -53,7 +53,7 @@ def make_document(results: list[Result]) -> RunDocument:
 def make_page(results: list[Result]) -> str:
     document = make_document(results)
     refused = {row.id: None if row.status == "ok" else "it has no figures" for row in document.rows}
-    deliveries = {row_id: Delivery(refusal=reason) for row_id, reason in refused.items()}
+    deliveries = {configuration_id: Delivery(refusal=reason) for configuration_id, reason in refused.items()}
     deployment = Deployment(folder="a folder", deliveries=deliveries)
     charts, when = draw_run(document, results), "2026-11-01T10:00"
     return write_page(document, charts, BUNDLE, command=COMMAND, started_utc=when, deployment=deployment)

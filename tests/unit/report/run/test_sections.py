@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.names import find_rows, row_id, shorten_ids
+from enginebench.core.names import configuration_id, find_configurations, shorten_ids
 from enginebench.core.records import Result
 from enginebench.core.warnings import make_warning
 from enginebench.report.run.diff import format_junit
@@ -75,10 +75,10 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
 def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[str]) -> None:
     rows = [make_result("ort"), make_result("ort", batch=8), make_result("ort", "int8@cpu"), make_result("openvino")]
     rows.append(make_result("openvino", "int8@nncf:mixed"))
-    rows = [replace(row, id=row_id(row.engine, row.requested_precision, row.measure)) for row in rows]
-    assert find_rows(text, rows) == [f"{name}-compute-t1-hot" for name in fits]
+    rows = [replace(row, id=configuration_id(row.engine, row.requested_precision, row.measure)) for row in rows]
+    assert find_configurations(text, rows) == [f"{name}-compute-t1-hot" for name in fits]
     shown = shorten_ids(describe_run(model="m", machine=None, spec={}, results=rows).rows)
-    assert {short: find_rows(short, rows) for short in shown.values()} == {v: [k] for k, v in shown.items()}
+    assert {short: find_configurations(short, rows) for short in shown.values()} == {v: [k] for k, v in shown.items()}
 
 
 def test_an_id_names_the_precision_that_ran_unless_that_is_another_row() -> None:
@@ -88,11 +88,11 @@ def test_an_id_names_the_precision_that_ran_unless_that_is_another_row() -> None
 
     def shorten(*rows: Result) -> dict[str, str]:
         shown = shorten_ids(describe_run(model="m", machine=None, spec={}, results=rows).rows)
-        assert all(find_rows(short, rows) == [one] for one, short in shown.items())
+        assert all(find_configurations(short, rows) == [one] for one, short in shown.items())
         return shown
 
     assert list(shorten(module, other).values()) == ["pytorch-int8", "ort-int8@cpu"]
-    assert find_rows("pytorch-fp32", [module, other]) == [module.id]  # as it was asked for still fits
+    assert find_configurations("pytorch-fp32", [module, other]) == [module.id]  # as it was asked for still fits
     asked = replace(make_result("pytorch", "int8"), id="pytorch-int8-of-its-own")
     asked = replace(asked, requested_precision="int8")
     assert list(shorten(module, asked).values()) == ["pytorch-fp32", "pytorch-int8"]

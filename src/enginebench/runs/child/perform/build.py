@@ -30,7 +30,7 @@ from enginebench.runs.child.jobs import (
     ProbeJob,
     Proof,
 )
-from enginebench.runs.child.opening import build_graph, build_row, lower_first, open_for, pass_notes
+from enginebench.runs.child.opening import build_configuration, build_graph, lower_first, open_for, pass_notes
 from enginebench.runs.child.perform.outputs import (
     collect_outputs,
     join_rows,
@@ -131,7 +131,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
     backend = open_for(job.engine, job.out_dir)
     start = time.perf_counter()
     source = lower_first(backend, job.artifact, job.engine, job.out_dir, note)
-    artifact = build_row(backend, source, job.engine, job.out_dir, note)
+    artifact = build_configuration(backend, source, job.engine, job.out_dir, note)
     drift = None
     if job.graph is not None:
         (graph,) = take_file(Path(job.graph), Path(job.out_dir) / "graph")

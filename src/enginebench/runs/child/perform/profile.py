@@ -17,12 +17,12 @@ from enginebench.stats.validity import list_enqueue_warnings, list_mark_warnings
 def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileResponse:
     from enginebench.measure.pin import pin_process
     from enginebench.models.task import sample_feeds
-    from enginebench.runs.child.opening import build_row, open_for
+    from enginebench.runs.child.opening import build_configuration, open_for
     from enginebench.runs.child.watching import open_gpu, time_watched
 
     pinned = pin_process(job.engine.threads)
     backend = open_for(job.engine, job.out_dir)
-    artifact = build_row(backend, job.artifact, job.engine, job.out_dir, note)
+    artifact = build_configuration(backend, job.artifact, job.engine, job.out_dir, note)
     shapes: dict[str, tuple[int, ...]] = {}
     if isinstance(backend, Loadable):
         gpu = open_gpu(job.engine)

@@ -33,7 +33,7 @@ MIN_BATCHES = 10
 
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesResponse:
     from enginebench.models.photos import read_photos
-    from enginebench.runs.child.opening import build_row, open_for
+    from enginebench.runs.child.opening import build_configuration, open_for
     from enginebench.runs.child.perform.outputs import check_prepared_alike
 
     photos = read_photos(Path(job.images_dir), job.n)
@@ -42,7 +42,7 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesResponse:
     backend = open_for(job.engine, job.out_dir)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself; stages needs an engine that it can feed")
-    artifact = build_row(backend, job.artifact, job.engine, job.out_dir, note)
+    artifact = build_configuration(backend, job.artifact, job.engine, job.out_dir, note)
     with backend.load(artifact, job.engine) as engine:
         note("one stage after another")
         serial = time_serial(engine, photos, preprocess, job.engine.batch, job.time_limit_s)
