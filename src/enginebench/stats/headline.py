@@ -92,40 +92,51 @@ class Headline(Struct, frozen=True, kw_only=True):
         return tuple(name for name in self.tied_with if name not in slower)
 
 
-def order_by_speed(rows: Sequence[Assessment]) -> list[Assessment]:
+def order_by_speed(assessments: Sequence[Assessment]) -> list[Assessment]:
     """Order the configurations of one setting that a headline may name, fastest first.
 
     An interrupted one counts with the trials that it has: without it a slower one would be named. Modelled ones only if
     there are no others; never one whose times are those of a part of the work.
     """
-    timed = [row for row in rows if row.summary and not row.hides_work and row.result.status != "failed"]
-    whole = [row for row in timed if not row.modelled] or timed
+    timed = [
+        assessment
+        for assessment in assessments
+        if assessment.summary and not assessment.hides_work and assessment.result.status != "failed"
+    ]
+    whole = [assessment for assessment in timed if not assessment.modelled] or timed
     times = _measure_together(whole)
-    return sorted(whole, key=lambda row: times[row.result.id])
+    return sorted(whole, key=lambda assessment: times[assessment.result.id])
 
 
-def _measure_together(rows: Sequence[Assessment]) -> dict[str, float]:
+def _measure_together(assessments: Sequence[Assessment]) -> dict[str, float]:
     """Return times to sort by: over the trials that all have, since one with fewer trials saw other disturbances.
 
     By a clock that all share (trtexec's own leaves out the launch), else by the ratio to the baseline; without one,
     last.
     """
-    common = choose_clock([m for row in rows for m in row.result.measurements], ())[1]
-    clock = next((row.clock for row in rows if row.result.id == row.baseline), rows[0].clock if rows else None)
+    common = choose_clock([m for assessment in assessments for m in assessment.result.measurements], ())[1]
+    clock = next(
+        (assessment.clock for assessment in assessments if assessment.result.id == assessment.baseline),
+        assessments[0].clock if assessments else None,
+    )
     medians = {
-        row.result.id: {m.trial: _find_median(m, common) for m in row.result.measurements if m.latency_ns}
-        for row in rows
-        if common or row.clock == clock
+        assessment.result.id: {m.trial: _find_median(m, common) for m in assessment.result.measurements if m.latency_ns}
+        for assessment in assessments
+        if common or assessment.clock == clock
     }
     shared = set[int].intersection(*(set(by_trial) for by_trial in medians.values())) if medians else set()
     times = {
         configuration_id: math.fsum(math.log(by_trial[i] or 1.0) for i in shared or by_trial) / len(shared or by_trial)
         for configuration_id, by_trial in medians.items()
     }
-    for row in rows:
-        compared = row.speedup is not None and row.baseline in times
-        place = times[str(row.baseline)] - math.log(row.speedup.value) if row.speedup and compared else math.inf
-        times.setdefault(row.result.id, place)
+    for assessment in assessments:
+        compared = assessment.speedup is not None and assessment.baseline in times
+        place = (
+            times[str(assessment.baseline)] - math.log(assessment.speedup.value)
+            if assessment.speedup and compared
+            else math.inf
+        )
+        times.setdefault(assessment.result.id, place)
     return times
 
 
@@ -136,8 +147,8 @@ def _find_median(measurement: Measurement, times: Times | None) -> float:
 def choose_agreeing(ranked: Sequence[Assessment]) -> list[Assessment]:
     """Return the configurations whose outputs are not known to be changed; those never compared only if all others
     changed."""
-    compared = [row for row in ranked if row.outputs != "changed" and not row.uncompared]
-    return compared or [row for row in ranked if row.outputs != "changed"]
+    compared = [assessment for assessment in ranked if assessment.outputs != "changed" and not assessment.uncompared]
+    return compared or [assessment for assessment in ranked if assessment.outputs != "changed"]
 
 
 def make_headline(
@@ -161,19 +172,19 @@ def make_headline(
         for_calls: the times are those of a new process with so many calls each; None: of single calls.
     """
     ranked = order_by_speed(group)
-    baseline = find_today([row.result for row in group], engine)
+    baseline = find_today([assessment.result for assessment in group], engine)
     today = baseline.result
     equal, equivalent, unknown = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != EAGER else None  # not what is merely the first
-    row = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
-    tied = [one for one in equal if one.result.id != row.result.id]
-    behind = [slower for one in tied if (slower := _find_behind(one, row, margin)) is not None]
+    assessment = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
+    tied = [one for one in equal if one.result.id != assessment.result.id]
+    behind = [slower for one in tied if (slower := _find_behind(one, assessment, margin)) is not None]
     near = [one for one in tied if one.result.id not in {slower.id for slower in behind}]
-    is_today = today is not None and today.id == row.result.id
-    comparison = _compare_with(today, row, margin)
+    is_today = today is not None and today.id == assessment.result.id
+    comparison = _compare_with(today, assessment, margin)
     if is_today:  # then the next one's ratio shows how it compares
-        comparison = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
-    place = [one.result.id for one in ranked].index(row.result.id)
+        comparison = next((_compare_with(today, one, margin) for one in ranked if one is not assessment), None)
+    place = [one.result.id for one in ranked].index(assessment.result.id)
     faster = next((one for one in ranked[:place] if one.result.id in reasons), None)
     rejected = None
     if faster is not None:
@@ -184,39 +195,41 @@ def make_headline(
             reason=reasons[faster.result.id],
             limit=_find_cure(faster.result) if faster.outputs == "changed" and not scored else "",
         )
-    strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
+    strict = next((one for one in group if one.result.id == assessment.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
-    other = strict is not None and not plain and strict.result.id != row.result.id
+    other = strict is not None and not plain and strict.result.id != assessment.result.id
     measured = [one for one in group if one.summary]
-    outputs, outputs_reason = _assess_named_outputs(row, group, scored)
+    outputs, outputs_reason = _assess_named_outputs(assessment, group, scored)
     alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1
     return Headline(
-        batch=row.result.engine.batch,
-        shapes=format_shapes(row.result.engine.shapes),
-        scope=row.result.measure.scope,
-        cache=row.result.measure.cache,
+        batch=assessment.result.engine.batch,
+        shapes=format_shapes(assessment.result.engine.shapes),
+        scope=assessment.result.measure.scope,
+        cache=assessment.result.measure.cache,
         state=_find_state(measured=len(measured), tied=bool(tied), is_today=is_today, alone=alone),
-        id=row.result.id,
+        id=assessment.result.id,
         baseline=today.id if today else None,
         is_today=baseline.owned,
         ratio=comparison.ratio if comparison and not is_today else None,
         ratio_validity=comparison.ratio_validity if comparison else None,
         ratio_reason=baseline.lost or _explain_ratio(comparison),
         strict=strict.result.id if strict and other else None,
-        strict_ratio=row.speedup if other else None,
+        strict_ratio=assessment.speedup if other else None,
         tied_with=tuple(one.result.id for one in tied),
         equivalent=equivalent,
         tie_reason=unknown,
         behind=tuple(behind),
-        choice=_format_choice(row, near, is_today),
+        choice=_format_choice(assessment, near, is_today),
         outputs=outputs,
         outputs_reason=outputs_reason,
-        keeps_p99=row.result.id not in excesses or excesses[row.result.id].p99_ms is None,
-        unmet=excesses[row.result.id].needs if row.result.id in excesses else (),
+        keeps_p99=assessment.result.id not in excesses or excesses[assessment.result.id].p99_ms is None,
+        unmet=excesses[assessment.result.id].needs if assessment.result.id in excesses else (),
         for_calls=for_calls,
-        total_ms=row.summary.p50 if row.summary and for_calls is not None else None,
+        total_ms=assessment.summary.p50 if assessment.summary and for_calls is not None else None,
         rejected=rejected,
-        validity=find_worst(one.validity for one in measured if one.result.id in (row.result.id, today and today.id)),
+        validity=find_worst(
+            one.validity for one in measured if one.result.id in (assessment.result.id, today and today.id)
+        ),
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
     )
@@ -237,17 +250,19 @@ def _choose_among_equals(
     return min(left, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
 
 
-def _find_behind(row: Assessment, best: Assessment, margin: float) -> Behind | None:
+def _find_behind(assessment: Assessment, best: Assessment, margin: float) -> Behind | None:
     """Return by how much a row was behind another in few trials; None: by no more than a speed state explains."""
-    comparison = compare_configurations(row.result, best.result, margin)
+    comparison = compare_configurations(assessment.result, best.result, margin)
     if (
-        row is best
+        assessment is best
         or comparison.ratio is None
         or comparison.ratio.n >= MIN_TRIALS
         or comparison.ratio.value <= SPEED_RATIO
     ):
         return None
-    return Behind(id=row.result.id, factor=comparison.ratio.value, n=comparison.ratio.n, unit=NOUNS[comparison.unit])
+    return Behind(
+        id=assessment.result.id, factor=comparison.ratio.value, n=comparison.ratio.n, unit=NOUNS[comparison.unit]
+    )
 
 
 def _find_state(*, measured: int, tied: bool, is_today: bool, alone: bool) -> State:
@@ -276,68 +291,76 @@ def _find_cure(result: Result) -> str:
     return find_kept(drift)
 
 
-def _assess_named_outputs(row: Assessment, group: Sequence[Assessment], scored: str) -> tuple[Outputs, str]:
+def _assess_named_outputs(assessment: Assessment, group: Sequence[Assessment], scored: str) -> tuple[Outputs, str]:
     """Return the verdict on the outputs of the named configuration; a metric within its limit outweighs the outputs."""
-    if scored and row.outputs != "same":
+    if scored and assessment.outputs != "same":
         return "within_limits", f"{scored} is within its limit"
-    others = (one.result.drift for one in group if one.result.id != row.result.id)
-    compared = any(drift and drift.reference == row.result.id for drift in others)
-    if row.outputs == "same" and row.is_reference and not compared:
+    others = (one.result.drift for one in group if one.result.id != assessment.result.id)
+    compared = any(drift and drift.reference == assessment.result.id for drift in others)
+    if assessment.outputs == "same" and assessment.is_reference and not compared:
         return "not_judged", "nothing was compared with it"
-    return row.outputs, row.outputs_reason
+    return assessment.outputs, assessment.outputs_reason
 
 
 def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
     """Return (the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not
     given)."""
     best = chosen[0].result
-    comparisons = [(row, compare_configurations(row.result, best, margin)) for row in chosen[1:]]
-    tied = [(row, one) for row, one in comparisons if not one.clear and not _is_ahead(chosen[0], row, one)]
+    comparisons = [(assessment, compare_configurations(assessment.result, best, margin)) for assessment in chosen[1:]]
+    tied = [
+        (assessment, one)
+        for assessment, one in comparisons
+        if not one.clear and not _is_ahead(chosen[0], assessment, one)
+    ]
     unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
-    return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
+    return (
+        [chosen[0], *(assessment for assessment, _ in tied)],
+        all(one.verdict == "equivalent" for _, one in tied),
+        unknown,
+    )
 
 
-def _is_ahead(row: Assessment, other: Assessment, comparison: Comparison) -> bool:
+def _is_ahead(assessment: Assessment, other: Assessment, comparison: Comparison) -> bool:
     """Whether the first is the faster one though no verdict shows it.
 
     For unlike ones (devices, clocks) the ratio is unknown, but one may be faster in every trial. With few trials the
     interval is so wide that thirteen times as slow would be a tie: there each trial must be twofold ahead.
     """
     if comparison.ratio_validity is None:
-        return _always_beats(row, other)
+        return _always_beats(assessment, other)
     few = comparison.ratio is not None and comparison.ratio.n < MIN_TRIALS
-    return few and _always_beats(row, other, WIDE_RATIO)
+    return few and _always_beats(assessment, other, WIDE_RATIO)
 
 
-def _always_beats(row: Assessment, other: Assessment, step: float = 1.0) -> bool:
+def _always_beats(assessment: Assessment, other: Assessment, step: float = 1.0) -> bool:
     """Whether its slowest trial is faster than the fastest one of the other, by more than `step`.
 
     With one trial each, which a disturbance alone may set apart, by at least a factor of two.
     """
-    times = choose_clock(row.result.measurements, other.result.measurements)[1]
-    sides = [[_find_median(m, times) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
+    times = choose_clock(assessment.result.measurements, other.result.measurements)[1]
+    sides = [[_find_median(m, times) for m in one.result.measurements if m.latency_ns] for one in (assessment, other)]
     if min(map(len, sides)) == 1:
         step = WIDE_RATIO
     return max(sides[0]) * step < min(sides[1])
 
 
-def _format_choice(row: Assessment, tied: Sequence[Assessment], is_today: bool) -> tuple[str, ...]:
+def _format_choice(assessment: Assessment, tied: Sequence[Assessment], is_today: bool) -> tuple[str, ...]:
     if not tied:
         return ()
     if is_today:
         return ("is what you have",)
-    if all(_always_beats(row, one) for one in tied):
-        trials = min(len([m for m in one.result.measurements if m.latency_ns]) for one in (row, *tied))
+    if all(_always_beats(assessment, one) for one in tied):
+        trials = min(len([m for m in one.result.measurements if m.latency_ns]) for one in (assessment, *tied))
         lead = "was faster in every trial" if trials > 1 else "was much faster in the one trial of each"
-        clocks = {m.clock for one in (row, *tied) for m in one.result.measurements}
+        clocks = {m.clock for one in (assessment, *tied) for m in one.result.measurements}
         return (f"{lead} by the device clock of all" if len(clocks) > 1 else lead,)
     reasons = []
-    if row.outputs == "same" and any(one.outputs != "same" for one in tied):
+    if assessment.outputs == "same" and any(one.outputs != "same" for one in tied):
         reasons.append("keeps the same outputs")
-    size, sizes = row.result.size_bytes, [one.result.size_bytes for one in tied]
+    size, sizes = assessment.result.size_bytes, [one.result.size_bytes for one in tied]
     if size and all(other and size < other for other in sizes):
         reasons.append("is smaller")
-    start, starts = find_start_s(row.result), [find_start_s(one.result) for one in tied]
+    start, starts = find_start_s(assessment.result), [find_start_s(one.result) for one in tied]
     if start and all(other and start < other for other in starts):
         reasons.append(f"starts sooner ({start:.2g} s against {min(other or 0.0 for other in starts):.2g})")
     return tuple(reasons) or ("has the lowest median",)
@@ -350,10 +373,14 @@ def find_start_s(result: Result) -> float | None:
     return median(starts_s) if starts_s else None
 
 
-def _compare_with(today: Result | None, row: Assessment, margin: float) -> Comparison | None:
-    if today is None or today.id == row.result.id:
+def _compare_with(today: Result | None, assessment: Assessment, margin: float) -> Comparison | None:
+    if today is None or today.id == assessment.result.id:
         return None
-    return row.comparison if today.id == row.baseline else compare_configurations(today, row.result, margin)
+    return (
+        assessment.comparison
+        if today.id == assessment.baseline
+        else compare_configurations(today, assessment.result, margin)
+    )
 
 
 def _explain_ratio(comparison: Comparison | None) -> str:
@@ -363,10 +390,10 @@ def _explain_ratio(comparison: Comparison | None) -> str:
     return comparison.ratio_reason if comparison.ratio_validity else "; ".join(comparison.reasons)
 
 
-def format_change(row: Assessment) -> str:
+def format_change(assessment: Assessment) -> str:
     """Format how outputs change: `changes 12 of 1000 predictions` where these are too many, else by the differences."""
-    if drift := row.result.drift:
+    if drift := assessment.result.drift:
         flips = max((output.flips for output in drift.outputs if output.flips), default=0)
         if flips > (1 - drift.limits.get("agreement", 0.0)) * drift.n:
             return f"changes {flips} of {drift.n} predictions"
-    return f"changes the outputs ({row.outputs_reason})"
+    return f"changes the outputs ({assessment.outputs_reason})"

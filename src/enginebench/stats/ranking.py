@@ -88,25 +88,25 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
     requested = (*rules.requested, *(result.requested_precision for result in results))
-    rows = mark_pareto(_assess_all(results, rules, requested), rules.metric)
-    excesses = {row.result.id: _find_excesses(row, rules) for row in rows}
-    named = rows
+    marked = mark_pareto(_assess_all(results, rules, requested), rules.metric)
+    excesses = {assessment.result.id: _find_excesses(assessment, rules) for assessment in marked}
+    named = marked
     if rules.for_calls is not None:
         lives = [spend_lives(result, rules.for_calls) for result in results]
         named = _assess_all(lives, rules, requested)
     groups: dict[tuple[object, ...], list[Assessment]] = {}
-    for row in named:
-        groups.setdefault(row.setting, []).append(row)
+    for assessment in named:
+        groups.setdefault(assessment.setting, []).append(assessment)
     rankings = [_rank_setting(group, rules, excesses) for group in groups.values()]
     ranked = [ranking for ranking in rankings if ranking is not None]
     fastest = {ranking.fastest.setting: ranking.fastest for ranking in ranked}
     assessments = []
-    for row in rows:  # with its comparison with the fastest, so that one hopeless baseline costs nothing else
-        best = fastest.get(row.setting)
-        if best is not None and row.summary is not None and best.result.id != row.result.id:
-            held = compare_configurations(best.result, row.result, rules.margin)
-            row = replace(row, ratio_to_fastest=held.ratio, verdict_to_fastest=held.verdict)
-        assessments.append(row)
+    for assessment in marked:  # with its comparison with the fastest, so that one hopeless baseline costs nothing else
+        best = fastest.get(assessment.setting)
+        if best is not None and assessment.summary is not None and best.result.id != assessment.result.id:
+            held = compare_configurations(best.result, assessment.result, rules.margin)
+            assessment = replace(assessment, ratio_to_fastest=held.ratio, verdict_to_fastest=held.verdict)
+        assessments.append(assessment)
     if not ranked:
         return Ranking(
             assessments=tuple(assessments), fastest=None, recommended=None, recommended_by="drift", headlines=()
@@ -137,14 +137,14 @@ def _assess_all(results: Sequence[Result], rules: Rules, requested: Collection[P
     ]
 
 
-def _find_excesses(row: Assessment, rules: Rules) -> Excesses:
-    p99_ms = row.summary.p99.value if row.summary else None
+def _find_excesses(assessment: Assessment, rules: Rules) -> Excesses:
+    p99_ms = assessment.summary.p99.value if assessment.summary else None
     limit_ms = rules.p99_limit_ms
     late = limit_ms is not None and p99_ms is not None and p99_ms > limit_ms
-    return Excesses(p99_ms=p99_ms if late else None, needs=tuple(explain_excesses(row.result, rules.needs)))
+    return Excesses(p99_ms=p99_ms if late else None, needs=tuple(explain_excesses(assessment.result, rules.needs)))
 
 
-def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
+def list_relevant_pairs(results: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
     """Return the pairs of configurations of one setting whose comparison is printed after so many trials.
 
     All with a baseline, and all with one that leads or may lead; but not those whose outputs changed: they are not
@@ -153,19 +153,21 @@ def list_relevant_pairs(rows: Sequence[Result], trials: int, rules: Rules = USUA
     """
     if trials >= MOST:
         return set()
-    seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
+    seen = [replace(result, look=result.look or trials, status="ok") for result in results if result.measurements]
     ranking = rank_results(seen, rules)
     leaders = {name for headline in ranking.headlines for name in (headline.id, *headline.tied_with)}
-    baselines = {headline.baseline for headline in ranking.headlines} | {row.baseline for row in ranking.assessments}
+    baselines = {headline.baseline for headline in ranking.headlines} | {
+        assessment.baseline for assessment in ranking.assessments
+    }
     leaders |= {ranking.fastest.id} if ranking.fastest else set()
-    changed = {row.result.id for row in ranking.assessments if row.outputs == "changed"} - leaders
+    changed = {assessment.result.id for assessment in ranking.assessments if assessment.outputs == "changed"} - leaders
     if ranking.recommended_by == "metric":
         changed = set()
     return {
-        frozenset((name, row.id))
+        frozenset((name, result.id))
         for name in leaders | baselines
-        for row in rows
-        if name and (row.id not in changed or name in baselines)
+        for result in results
+        if name and (result.id not in changed or name in baselines)
     }
 
 
@@ -186,22 +188,26 @@ def _rank_setting(
     metric = rules.metric
     accurate = _within_limit(ranked, group, metric, rules.max_metric_drop)
     chosen = agreeing if accurate is None else accurate
-    kept = [row for row in chosen if row.summary and not excesses[row.result.id].list_reasons()]
+    kept = [
+        assessment for assessment in chosen if assessment.summary and not excesses[assessment.result.id].list_reasons()
+    ]
     named = kept or chosen or agreeing
     if not named:  # nothing keeps the outputs: then what the user has is the one to stay with
-        today = find_today([row.result for row in group], rules.baseline_engine).result
-        named = [row for row in ranked if today is not None and row.result.id == today.id] or ranked
+        today = find_today([assessment.result for assessment in group], rules.baseline_engine).result
+        named = [
+            assessment for assessment in ranked if today is not None and assessment.result.id == today.id
+        ] or ranked
     if not named:
         return None
-    may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))
+    may, keeps = ({assessment.result.id for assessment in assessments} for assessments in (chosen, kept))
     reasons = {
-        row.result.id: (
-            "; ".join(excesses[row.result.id].list_reasons())
-            if row.result.id in may
-            else _format_rejection(row, chosen, metric)
+        assessment.result.id: (
+            "; ".join(excesses[assessment.result.id].list_reasons())
+            if assessment.result.id in may
+            else _format_rejection(assessment, chosen, metric)
         )
-        for row in ranked
-        if row.result.id not in keeps
+        for assessment in ranked
+        if assessment.result.id not in keeps
     }
     headline = make_headline(
         group,
@@ -215,41 +221,41 @@ def _rank_setting(
     )
     return _SettingRanking(
         fastest=(agreeing or named)[0],
-        recommended=next((row for row in kept if row.result.id == headline.id), None),
+        recommended=next((assessment for assessment in kept if assessment.result.id == headline.id), None),
         by_metric=accurate is not None,
         headline=headline,
     )
 
 
-def _format_rejection(row: Assessment, chosen: Sequence[Assessment], metric: str | None) -> str:
-    score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
-    if metric and kept and not _is_another_network(row):
+def _format_rejection(assessment: Assessment, chosen: Sequence[Assessment], metric: str | None) -> str:
+    score, kept = _find_score(assessment, metric), _find_score(chosen[0], metric) if chosen else None
+    if metric and kept and not _is_another_network(assessment):
         alike = score is not None and score.value.n == kept.value.n
         return f"loses too much of {name_metric(metric)}" if alike else "was not scored on as many samples"
-    return format_change(row) if row.outputs == "changed" else row.outputs_reason
+    return format_change(assessment) if assessment.outputs == "changed" else assessment.outputs_reason
 
 
-def _is_another_network(row: Assessment) -> bool:
+def _is_another_network(assessment: Assessment) -> bool:
     """Whether outputs are beyond what rounding explains in FP32 or TF32, whatever the score."""
-    return row.outputs == "changed" and not is_reduced(row.result)
+    return assessment.outputs == "changed" and not is_reduced(assessment.result)
 
 
-def _refer(row: Assessment, equal: Collection[str]) -> Ref:
+def _refer(assessment: Assessment, equal: Collection[str]) -> Ref:
     """Make a reference to a configuration; with the others of its speed, if it is one of `equal`."""
-    engine = row.result.engine
+    engine = assessment.result.engine
     return Ref(
-        id=row.result.id,
+        id=assessment.result.id,
         engine=format_engine(engine),
         precision=engine.precision,
         batch=engine.batch,
-        speedup=row.speedup.value if row.speedup else None,
-        verdict=row.comparison.verdict if row.comparison else None,
-        tied_with=tuple(sorted({*equal} - {row.result.id})) if row.result.id in equal else (),
+        speedup=assessment.speedup.value if assessment.speedup else None,
+        verdict=assessment.comparison.verdict if assessment.comparison else None,
+        tied_with=tuple(sorted({*equal} - {assessment.result.id})) if assessment.result.id in equal else (),
     )
 
 
 def _within_limit(
-    ranked: Sequence[Assessment], rows: Sequence[Assessment], metric: str | None, max_drop: float | None
+    ranked: Sequence[Assessment], assessments: Sequence[Assessment], metric: str | None, max_drop: float | None
 ) -> list[Assessment] | None:
     """Return the ranked configurations that lose little enough of the metric against FP32, on the same number of
     samples.
@@ -257,35 +263,41 @@ def _within_limit(
     None without labels, and with random weights, whose scores are chance. A score does not excuse FP32 or TF32 whose
     outputs changed: that is another network, which happens to score alike.
     """
-    if any("weights" in list_invented(row.result) for row in rows):
+    if any("weights" in list_invented(assessment.result) for assessment in assessments):
         return None
-    baselines = [row for row in rows if _find_score(row, metric) and is_plain_fp32(row.result)]
-    baselines.sort(key=lambda row: row.result.id != row.baseline)
+    baselines = [
+        assessment for assessment in assessments if _find_score(assessment, metric) and is_plain_fp32(assessment.result)
+    ]
+    baselines.sort(key=lambda assessment: assessment.result.id != assessment.baseline)
     base = _find_score(baselines[0], metric) if baselines else None
     if base is None:
         return None
-    sound = [row for row in ranked if not row.agreement.nonfinite and not _is_another_network(row)]
-    scored = [(row, _find_score(row, metric)) for row in sound]
-    alike = [(row, score) for row, score in scored if score is not None and score.value.n == base.value.n]
-    return [row for row, score in alike if not loses_too_much(base, score, max_drop)]
+    sound = [
+        assessment
+        for assessment in ranked
+        if not assessment.agreement.nonfinite and not _is_another_network(assessment)
+    ]
+    scored = [(assessment, _find_score(assessment, metric)) for assessment in sound]
+    alike = [(assessment, score) for assessment, score in scored if score is not None and score.value.n == base.value.n]
+    return [assessment for assessment, score in alike if not loses_too_much(base, score, max_drop)]
 
 
-def _find_score(row: Assessment, metric: str | None) -> Score | None:
-    return find_score(row.result.scores, metric) if metric else None
+def _find_score(assessment: Assessment, metric: str | None) -> Score | None:
+    return find_score(assessment.result.scores, metric) if metric else None
 
 
-def mark_pareto(rows: Sequence[Assessment], metric: str | None = None) -> list[Assessment]:
+def mark_pareto(assessments: Sequence[Assessment], metric: str | None = None) -> list[Assessment]:
     """Set `pareto` where no other configuration is as fast and as good, and better in one of the two.
 
     Good is by the metric if any has it, else by the centred cosine to the reference, to four digits. Only those with
     status ok of one batch, scope and cache are compared, and none whose times are invalid.
     """
-    points = [_place(row, metric) for row in rows]
+    points = [_place(assessment, metric) for assessment in assessments]
     groups: dict[tuple[object, ...], list[Place]] = {}
     for point in filter(None, points):
         groups.setdefault(point[0], []).append(point)
     best = {point for group in groups.values() for point in find_front(group, itemgetter(1, 2))}
-    return [replace(row, pareto=point in best) for row, point in zip(rows, points, strict=True)]
+    return [replace(assessment, pareto=point in best) for assessment, point in zip(assessments, points, strict=True)]
 
 
 def find_front(points: Iterable[Point], place: Callable[[Point], tuple[float, float]]) -> list[Point]:
@@ -301,16 +313,21 @@ def find_front(points: Iterable[Point], place: Callable[[Point], tuple[float, fl
 Place = tuple[tuple[object, ...], float, float]
 
 
-def _place(row: Assessment, metric: str | None) -> Place | None:
+def _place(assessment: Assessment, metric: str | None) -> Place | None:
     """Return (setting and clock, p50 in ms, quality) of a configuration that can be on the front."""
-    agreement = row.agreement
-    is_truth = row.is_reference and agreement.outputs_agree is None
+    agreement = assessment.agreement
+    is_truth = assessment.is_reference and agreement.outputs_agree is None
     likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.shared_decisions
-    quality = find_quality(_find_score(row, metric), likeness, by_metric=metric is not None, is_truth=is_truth)
-    unsound = row.result.status != "ok" or agreement.nonfinite or row.modelled or row.validity in UNUSABLE
-    if unsound or row.summary is None or quality is None:
+    quality = find_quality(_find_score(assessment, metric), likeness, by_metric=metric is not None, is_truth=is_truth)
+    unsound = (
+        assessment.result.status != "ok"
+        or agreement.nonfinite
+        or assessment.modelled
+        or assessment.validity in UNUSABLE
+    )
+    if unsound or assessment.summary is None or quality is None:
         return None
-    return (*row.setting, row.clock), row.summary.p50.value, round_quality(quality)
+    return (*assessment.setting, assessment.clock), assessment.summary.p50.value, round_quality(quality)
 
 
 def round_quality(quality: float) -> float:
