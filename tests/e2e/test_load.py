@@ -105,7 +105,7 @@ def test_a_report_reads_nothing_foreign_and_no_capacity_without_its_probes(tmp_p
             read_load(tmp_path)
 
 
-def test_batches_and_streams_are_rows_where_the_batch_is_open(tmp_path: Path) -> None:
+def test_batches_and_streams_are_configurations_where_the_batch_is_open(tmp_path: Path) -> None:
     document = load(tmp_path, "ort", qps=100, streams=(1, 2), max_batches=(4,))
     assert {(row.streams, row.max_batch) for row in document.rows} == {(1, 4), (2, 4)}
     assert [point.completed for point in document.points] == [50, 50]

@@ -48,7 +48,7 @@ class TestWhichRows:
         quotas = {None: 4, 3.5: 3, 0.5: 1}
         assert [count_workers(replace(MACHINE, cpu_quota_cores=quota)) for quota in quotas] == [*quotas.values()]
 
-    def test_a_row_on_a_gpu_needs_room_on_it(self) -> None:
+    def test_a_configuration_on_a_gpu_needs_room_on_it(self) -> None:
         rows = [plan("pytorch", device="cuda:0", batch=i, threads=4) for i in range(1, 6)]
         assert self.split(*rows[:4]) == [["pytorch1", "pytorch2", "pytorch3", "pytorch4"]]
         small = replace(MACHINE, gpus=(replace(GPU, memory_bytes=7 << 30),))
@@ -138,7 +138,7 @@ def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatc
     assert family.all_gone()
 
 
-def test_no_more_work_than_cpus_and_a_row_that_hangs_costs_only_time(tmp_path: Path, family: Family) -> None:
+def test_no_more_work_than_cpus_and_a_configuration_that_hangs_costs_only_time(tmp_path: Path, family: Family) -> None:
     rows = [plan(options={"seed": seed}) for seed in "12"]
     found, _ = run(tmp_path / "r", *rows, machine=replace(MACHINE, cpu_quota_cores=1))
     assert [result.built_beside for result in found] == [0, 0]
@@ -149,7 +149,7 @@ def test_no_more_work_than_cpus_and_a_row_that_hangs_costs_only_time(tmp_path: P
     assert family.all_gone()
 
 
-def test_a_row_that_fails_beside_others_is_tried_again_alone(tmp_path, family, monkeypatch) -> None:
+def test_a_configuration_that_fails_beside_others_is_tried_again_alone(tmp_path, family, monkeypatch) -> None:
     """As where memory was enough for one, and not for two."""
     crowded = Work.finish
     lost: list[Any] = []

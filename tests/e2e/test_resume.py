@@ -193,7 +193,9 @@ def test_a_reference_that_fails_on_one_side_of_an_interruption_only(fails_first,
     check_references(root)
 
 
-def test_a_row_whose_engine_is_gone_keeps_what_was_measured(children, three, root, whole, monkeypatch) -> None:
+def test_a_configuration_whose_engine_is_gone_keeps_what_was_measured(
+    children, three, root, whole, monkeypatch
+) -> None:
     """It says why it cannot go on, stays the reference, and is measured to its end once the engine is back."""
     interrupt(children, three, root, MeasureJob, 3)
     plan = sources.plan_configurations
@@ -211,7 +213,9 @@ def test_a_row_whose_engine_is_gone_keeps_what_was_measured(children, three, roo
     assert tell(root) == whole
 
 
-def test_a_measured_row_whose_outputs_cannot_be_taken_again_fails_alone(damage, children, three, root, whole) -> None:
+def test_a_measured_configuration_whose_outputs_cannot_be_taken_again_fails_alone(
+    damage, children, three, root, whole
+) -> None:
     """It keeps its times and says why; the others are compared with the first that still has answers."""
     interrupt(children, three, root, MeasureJob, 3)
     damage(RunFolder(root).outputs_path(ids(root)[0]))
@@ -244,7 +248,7 @@ def test_times_of_an_engine_that_was_built_anew_are_taken_anew(children, three, 
     assert len(children.of(MeasureJob)) == 2 + 2  # both of the last row, one of each other
 
 
-def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(children, three, root) -> None:
+def test_a_source_that_was_changed_is_found_before_a_configuration_starts_from_it(children, three, root) -> None:
     """No row was begun, so that none could show it."""
     interrupt(children, three, root, PrepareJob)
     graph = next((root / "artefacts").rglob("*.onnx"))

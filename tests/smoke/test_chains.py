@@ -52,7 +52,9 @@ RUN = ("--warmup", "2", "--iters", "30")
 
 
 @pytest.mark.serial  # which of two is faster, and by how much
-def test_the_main_job_leaves_rows_reports_and_one_json_document(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+def test_the_main_job_leaves_configurations_reports_and_one_json_document(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run folder é"
     done = cli(
         *("run", tiny_onnx, "--engines", "fake:latency_us=200,fake:latency_us=50"),

@@ -9,7 +9,9 @@ from processes import Cli
 __all__ = ["other"]
 
 
-def test_rows_of_two_environments_stand_in_one_table(cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path) -> None:
+def test_configurations_of_two_environments_stand_in_one_table(
+    cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path
+) -> None:
     engines = "fake:latency_us=50,fake:latency_us=50,env=two,ort:env=two"
     done = cli("run", tiny_onnx, "--engines", engines, "--env", f"two={other}", *FAST, "--out", "r", "--json")
     assert done.returncode == 0, done.stderr

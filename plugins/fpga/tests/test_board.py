@@ -83,7 +83,7 @@ def test_width_of_the_multiplier_has_its_rate_of_mismatches(bits, share, quantiz
     assert (network.infer_bytes(network.encode(digits[0])) != exact).mean() <= share
 
 
-def test_row_of_the_digits_network_and_differences_of_classes(quantized, digits, cache_dir, tmp_path):
+def test_configuration_of_the_digits_network_and_differences_of_classes(quantized, digits, cache_dir, tmp_path):
     backend = create_backend(cache_dir)
     built = backend.build(read_onnx(quantized), SPEC, tmp_path)
     measured = backend.measure(built, SPEC, MeasureSpec(iters=5))

@@ -155,7 +155,7 @@ def make_row(latency_ns=(2_000_000, 4_000_000, 9_000_000), batch=2):
     return replace(row, measurements=(replace(row.measurements[0], latency_ns=list(latency_ns)),))
 
 
-def test_term_of_a_stored_row_is_of_one_item(tmp_path):
+def test_term_of_a_stored_configuration_is_of_one_item(tmp_path):
     path = tmp_path / "eine Zeile é.json"
     path.write_bytes(encode(make_row()))
     assert ask("--from", path)["terms_ms"]["compute"] == pytest.approx(2.0)
@@ -202,7 +202,7 @@ def test_what_holds_no_time_is_named(tmp_path, text):
         ask("--from", path)
 
 
-def test_row_without_samples_is_named(tmp_path):
+def test_configuration_without_samples_is_named(tmp_path):
     path = tmp_path / "row.json"
     path.write_bytes(encode(replace(make_row(), measurements=(), status="failed")))
     with pytest.raises(ParseError, match="failed"):

@@ -81,7 +81,7 @@ def test_sorting_by_number_and_by_text(visit: Visits, report: Path) -> None:
     assert read_column(page, 0) == sorted(read_column(page, 0))
 
 
-def test_filters_hide_rows_and_marks(visit: Visits, report: Path) -> None:
+def test_filters_hide_configurations_and_marks(visit: Visits, report: Path) -> None:
     page = visit(report).page
     before = {name: count_marks(page, name) for name in CHARTS}
     page.get_by_label("int8", exact=True).uncheck()

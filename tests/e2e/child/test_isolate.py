@@ -263,7 +263,7 @@ def graph() -> Artifact:
 
 
 @pytest.mark.parametrize("prove", [True, False])
-def test_a_row_is_proven_where_it_is_asked_to_be(graph: Artifact, tmp_path: Path, prove: bool) -> None:
+def test_a_configuration_is_proven_where_it_is_asked_to_be(graph: Artifact, tmp_path: Path, prove: bool) -> None:
     built = make_prepare_job(tmp_path, graph, prove=not prove).perform(print, lambda sure: None)
     timed = make_measure_job(tmp_path, graph, pin=False, prove=prove).perform(print, lambda sure: None)
     proof, none = (timed.proof, built.proof) if prove else (built.proof, timed.proof)
@@ -316,7 +316,7 @@ def test_only_the_first_process_proves_also_when_a_run_is_continued(tmp_path, mo
 
 
 @pytest.mark.parametrize("fault", ["raise", "segfault"])
-def test_a_row_on_a_cpu_is_timed_whatever_becomes_of_its_proof(fault: str, tmp_path: Path) -> None:
+def test_a_configuration_on_a_cpu_is_timed_whatever_becomes_of_its_proof(fault: str, tmp_path: Path) -> None:
     request = RunRequest(model=GRAPH, engines=(("fake", {"fault": fault, "at": "proof"}),), measure=MEASURE)
     (row,) = run_model(request, tmp_path / "r", reporter=Silent())[1]
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5]

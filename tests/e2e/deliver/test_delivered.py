@@ -64,7 +64,7 @@ def test_its_document_says_where_it_comes_from_with_a_command_to_paste(run: Path
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_check_passes_and_bench_points_to_the_row(delivered: dict[str, Path], engine: str) -> None:
+def test_the_check_passes_and_bench_points_to_the_configuration(delivered: dict[str, Path], engine: str) -> None:
     done = ask(delivered[engine], "--check", "--bench", "--calls", "5")
     assert done.returncode == 0, done.stderr
     assert "output: max_abs_diff" in done.stdout and "within the limits (snr" in done.stdout
@@ -89,7 +89,7 @@ def test_threads_that_share_a_predictor_get_their_own_outputs(delivered: dict[st
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 
-def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dict[str, Path]) -> None:
+def test_a_bundle_is_measured_beside_its_configuration(cli: Cli, run: Path, delivered: dict[str, Path]) -> None:
     few = ("--iters", "20", "--warmup", "1", "--processes", "1", "--json")
     done = cli("bench", delivered["openvino"], "--against", run, *few, code=0)
     row = json.loads(done.stdout)["row"]
@@ -102,7 +102,7 @@ def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dic
     assert json.loads(done.stdout)["passed"] is True
 
 
-def test_a_row_with_a_warning_wants_to_be_named_and_carries_its_warning(run: Path, tmp_path: Path) -> None:
+def test_a_configuration_with_a_warning_wants_to_be_named_and_carries_its_warning(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     for configuration_id in folder.read_record().rows:
         result = folder.read_result(configuration_id)
@@ -117,7 +117,7 @@ def test_a_row_with_a_warning_wants_to_be_named_and_carries_its_warning(run: Pat
     assert read_bundle_folder(tmp_path / "out").figures.outputs_agree is False
 
 
-def test_a_changed_artifact_is_not_delivered_and_a_lost_row_is_named(run: Path, tmp_path: Path) -> None:
+def test_a_changed_artifact_is_not_delivered_and_a_lost_configuration_is_named(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     folder.configuration_path(name("openvino")).unlink()
     document = deliver_configuration(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())

@@ -79,7 +79,7 @@ def test_a_module_that_needs_other_files_says_so(cli: Cli, tmp_path: Path) -> No
     assert not (tmp_path / "bundle").exists()
 
 
-def test_every_preparation_of_a_module_is_that_of_the_row(cli: Cli, tmp_path: Path) -> None:
+def test_every_preparation_of_a_module_is_that_of_the_configuration(cli: Cli, tmp_path: Path) -> None:
     engines = "pytorch:fold_bn=1,channels_last=1,force=1,pytorch:cast=autocast,force=1"
     asked = ("--precisions", "bf16", *FAST[:-1], "1", "--batch", "3", "--out", "r")
     cli("run", "digits-cnn", "--engines", engines, *asked, code=0)

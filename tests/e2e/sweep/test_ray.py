@@ -93,7 +93,7 @@ def write_spec(tmp_path: Path) -> SweepSpec:
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_node_that_goes_in_the_middle_costs_no_row(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_node_that_goes_in_the_middle_costs_no_configuration(nodes: Nodes, tmp_path: Path) -> None:
     spec, folder = write_spec(tmp_path), tmp_path / "store"
 
     def take_away() -> None:

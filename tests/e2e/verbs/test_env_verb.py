@@ -116,7 +116,9 @@ def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tm
 # History: rows found, read once, shown, exported; nothing outside of the folder is touched.
 
 
-def test_mlflow_gets_each_row_once_and_a_store_that_refuses_is_our_error(cli: Cli, runs: Path, tmp_path: Path) -> None:
+def test_mlflow_gets_each_configuration_once_and_a_store_that_refuses_is_our_error(
+    cli: Cli, runs: Path, tmp_path: Path
+) -> None:
     """A real file store, in a process of its own: MLflow changes logging and warnings of the process it is in."""
     from processes import environment
 

@@ -111,7 +111,7 @@ def name_tensors(folder: Path, row: dict[str, Any]) -> tuple[list[str], list[str
     return [s["name"] for s in last["inputs"]], [s["name"] for s in last["outputs"]]
 
 
-def test_an_operator_that_no_graph_has_costs_the_rows_of_graphs_alone(cli: Cli) -> None:
+def test_an_operator_that_no_graph_has_costs_the_configurations_of_graphs_alone(cli: Cli) -> None:
     rows = run(cli, "make_untranslated", "--engines", "pytorch,pytorch:channels_last=1,ort,openvino")
     assert [row["status"] for row in rows] == ["ok", "ok", "skipped", "skipped"]
     assert rows[1]["outputs_agree"] is True

@@ -546,7 +546,7 @@ def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedConfigur
     )
 
 
-def test_every_row_runs_at_the_only_batch_where_none_was_asked_for(tmp_path: Path) -> None:
+def test_every_configuration_runs_at_the_only_batch_where_none_was_asked_for(tmp_path: Path) -> None:
     artifacts = make("three", tmp_path).artifacts
     rows = plan(artifacts)
     assert [(row.engine.batch, row.skip) for row in rows] == [(3, None)] * 2

@@ -240,7 +240,7 @@ def test_a_program_has_its_plan_built_in_another_process(graph: Path, tmp_path: 
     assert probe("tensorrt-rtx").available or "cannot run here" in done.stdout
 
 
-def test_a_run_skips_the_row_with_the_reason(cli: Cli, graph: Path) -> None:
+def test_a_run_skips_the_configuration_with_the_reason(cli: Cli, graph: Path) -> None:
     if probe("tensorrt-rtx").available:
         pytest.skip("there is a GPU here that runs plans of TensorRT for RTX")
     done = cli("run", graph, "--engines", "ort,ort:opt=basic,tensorrt-rtx", "--quick", "--json", "--out", "r")

@@ -81,7 +81,7 @@ def test_what_is_around_a_recurrent_layer_is_compiled_and_unrolled_it_is_one_gra
         assert count_graphs() == 1
 
 
-def test_any_other_break_and_a_row_without_compiled_parts_is_refused(tmp_path: Path) -> None:
+def test_any_other_break_and_a_configuration_without_compiled_parts_is_refused(tmp_path: Path) -> None:
     backend = PytorchCompileBackend(lambda artifact: Recurrent(nn.GRU, broken=True).eval(), tmp_path)
     with pytest.raises(ModelError, match=r"graph_break.*pytorch-compile:fullgraph=0"):
         backend.load(ARTIFACT, SPEC)

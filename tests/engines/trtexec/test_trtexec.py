@@ -111,7 +111,9 @@ def test_plans_are_kept_by_what_decides_them(backend, graph, tmp_path, monkeypat
 
 
 @ALL
-def test_a_row_holds_exactly_the_samples_asked_for(backend: TrtexecBackend, plan: Artifact, version: str) -> None:
+def test_a_configuration_holds_exactly_the_samples_asked_for(
+    backend: TrtexecBackend, plan: Artifact, version: str
+) -> None:
     row = backend.measure(plan, make_spec(), EXACT)
     assert row.clock == "tool" and row.stop_rule == "iterations"
     assert len(row.latency_ns) == 25
@@ -125,7 +127,7 @@ def test_a_row_holds_exactly_the_samples_asked_for(backend: TrtexecBackend, plan
 
 
 @NEWEST
-def test_the_logs_of_a_row_in_their_order(backend, plan, tmp_path, monkeypatch) -> None:
+def test_the_logs_of_a_configuration_in_their_order(backend, plan, tmp_path, monkeypatch) -> None:
     home = tmp_path / "run"
     assert backend.find_logs(plan, make_spec(), EXACT) == []
     plans = home / "plans"
@@ -201,7 +203,7 @@ def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path, v
 
 
 @NEWEST
-def test_what_a_row_cannot_be_called_and_what_is_questionable(backend, plan, monkeypatch) -> None:
+def test_what_a_configuration_cannot_be_called_and_what_is_questionable(backend, plan, monkeypatch) -> None:
     with pytest.raises(UsageError, match="implicit_batch=8, and the configuration's batch is 4: give --batch 8"):
         backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
     row = backend.measure(plan, make_spec(), replace(EXACT, scope="io"))

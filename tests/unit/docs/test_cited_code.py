@@ -52,7 +52,7 @@ def test_thresholds_have_the_values_of_the_code(row: dict[str, str]) -> None:
     assert float(row["value"].replace(",", "")) == getattr(module, found[2])
 
 
-def test_tables_are_those_of_the_stored_rows() -> None:
+def test_tables_are_those_of_the_stored_configurations() -> None:
     tool = load_script("tools/render_results.py")
     text = tool.PAGE.read_text("utf-8")
     assert len(tool.BLOCK.findall(text)) >= 8

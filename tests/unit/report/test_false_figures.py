@@ -60,7 +60,7 @@ def test_a_p99_of_too_few_samples_is_no_proof_of_the_limit() -> None:
     )
 
 
-def test_relabelled_rows_are_a_series_of_their_own() -> None:
+def test_relabelled_configurations_are_a_series_of_their_own() -> None:
     fp32 = make_result("ort", median_ms=8)
     other = replace(
         make_result("ort", "fp16", median_ms=8, batch=8), engine=EngineSpec(backend="ort", precision="fp32", batch=8)
@@ -68,14 +68,14 @@ def test_relabelled_rows_are_a_series_of_their_own() -> None:
     assert list_batches(describe(fp32, other).rows) == []
 
 
-def test_an_unfinished_row_says_what_is_missing() -> None:
+def test_an_unfinished_configuration_says_what_is_missing() -> None:
     document = describe(make_result(median_ms=2), make_result("ort", median_ms=3, status="partial", seed=1))
     assert ("ort fp32", "not finished: not all of its trials were measured") in list_warnings(document).lines
     failed = make_result("ort", median_ms=1, status="failed", reason="in trial 4: it was killed", processes=3)
     assert "Failed: ort: in trial 4: it was killed" in format_text(list_sections(describe(make_result(), failed)))
 
 
-def test_a_warning_of_unmeasured_rows_is_not_of_all_rows() -> None:
+def test_a_warning_of_unmeasured_configurations_is_not_of_all_configurations() -> None:
     warning = ResultWarning(code="fallback", message="three nodes ran elsewhere")
     rows = [
         make_result(warnings=(warning,)),

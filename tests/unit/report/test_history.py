@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_rows_that_did_not_change_are_not_read_again(runs, tmp_path, monkeypatch) -> None:
+def test_configurations_that_did_not_change_are_not_read_again(runs, tmp_path, monkeypatch) -> None:
     first = read_history(runs)
     reads: list[Path] = []
     original = history.read_result
@@ -47,7 +47,7 @@ def test_a_damaged_cache_is_made_again(runs: Path, tmp_path: Path, content: byte
     assert read_history(runs) == document
 
 
-def test_damaged_files_cost_their_row_alone(runs: Path) -> None:
+def test_damaged_files_cost_their_configuration_alone(runs: Path) -> None:
     (runs / "a" / "rows" / "broken.json").write_text('{"schema": "enginebench.result/99"}')
     (runs / "a" / "rows" / "empty.json").write_text("")
     document = read_history(runs)
@@ -64,7 +64,7 @@ def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
         read_history(tmp_path / "absent")
 
 
-def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "doubtful", make_results_with_warnings(n=40))
     document = read_history(tmp_path / "runs")
     measured = {f"{row.engine} {row.precision}": row for row in document.rows if row.n}

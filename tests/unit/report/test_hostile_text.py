@@ -72,7 +72,7 @@ def test_names_are_text_in_every_form_of_a_report(evil_run: Path) -> None:
     assert "<img src=x>" not in texts["report.html"]
 
 
-def test_a_warning_of_a_stored_row_is_clean_wherever_it_is_reported() -> None:
+def test_a_warning_of_a_stored_configuration_is_clean_wherever_it_is_reported() -> None:
     assert format_warning(ResultWarning(code="fallback", message=EVIL, advice=EVIL)).isprintable()
 
 

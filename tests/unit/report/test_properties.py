@@ -170,7 +170,7 @@ def test_every_report_begins_with_the_three_lines(results: list[Result]) -> None
 
 @TRIES
 @given(runs())
-def test_unfinished_rows_say_so_wherever_their_figures_stand(results: list[Result]) -> None:
+def test_unfinished_configurations_say_so_wherever_their_figures_stand(results: list[Result]) -> None:
     document = describe(results, p99_limit_ms=100.0)
     unfinished = [row for row in document.rows if row.n and row.status != "ok"]
     for text in (show_all(document), write_markdown(document)):

@@ -154,7 +154,7 @@ def make_history() -> HistoryDocument:
 
 
 @pytest.mark.parametrize("width", [60, 40])
-def test_a_row_keeps_its_name_and_its_median(width: int) -> None:
+def test_a_configuration_keeps_its_name_and_its_median(width: int) -> None:
     lines = draw(list_history(make_history(), 20), width).splitlines()
     names = {"model", "engine", "precision", "p50", "ort", "pytorch", "fp32", "int8", "3.01"}
     names |= {"2026-11-23T06:01"} if width > 40 else set()  # what tells runs apart goes last

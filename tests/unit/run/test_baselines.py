@@ -72,7 +72,7 @@ def test_damaged_baselines_are_listed_with_the_reason(run: Path, tmp_path: Path)
     assert one.reason and "run.json" in one.reason
 
 
-def test_rows_of_one_run_are_neighbours(run: Path, tmp_path: Path) -> None:
+def test_configurations_of_one_run_are_neighbours(run: Path, tmp_path: Path) -> None:
     one, other = sorted((run / "rows").glob("*.json"))[:2]
     store_baseline("main", run, tmp_path / "store")
     assert are_neighbours(str(one), str(other))

@@ -123,7 +123,7 @@ def bed(graph: Artifact, tmp_path: Path, children: Children) -> Bed:
     return Bed(graph, tmp_path, children)
 
 
-def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed) -> None:
+def test_configurations_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed) -> None:
     rows = [bed.plan(seed) for seed in "312"]
     reporter = Counting()
     results = bed.start(*rows, reporter=reporter).run()
@@ -138,7 +138,7 @@ def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed)
 
 
 @pytest.mark.parametrize("builds", [1, 2, 3])
-def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed, builds: int) -> None:
+def test_a_machine_that_slows_down_steadily_favours_no_configuration_and_no_build(bed: Bed, builds: int) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=12, builds=builds)) for seed in "123"]
     turns = order_trials(rows)
     assert [turn.order for turn in turns] == list(range(36)), "every place is taken once"
@@ -148,7 +148,7 @@ def test_a_machine_that_slows_down_steadily_favours_no_row_and_no_build(bed: Bed
         assert len(means) == 1, f"over the trials of build {number} no row comes earlier than another"
 
 
-def test_a_proposed_row_is_measured_beside_the_others_once(bed: Bed) -> None:
+def test_a_proposed_configuration_is_measured_beside_the_others_once(bed: Bed) -> None:
     rows, more, asked = [bed.plan("1"), bed.plan("2")], bed.plan("3"), []
 
     def propose(row: PlannedConfiguration, result: Result) -> PlannedConfiguration | None:
@@ -167,7 +167,7 @@ def test_a_proposed_row_is_measured_beside_the_others_once(bed: Bed) -> None:
     assert resumed.run() == results and not bed.children.jobs, "nothing is built or timed again"
 
 
-def test_a_proposed_row_whose_outputs_are_beyond_the_limits_is_not_kept(bed: Bed) -> None:
+def test_a_proposed_configuration_whose_outputs_are_beyond_the_limits_is_not_kept(bed: Bed) -> None:
     rows, wrong = [bed.plan("1"), bed.plan("2")], bed.plan("3", bias="9")
     results = bed.start(*rows, propose=lambda row, result: wrong).run()
     assert [r.id for r in results] == [row.id for row in rows] and not (
@@ -175,7 +175,7 @@ def test_a_proposed_row_whose_outputs_are_beyond_the_limits_is_not_kept(bed: Bed
     ).exists()
 
 
-def test_rows_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
+def test_configurations_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=n)) for seed, n in (("1", 3), ("2", 1), ("3", 2))]
     turns = [(turn.row.engine.options["seed"], turn.number) for turn in order_trials(rows)]
     assert turns == [("1", 0), ("2", 0), ("3", 0), ("3", 1), ("1", 1), ("1", 2)]
@@ -336,7 +336,7 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
 
 
-def test_outputs_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None:
+def test_outputs_are_held_against_the_first_configuration_of_their_batch(bed: Bed) -> None:
     rows = [bed.plan("1", batch=batch, bias=bias) for batch in (1, 2) for bias in ("0", "1")]
     results = bed.start(*rows).run()
     assert [r.drift.reference for r in results if r.drift] == [rows[0].id, rows[0].id, rows[2].id, rows[2].id]
@@ -444,7 +444,7 @@ def test_two_outputs_differ_by_a_part_of_the_largest_value(first: list[Any], aga
     assert build.measure_variation({"y": np.array(first)}, {"y": np.array(again)}) == expected
 
 
-def test_outputs_of_another_shape_fail_the_row(bed: Bed) -> None:
+def test_outputs_of_another_shape_fail_the_configuration(bed: Bed) -> None:
     narrow = replace(bed.graph, outputs=(replace(bed.graph.outputs[0], shape=("batch", 3)),))
     good, bad = bed.start(bed.plan("1"), plan(narrow, "2")).run()
     assert good.status == "ok"
@@ -452,7 +452,7 @@ def test_outputs_of_another_shape_fail_the_row(bed: Bed) -> None:
     assert {turn[0] for turn in bed.children.turns} == {"1"}
 
 
-def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(bed: Bed) -> None:
+def test_a_configuration_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(bed: Bed) -> None:
     good, bad = bed.start(bed.plan("1"), bed.plan("2", speed="high")).run()
     assert (good.status, bad.status) == ("ok", "skipped") and "no option 'speed'" in str(bad.reason)
     bed.children.jobs.clear()
@@ -461,7 +461,7 @@ def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(bed: Be
     assert bed.children.turns == []
 
 
-def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_process(bed: Bed) -> None:
+def test_a_configuration_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_process(bed: Bed) -> None:
     here, there = bed.plan("1", ran="int8"), bed.plan("2", ran="int8")
     there = replace(there, engine=replace(there.engine, device="cuda:0"))
     results = bed.start(here, there).run()
@@ -495,7 +495,7 @@ def test_what_waits_beside_others_is_started_ahead(bed: Bed, monkeypatch: pytest
     assert bed.children.of(PreloadJob) == [], "nobody waits for one alone"
 
 
-def test_a_row_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "count_at_once", lambda machine: 4)
     bed.children.fail_in("1", 0, ChildFailed("killed by SIGKILL", ""))
     bad, good = bed.start(bed.plan("1"), bed.plan("2")).run()
@@ -521,7 +521,9 @@ def test_a_build_whose_time_ran_out_is_not_tried_again(bed, monkeypatch, error, 
 
 
 @pytest.mark.parametrize(("left_s", "status"), [(60.0, "failed"), (0.1, "partial")])
-def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_row(bed: Bed, left_s: float, status: str) -> None:
+def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_configuration(
+    bed: Bed, left_s: float, status: str
+) -> None:
     def before(job: Any) -> None:
         if isinstance(job, MeasureJob) and job.trial == 1:
             raise TimedOut("no response")
@@ -531,7 +533,7 @@ def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_row(bed: Be
     assert (row.status, len(row.measurements)) == (status, 1)
 
 
-def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> None:
+def test_labelled_data_is_counted_against_the_first_configuration_of_a_batch(bed: Bed) -> None:
     digits = read_packaged_onnx("digits-mlp")
     one = replace(IDEAL, processes=1)
     rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
@@ -560,7 +562,7 @@ def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: 
 class TestRestore:
     """What an earlier run left is taken up, and nothing of it is done twice."""
 
-    def test_a_row_that_failed_is_given_what_is_missing(self, bed: Bed) -> None:
+    def test_a_configuration_that_failed_is_given_what_is_missing(self, bed: Bed) -> None:
         rows = [bed.plan(seed) for seed in "123"]
         bed.children.fail_in("2", 1, ChildFailed("killed by SIGSEGV", "tail"))
         bed.start(*rows).run()
@@ -569,7 +571,7 @@ class TestRestore:
         assert [r.status for r in again.run()] == ["ok"] * 3
         assert [turn[:2] for turn in bed.children.turns] == [("2", 1)]
 
-    def test_a_row_that_was_never_built_is_begun_anew(self, bed: Bed) -> None:
+    def test_a_configuration_that_was_never_built_is_begun_anew(self, bed: Bed) -> None:
         rows = [bed.plan(seed) for seed in "123"]
 
         def refuse(job: Any) -> None:
@@ -584,7 +586,7 @@ class TestRestore:
         assert [r.id for r in results] == [row.id for row in rows], "it is back in its place"
         assert results[0].status == "ok" and results[0].reason is None
 
-    def test_a_row_that_was_skipped_is_judged_by_the_plan_of_today(self, bed: Bed) -> None:
+    def test_a_configuration_that_was_skipped_is_judged_by_the_plan_of_today(self, bed: Bed) -> None:
         first, *others = [bed.plan(seed) for seed in "123"]
         bed.start(replace(first, skip="there is no GPU"), *others).run()
         assert [(r.status, r.reason) for r in bed.resume(first, *others).run()] == [("ok", None)] * 3
@@ -628,7 +630,7 @@ UP_TO_TEN = MeasureSpec(warmup=0, iters=3, processes=10, settle=0.02)
 
 
 @pytest.mark.usefixtures("still")  # on a busy machine no verdict would be certain
-def test_rows_end_once_no_verdict_can_change(bed: Bed) -> None:
+def test_configurations_end_once_no_verdict_can_change(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=UP_TO_TEN, latency_us=time) for seed, time in (("1", "100"), ("2", "3000"))]
     reporter = Counting()
     results = bed.start(*rows, reporter=reporter).run()
@@ -658,7 +660,7 @@ def test_each_build_is_made_from_nothing_and_measured_in_its_turn(bed: Bed) -> N
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_build_that_fails_costs_its_row_and_says_which(bed: Bed, failing: int) -> None:
+def test_a_build_that_fails_costs_its_configuration_and_says_which(bed: Bed, failing: int) -> None:
     def before(job: Any) -> None:
         if isinstance(job, PrepareJob) and job.out_dir.endswith(f"{failed.id}/{failing + 1}"):
             raise ChildFailed("the builder crashed", "its last words")

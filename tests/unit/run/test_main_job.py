@@ -43,7 +43,7 @@ def run(folder: Path, request: RunRequest = REQUEST, **more: Any) -> tuple[RunRe
     return run_model(request, folder, **{"reporter": Silent(), **more})
 
 
-def test_a_run_is_its_record_and_its_rows_and_all_of_it_is_stored(tmp_path: Path, children: Children) -> None:
+def test_a_run_is_its_record_and_its_configurations_and_all_of_it_is_stored(tmp_path: Path, children: Children) -> None:
     told = Told()
     record, results = run(tmp_path / "r", command=("enginebench", "run"), on_results=told)
     assert [type(job) for job in children.jobs] == [SourceJob, *[PrepareJob] * 2, *[MeasureJob] * 4]
@@ -54,7 +54,7 @@ def test_a_run_is_its_record_and_its_rows_and_all_of_it_is_stored(tmp_path: Path
     assert all(not Path(a.path).is_absolute() for a in record.sources), "the folder can be moved"
 
 
-def test_one_engine_without_its_environment_costs_its_own_rows(tmp_path: Path, children: Children) -> None:
+def test_one_engine_without_its_environment_costs_its_own_configurations(tmp_path: Path, children: Children) -> None:
     _, results = run(tmp_path / "r", replace(REQUEST, engines=(*REQUEST.engines, ("ort", {"env": "nowhere"}))))
     assert [r.status for r in results] == ["ok", "ok", "skipped"]
 
@@ -128,7 +128,7 @@ def test_a_run_of_another_model_is_not_continued(tmp_path: Path, children: Child
         run(tmp_path / "s", request, resume=True)
 
 
-def test_a_row_of_another_model_is_refused_though_its_name_fits(tmp_path: Path, children: Children) -> None:
+def test_a_configuration_of_another_model_is_refused_though_its_name_fits(tmp_path: Path, children: Children) -> None:
     root = tmp_path / "r"
     run(root)
     row = RunFolder(root).read_record().rows[0]

@@ -52,7 +52,9 @@ def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     ("precision", "problem", "reason"),
     [("fp32", EVERY_GRAPH, "no ONNX graph: operator x"), ("fp16", "fp16", "no graph in fp16: operator x")],
 )
-def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(precision, problem, reason) -> None:
+def test_a_graph_that_could_not_be_made_costs_the_configurations_of_graph_engines_alone(
+    precision, problem, reason
+) -> None:
     wanted = ((precision, None),)
     request = RunRequest(model="toy", engines=(*ENGINES, ("openvino", {})), precisions=wanted)  # type: ignore[arg-type]
     module, problems = replace(GRAPH, kind="torch"), {problem: "operator x"}
@@ -60,7 +62,7 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(pr
     assert [row.skip for row in rows] == [None, reason, reason]
 
 
-def test_rows_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> None:
+def test_configurations_have_the_batch_of_the_module_only_where_nobody_asked_for_one() -> None:
     of_eight = replace(MODULE, inputs=tuple(replace(spec, shape=(8, *spec.shape[1:])) for spec in MODULE.inputs))
     request = RunRequest(model="toy", engines=ENGINES)
     for asked, batch in ((replace(request, any_batch=True), 8), (replace(request, batches=(2,)), 2), (request, 1)):

@@ -91,7 +91,7 @@ def list_templates(result: Any) -> set[str]:
     return {warning.template for warning in result.warnings}
 
 
-def test_a_graph_is_the_reference_of_every_row_also_of_the_first(bed: Bed, graph: Artifact) -> None:
+def test_a_graph_is_the_reference_of_every_configuration_also_of_the_first(bed: Bed, graph: Artifact) -> None:
     rows = [plan(graph), plan(graph, "openvino")]
     for result in bed.run(*rows).values():
         assert result.drift.passed
@@ -155,7 +155,7 @@ def test_the_evaluator_computes_where_the_session_cannot(bed: Bed, graph: Artifa
     assert result.drift.reference_kind == "onnx_evaluator"
 
 
-def test_without_either_the_first_row_is_the_reference_with_a_warning(
+def test_without_either_the_first_configuration_is_the_reference_with_a_warning(
     bed: Bed, graph: Artifact, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(perform, "open_unoptimized", refuse)
@@ -208,7 +208,7 @@ def test_beside_a_fake_that_comes_first_the_graph_says_nothing(graph: Artifact) 
     assert found[1] == graph
 
 
-def test_eager_is_the_row_in_the_precision_of_the_module(graph: Artifact) -> None:
+def test_eager_is_the_configuration_in_the_precision_of_the_module(graph: Artifact) -> None:
     source = replace(graph, kind="torch")
     tf32, plain = plan(source, "pytorch", "tf32", defaults="1"), plan(source, "pytorch", "fp32")
     others = [plan(source, "pytorch-compile"), plan(source, "pytorch", "bf16")]

@@ -207,7 +207,7 @@ def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, how: str)
 
 
 @pytest.mark.parametrize("lost", [["openvino-int8@nncf-b1"], ["ort-fp32-b1", "openvino-int8@nncf-b1"]])
-def test_rows_of_which_nothing_is_stored_are_named(cli: Cli, run: Path, lost: list[str]) -> None:
+def test_configurations_of_which_nothing_is_stored_are_named(cli: Cli, run: Path, lost: list[str]) -> None:
     assert describe_folder(run).missing == ()
     for name in lost:
         (run / "rows" / f"{name}.json").unlink()

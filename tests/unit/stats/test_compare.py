@@ -167,7 +167,7 @@ def _with_shape(*shape: int | str, dtype: str = "float32") -> tuple[Artifact, ..
         ({"measurements": tuple(make_side(BASE, clock="device", reference_ns=[1000]))}, "clocks differ"),
     ],
 )
-def test_unlike_rows_are_not_comparable(changes: dict[str, Any], reason: str) -> None:
+def test_unlike_configurations_are_not_comparable(changes: dict[str, Any], reason: str) -> None:
     reasons = comparable(make_result(), make_result(**changes), 0.02)
     assert any(reason in found for found in reasons), reasons
 

@@ -51,7 +51,7 @@ def test_whole_and_condensed_trials_are_judged_alike(busy: float, falls: bool) -
     assert compare_configurations(base, cand) == compare_configurations(*short)
 
 
-def test_a_condensed_row_holds_no_samples_and_what_was_derived_from_them() -> None:
+def test_a_condensed_configuration_holds_no_samples_and_what_was_derived_from_them() -> None:
     row = condense_result(make_row("base", 1, 0.25))
     assert [len(m.latency_ns) for m in row.measurements] == [1] * 7
     assert sum(map(count_timed, row.measurements)) == 2800

@@ -23,7 +23,7 @@ def gate(cand: Result, **options: float | None) -> DiffRow:
     return row
 
 
-def test_the_same_row_passes_and_another_scope_fails() -> None:
+def test_the_same_configuration_passes_and_another_scope_fails() -> None:
     row = gate(make_row())
     assert (row.verdict, row.failures, row.metric_change, row.reasons) == ("equivalent", (), 0.0, ())
     row = gate(make_row(measure=MeasureSpec(scope="pipelined")))
@@ -68,7 +68,7 @@ def test_what_was_not_so_before_fails(changes: dict[str, object], failure: str |
     assert row.reasons == ("the models differ: resnet18 against n",) or "model" not in changes
 
 
-def test_a_row_that_no_engine_takes_fails_no_gate() -> None:
+def test_a_configuration_that_no_engine_takes_fails_no_gate() -> None:
     gone = make_row(id="pytorch", status="skipped", reason="8 bits are of graphs", measurements=())
     document = diff_results([make_row(), gone], [make_row(), gone])
     assert not document.gate_failed and document.verdict == "equivalent"
@@ -76,13 +76,13 @@ def test_a_row_that_no_engine_takes_fails_no_gate() -> None:
     assert row.skipped and row.reasons == ("skipped on both sides: 8 bits are of graphs",)
 
 
-def test_a_row_that_fails_now_fails_the_gate_whatever_is_allowed() -> None:
+def test_a_configuration_that_fails_now_fails_the_gate_whatever_is_allowed() -> None:
     failed = make_row(**NEVER_RAN)
     assert gate(failed, allow_not_comparable=True).failures == ("the base was measured, the candidate failed",)
     assert not diff_results([failed], [failed], allow_not_comparable=True).gate_failed
 
 
-def test_nothing_but_skipped_rows_is_no_pass() -> None:
+def test_nothing_but_skipped_configurations_is_no_pass() -> None:
     gone = make_row(status="skipped", reason="no", measurements=())
     document = diff_results([gone], [gone])
     assert document.gate_failed and document.verdict == "not_comparable"
@@ -96,14 +96,14 @@ def test_inconclusive_passes_the_gate_and_gives_the_trials_needed() -> None:
     assert (document.rows[0].trials_needed or 0) > 6
 
 
-def test_two_single_rows_are_partners_and_ambiguous_leftovers_have_none() -> None:
+def test_two_single_configurations_are_partners_and_ambiguous_leftovers_have_none() -> None:
     row = diff_results([make_result("pytorch", median_ms=20)], [make_result("ort", median_ms=10)]).rows[0]
     assert (row.id, row.verdict) == ("pytorch-fp32-b1 -> ort-fp32-b1", "faster")
     base = [make_result("ort", batch=1), make_result("ort", batch=2)]
     assert [b for b, _ in pair_results(base, [make_result("ort", batch=4), make_result("pytorch")])][:2] == [None, None]
 
 
-def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:
+def test_configurations_that_were_measured_in_turns_had_the_same_machine() -> None:
     def at(kernel_ns: int, begin: int) -> Result:
         row = make_result("ort")
         turns = [

@@ -758,7 +758,7 @@ def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
+def test_a_configuration_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
     drift = measure_drift({"out": np.arange(40.0)}, {"out": np.arange(40.0)}, INT8, reference_id="pytorch-fp32-b1-race")
     (kept,) = check_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
     assert (kept.drift is not None) is elsewhere

@@ -101,7 +101,9 @@ def test_a_module_that_comes_quantized_is_named_after_its_weights_in_every_run(s
     ),
 )
 @settings(max_examples=200)
-def test_a_row_is_named_after_what_it_asked_or_what_the_record_holds(requested: Any, raw: dict[str, float]) -> None:
+def test_a_configuration_is_named_after_what_it_asked_or_what_the_record_holds(
+    requested: Any, raw: dict[str, float]
+) -> None:
     shares = {name: share / sum(raw.values()) for name, share in raw.items()}
     ran, warnings = check_precision(requested, shares)
     assert ran == requested or shares[ran] > 0

@@ -120,7 +120,7 @@ def test_noise_of_random_weights_is_judged_alike_for_all_reduced_precisions() ->
     assert found.outputs == "not_judged" and [c.code for c in found.result.warnings] == ["random_weights"]
 
 
-def test_quality_is_of_one_kind_for_all_rows() -> None:
+def test_quality_is_of_one_kind_for_all_configurations() -> None:
     assert find_quality(None, 0.5, by_metric=True, is_truth=True) is None
     assert find_quality(None, None, by_metric=False, is_truth=True) == 1.0
     assert find_quality(None, 0.5, by_metric=False, is_truth=False) == 0.5

@@ -66,7 +66,7 @@ def test_more_trials_only_where_they_can_show_something(mean: float, deviation: 
     assert not can_change(spread, MOST, MARGIN)
 
 
-def test_a_row_that_ended_keeps_nobody_going(simulation: ModuleType) -> None:
+def test_a_configuration_that_ended_keeps_nobody_going(simulation: ModuleType) -> None:
     sway = 0.04 * np.array([1, -1] * 5)
     close = [simulation.make_row(name, np.exp(logs) * 1e6) for name, logs in (("a", 0 * sway), ("b", 0.06 + sway))]
     far = simulation.make_row("c", np.exp(1 + sway / 10) * 1e6)

@@ -39,7 +39,7 @@ def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
     return validity, [c.code for c in warnings]
 
 
-def test_a_clean_row_no_samples_and_a_single_process_that_ran_out_of_time() -> None:
+def test_a_clean_configuration_no_samples_and_a_single_process_that_ran_out_of_time() -> None:
     assert codes([make()] * 10) == ("valid", [])
     assert codes([])[0] == "invalid"
     assert codes([make(0)]) == ("invalid", [])

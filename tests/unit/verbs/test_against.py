@@ -84,7 +84,7 @@ def test_a_limit_of_your_own_decides_the_gate(
     assert done.returncode == (4 if comparison["failures"] else 0)
 
 
-def test_a_stored_row_of_another_model_is_compared_with(cli: Cli, tmp_path: Path) -> None:
+def test_a_stored_configuration_of_another_model_is_compared_with(cli: Cli, tmp_path: Path) -> None:
     target, other = make_scale(tmp_path / "a.onnx", 1), make_scale(tmp_path / "b.onnx", -5)
     assert cli("run", other, "--engines", "ort", *FAST, "--out", "r").returncode == 0
     (row,) = (tmp_path / "r" / "rows").glob("ort-*.json")

@@ -76,7 +76,9 @@ def test_what_is_measured_is_a_copy(cli: Cli, model: Path, tmp_path: Path, verb:
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_stored_row_is_measured_again_on_a_copy_of_its_artifact(cli: Cli, model: Path, tmp_path: Path) -> None:
+def test_a_stored_configuration_is_measured_again_on_a_copy_of_its_artifact(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
     assert cli("run", model, "--engines", "ort,fake", *SHORT, "--out", "r").returncode == 0
     (row,) = (tmp_path / "r" / "rows").glob("ort*.json")
     done = cli("bench", model, "--engine", "ort", "--against", row, *SHORT)

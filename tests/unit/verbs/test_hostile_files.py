@@ -78,7 +78,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("verb", ["report", "diff", "history", "resume", "baseline"])
 @pytest.mark.parametrize("lie", LIES)
-def test_rows_that_lie_are_refused_by_name(lie: str, verb: str, stored: Path, tmp_path: Path) -> None:
+def test_configurations_that_lie_are_refused_by_name(lie: str, verb: str, stored: Path, tmp_path: Path) -> None:
     change, said = LIES[lie]
     edit(stored, change)
     arguments = {

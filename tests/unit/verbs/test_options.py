@@ -51,7 +51,7 @@ def test_defaults_are_those_of_the_measurement() -> None:
     assert read_shapes(fill()) is None
 
 
-def test_a_row_is_asked_for_with_all_that_was_given() -> None:
+def test_a_configuration_is_asked_for_with_all_that_was_given() -> None:
     measure = MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
     made = make_request(
         "digits-mlp",

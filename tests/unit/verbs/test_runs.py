@@ -24,7 +24,7 @@ def measured(tiny_onnx: Path, tmp_path: Path) -> Run:
     return enginebench.run(tiny_onnx, engines=TWO, out=tmp_path / "r", **FAST)
 
 
-def test_a_run_has_rows_an_answer_and_a_folder(measured: Run, tmp_path: Path) -> None:
+def test_a_run_has_configurations_an_answer_and_a_folder(measured: Run, tmp_path: Path) -> None:
     assert measured.folder == tmp_path / "r"
     assert [row.engine for row in measured.rows] == ["fake:latency_us=50", "fake:latency_us=20"]
     assert all(row.processes == 2 and row.n == 40 for row in measured.rows)
@@ -95,7 +95,9 @@ def test_warnings_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None
     assert "no CUDA device" in html
 
 
-def test_a_run_without_a_result_is_an_error_that_says_where_the_rows_are(tiny_onnx: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_result_is_an_error_that_says_where_the_configurations_are(
+    tiny_onnx: Path, tmp_path: Path
+) -> None:
     with pytest.raises(MeasurementError, match="at least one other configuration must be ok") as caught:
         enginebench.run(tiny_onnx, engines=["fake:fault=raise,at=run", "fake"], out=tmp_path / "r", **FAST)
     (note,) = caught.value.__notes__
@@ -140,7 +142,7 @@ def test_another_module_does_not_continue_a_run(measured: Run) -> None:
         )
 
 
-def test_bench_is_one_row(tiny_onnx: Path, tmp_path: Path) -> None:
+def test_bench_is_one_configuration(tiny_onnx: Path, tmp_path: Path) -> None:
     made = enginebench.bench(tiny_onnx, "fake", out=tmp_path / "b", percentile=[99.9], **FAST)
     assert (made.row.engine, made.row.n, made.against, made.comparison, made.answer) == ("fake", 40, None, None, "")
     assert "p99.9: " in repr(made)

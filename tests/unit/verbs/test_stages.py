@@ -188,7 +188,7 @@ def test_an_engine_without_layers_is_refused_before_anything_is_made(cli: Cli, t
     assert "cannot time its layers; these can: pytorch, " in done.stderr
 
 
-def test_a_prepared_row_keeps_its_layers(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+def test_a_prepared_configuration_keeps_its_layers(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     short = ("--warmup", 1, "--iters", 5, "--processes", 1, "--json")
     cli("bench", tiny_onnx, "--engine", "ort", "--against", FAKE, *short, code=0)
     rows = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/rows/*.json")]

@@ -328,7 +328,7 @@ def test_an_allowed_file_that_is_not_here_is_asked_for_by_its_path(place: Path) 
 
 
 @pytest.mark.parametrize("name", ["/bin/sh", "../evil.sh", "./evil.sh", "nobody"])
-def test_an_environment_of_a_stored_row_is_a_name_of_the_users(place: Path, name: str) -> None:
+def test_an_environment_of_a_stored_configuration_is_a_name_of_the_users(place: Path, name: str) -> None:
     with pytest.raises(UsageError, match="unknown environment"):
         describe_place(name)
 

@@ -302,7 +302,7 @@ def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path, text: str, 
 
 
 @pytest.mark.parametrize("limit_ms", [None, 5.0])
-def test_a_row_that_was_timed_is_put_under_load_as_others_ask(tmp_path, monkeypatch, limit_ms) -> None:
+def test_a_configuration_that_was_timed_is_put_under_load_as_others_ask(tmp_path, monkeypatch, limit_ms) -> None:
     """With a limit by one search, else by requests that are all there at once; its warnings are those of its points."""
     found = Capacity(passes_qps=8.0, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended="settled")
 

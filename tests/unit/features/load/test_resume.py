@@ -147,7 +147,9 @@ def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: Worl
     assert (verdict.verdict, verdict.trials_needed) == ("not_shown", 6) and verdict.ratio is not None
 
 
-def test_a_row_that_was_lost_is_tried_again_and_the_others_keep_their_points(tmp_path: Path, world: World) -> None:
+def test_a_configuration_that_was_lost_is_tried_again_and_the_others_keep_their_points(
+    tmp_path: Path, world: World
+) -> None:
     """In the first session the second engine cannot be opened any more from its fourth probe on."""
     world.lost = ("latency-us", 3)
     first = load(tmp_path, **CAPACITY)
@@ -188,7 +190,9 @@ def test_an_engine_file_that_is_another_is_measured_anew(tmp_path: Path, world: 
 
 
 @pytest.mark.usefixtures("world")
-def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_adds_the_capacity_of_the_configurations_that_won(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which row wins hangs on the machine, so here it is said."""
     won = lambda _, results: SimpleNamespace(fastest=SimpleNamespace(id=results[-1].id), recommended=None)  # noqa: E731
     monkeypatch.setattr(winners, "describe_stored", won)

@@ -181,7 +181,7 @@ def test_layers_without_times_have_no_shares() -> None:
     assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
 
 
-def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:
+def test_what_no_layer_explains_of_a_configuration_that_the_host_holds_up_is_its_waiting() -> None:
     bound = replace(describe(), warnings=(make_warning("enqueue_bound", share=0.99),))
     said, told = (" ".join(format_times(document, 9)) for document in (describe(), bound))
     assert said.endswith("lie in no layer")

@@ -172,7 +172,7 @@ def store(rate: float) -> None:
 
 
 @pytest.mark.parametrize(("rate", "beaten"), [(40.0, False), (1e-3, True)])
-def test_a_row_gets_its_bound_and_beating_it_is_a_warning(tmp_path, children, rate, beaten) -> None:
+def test_a_configuration_gets_its_bound_and_beating_it_is_a_warning(tmp_path, children, rate, beaten) -> None:
     """At 1 MAC a nanosecond the network takes some microseconds; at a millionth of 40, longer than it took."""
     store(rate)
     run_model(REQUEST, tmp_path / "r", reporter=Silent())
@@ -205,7 +205,7 @@ def test_a_run_whose_engines_need_no_graph_has_one_counted(tmp_path: Path, child
     assert not list((tmp_path / "r").rglob("*.onnx")), "the graph was made to be counted, and is no artifact of the run"
 
 
-def test_a_row_whose_graph_cannot_be_made_says_so(tmp_path, children, monkeypatch) -> None:
+def test_a_configuration_whose_graph_cannot_be_made_says_so(tmp_path, children, monkeypatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ModelError("its branches depend on its inputs")
 

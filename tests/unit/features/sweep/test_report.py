@@ -31,7 +31,9 @@ name = "{model}"
 
 
 @pytest.mark.usefixtures("children")
-def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_every_configuration_its_price_and_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a<b>.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
     engines = '"fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"'
     (tmp_path / "sweep.toml").write_text(SPEC.format(engines=engines, processes=1, model="a<b>.onnx"))
@@ -114,7 +116,7 @@ def test_an_implausible_time_is_the_fastest_of_no_model() -> None:
     assert rank_cell(cheat)[0]
 
 
-def test_what_was_random_is_said_of_the_rows_that_have_it() -> None:
+def test_what_was_random_is_said_of_the_configurations_that_have_it() -> None:
     made_up = (
         make_warning("random_weights", seed=0, reason="as asked"),
         make_warning("random_inputs", seed=0, cure="give --inputs F.npz"),

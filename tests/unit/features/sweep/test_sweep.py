@@ -198,7 +198,7 @@ def test_figures_of_a_group_that_are_damaged_or_of_another_are_named_and_written
     assert len(children.of(MeasureJob)) == measured
 
 
-def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(children, spec, tmp_path) -> None:
+def test_a_configuration_of_another_model_is_not_shown_as_one_of_the_group(children, spec, tmp_path) -> None:
     store = open_store(str(tmp_path / "store"))
     sweep(spec(), store.url)
     first, second = list_groups(spec())[:2]

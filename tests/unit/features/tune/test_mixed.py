@@ -74,7 +74,7 @@ def search(tmp_path_factory):
     )
 
 
-def test_graphs_are_proposed_and_each_is_a_row_of_its_own(search):
+def test_graphs_are_proposed_and_each_is_a_configuration_of_its_own(search):
     (layering,) = search.proposer.document.layerings
     noises = [one.noise for one in layering.groups]
     assert layering.reason is None and len(noises) == 5 and noises == sorted(noises, reverse=True) and min(noises) >= 0

@@ -151,7 +151,9 @@ def test_what_was_fixed_stays_and_an_engine_without_combinations_has_none() -> N
 
 
 @pytest.mark.parametrize("flags", [("avx512_vnni", "avx512_bf16"), ("avx512_vnni",)])
-def test_a_cpu_begins_with_the_rows_that_were_fastest_if_it_has_their_instructions(flags: tuple[str, ...]) -> None:
+def test_a_cpu_begins_with_the_configurations_that_were_fastest_if_it_has_their_instructions(
+    flags: tuple[str, ...],
+) -> None:
     run = RunRequest(model="m", engines=(("ort", {}), ("openvino", {})), precisions=(("fp32", None), ("int8", None)))
     machine = replace(make_machine(), cpu_flags=flags, cpus_allowed=(0, 1))
     arms, _ = find_arms_here(SearchRequest(run=run, threads=2), machine, [])

@@ -157,7 +157,7 @@ def test_another_method_has_a_graph_and_ranges_of_its_own_made_once(made: list[A
     assert row.id == "ort-int8.cpu-b1-compute-t2-hot-entropy"
 
 
-def test_another_recipe_is_made_when_it_is_needed_and_its_lack_costs_its_row(made: list[Any]) -> None:
+def test_another_recipe_is_made_when_it_is_needed_and_its_lack_costs_its_configuration(made: list[Any]) -> None:
     found = make_rows()
     row = found.plan(replace(SETTING, recipe="tensorrt"), MeasureSpec())
     assert row.source is not None and row.source.sha256 == "minmax tensorrt" and made[0][3] == Path("/place")
@@ -182,7 +182,7 @@ def test_a_trial_with_an_implausible_time_has_no_cost() -> None:
     assert trial.cost is None and trial.reason.startswith("its times are implausible: calls on new inputs")
 
 
-def test_a_score_is_held_against_the_first_row_beside_a_graph_that_judges() -> None:
+def test_a_score_is_held_against_the_first_configuration_beside_a_graph_that_judges() -> None:
     base, losing = make_row("first", score=0.76), make_row(score=0.73)
     assert losing.drift is not None
     judged = replace(losing, drift=replace(losing.drift, reference_kind="ort_unoptimized", elsewhere=True))

@@ -54,7 +54,7 @@ def diff(root: Path, *rows: Result, **options: Any) -> DiffDocument:
     return diff_environments([store(root, *rows)], BETWEEN, 0.02, **options)
 
 
-def test_each_row_is_held_against_its_twin(tmp_path: Path) -> None:
+def test_each_configuration_is_held_against_its_twin(tmp_path: Path) -> None:
     rows = [make_row("old"), make_row("new", 11.0), make_row("old", 5.0, "int8@cpu"), make_row("new", 5.0, "int8@cpu")]
     one = store(tmp_path / "a", make_row(None), *rows)
     two = store(tmp_path / "b", make_row("old"), make_row("new", 8.0))
@@ -104,7 +104,7 @@ def test_worse_accuracy_fails_the_gate(tmp_path: Path) -> None:
         diff_environments([tmp_path / "a"], BETWEEN, 0.02, metric="miou")
 
 
-def test_a_row_without_its_twin_is_named(tmp_path: Path) -> None:
+def test_a_configuration_without_its_twin_is_named(tmp_path: Path) -> None:
     rows = make_row("old"), make_row("new"), make_row("new", 3.0, "int8@cpu"), make_row("old", batch=8)
     found = diff(tmp_path / "a", *rows)
     lacking = {row.id: row.reasons for row in found.rows if row.verdict == "not_comparable"}

@@ -42,7 +42,7 @@ def shapes_of(artifact: Artifact) -> dict[str, tuple[int, ...]]:
     ],
 )
 @pytest.mark.parametrize("kind", ["int64", "float"])
-def test_ids_stay_within_the_rows_of_their_table(tmp_path: Path, between: str, out: str, kind: str) -> None:
+def test_ids_stay_within_the_configurations_of_their_table(tmp_path: Path, between: str, out: str, kind: str) -> None:
     """Seven rows: of 0 to 99, which unknown integers get, nine in ten would leave the table."""
     ends = f"({kind}[batch, seq] ids) => (float[{out}] y)"
     constants = {"table": np.ones((7, 4), np.float32), "one": np.array([1]), "flat": np.array([-1])}

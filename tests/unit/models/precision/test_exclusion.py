@@ -106,7 +106,7 @@ def test_a_bad_list_is_refused(tmp_path, content, error, message):
         read_exclusion(tmp_path / "list")
 
 
-def test_the_order_of_a_list_does_not_make_another_row():
+def test_the_order_of_a_list_does_not_make_another_configuration():
     assert name_mix(("a", "b")) == name_mix(("b", "a")) != name_mix(("a",)) and name_mix(()) == ""
     spec = EngineSpec(backend="ort", precision="int8", recipe="cpu", mix="1a2b3c4d")
     assert format_precision(spec.precision, spec.recipe, spec.mix) == "int8@cpu mix 1a2b3c4d"

@@ -49,7 +49,7 @@ def charts() -> dict[str, Chart]:
     return {chart.name: chart for chart in draw(make_results())}
 
 
-def test_every_chart_that_the_rows_can_fill(charts: dict[str, Chart]) -> None:
+def test_every_chart_that_the_configurations_can_fill(charts: dict[str, Chart]) -> None:
     assert list(charts) == NAMES
     assert [c.name for c in draw([make_result()])] == ["latency_hist", "percentiles", "latency_over_time"]
     assert draw([make_result(status="failed", reason="died")]) == []
@@ -198,7 +198,7 @@ def test_a_baseline_in_less_precision_is_as_far_from_the_reference_as_it_was_mea
     assert [p["quality"] for p in points] == [1.0, 0.98]
 
 
-def test_stages_are_those_of_the_row_or_its_copies() -> None:
+def test_stages_are_those_of_the_configuration_or_its_copies() -> None:
     row = make_results()[2]
     points = list_stage_medians([row], {row.id: "row"})
     assert [p["stage"] for p in points] == ["decode", "copy in", "compute", "postprocess"]

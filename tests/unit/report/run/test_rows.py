@@ -92,7 +92,7 @@ def test_pareto_front() -> None:
     assert [row.pareto for row in rows] == [False, True, True, False, False]
 
 
-def test_an_invalid_row_is_on_no_front() -> None:
+def test_an_invalid_configuration_is_on_no_front() -> None:
     fast = make_result("ort", median_ms=5, drift=AGREE, seed=1)
     whole = Block(start=0, stop=len(fast.measurements[0].latency_ns), duration_ns=1, marks=("throttled",))
     marked = tuple(replace(m, blocks=(whole,)) for m in fast.measurements)

@@ -72,7 +72,7 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
         ("ort-fp32-b1-compute-t1-hot", ["ort-fp32-b1"]),
     ],
 )
-def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[str]) -> None:
+def test_a_shortened_id_fits_the_configurations_that_it_could_mean(text: str, fits: list[str]) -> None:
     rows = [make_result("ort"), make_result("ort", batch=8), make_result("ort", "int8@cpu"), make_result("openvino")]
     rows.append(make_result("openvino", "int8@nncf:mixed"))
     rows = [replace(row, id=configuration_id(row.engine, row.requested_precision, row.measure)) for row in rows]
@@ -81,7 +81,7 @@ def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[s
     assert {short: find_configurations(short, rows) for short in shown.values()} == {v: [k] for k, v in shown.items()}
 
 
-def test_an_id_names_the_precision_that_ran_unless_that_is_another_row() -> None:
+def test_an_id_names_the_precision_that_ran_unless_that_is_another_configuration() -> None:
     module = make_result("pytorch")
     module = replace(module, engine=replace(module.engine, precision="int8"))  # what asked for fp32 ran in int8
     other = make_result("ort", "int8@cpu")
@@ -157,7 +157,7 @@ def test_names_are_text() -> None:
     assert (case.get("name") or "").startswith('a"]]><x>&')
 
 
-def test_no_rows_are_a_failure_and_nothing_but_skipped_ones_is_one_beside_them() -> None:
+def test_no_configurations_are_a_failure_and_nothing_but_skipped_ones_is_one_beside_them() -> None:
     suite = parse([], [])
     assert suite.get("tests") == suite.get("failures") == "1"
     gone = [make_result("ort", status="skipped", reason="no")]

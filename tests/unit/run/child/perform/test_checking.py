@@ -149,7 +149,7 @@ def test_labels_that_lie_near_a_tie_are_no_other_network(batch, calls, build_fil
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.feature("trtexec", "trtexec")
-def test_a_row_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path: Path) -> None:
+def test_a_configuration_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path: Path) -> None:
     spec = EngineSpec(backend=engine, device="cuda:0", batch=4)
     graph = read_onnx(normalizing)
     job = PrepareJob(

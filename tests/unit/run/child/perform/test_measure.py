@@ -70,13 +70,13 @@ def add(gpu: Any) -> Measurement:
 
 
 @pytest.mark.parametrize(("hidden", "warnings"), [(False, ()), (True, (HIDDEN_PROCESSES,))])
-def test_a_row_says_that_nobody_could_see_others(hidden: bool, warnings: tuple[object, ...]) -> None:
+def test_a_configuration_says_that_nobody_could_see_others(hidden: bool, warnings: tuple[object, ...]) -> None:
     measured = add(FakeWatch(hides_processes=hidden))
     assert (measured.peak_device_memory_bytes, measured.energy_mj) == (7, 100.0)
     assert measured.warnings == warnings
 
 
-def test_an_engine_that_times_itself_has_no_cold_rows() -> None:
+def test_an_engine_that_times_itself_has_no_cold_configurations() -> None:
     check_cache(JOB.engine, MeasureSpec())
     with pytest.raises(UsageError, match="fake times itself and cannot empty a cache"):
         check_cache(JOB.engine, MeasureSpec(cache="cold"))
