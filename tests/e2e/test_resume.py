@@ -205,7 +205,7 @@ def test_a_configuration_whose_engine_is_gone_keeps_what_was_measured(
         return [replace(first, skip="the engine is not installed"), *others]
 
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "plan_rows", plan_without)
+        patch.setattr(sources, "plan_configurations", plan_without)
         rows = resume(three, root)
     assert [row.status for row in rows] == ["failed", "ok", "ok"] and len(rows[0].measurements) == 1
     assert rows[0].reason == "it cannot continue: the engine is not installed" and differences(root) == [0, 0.1, 0.2]

@@ -186,15 +186,6 @@ def make_headline(
         comparison = next((_compare_with(today, one, margin) for one in ranked if one is not assessment), None)
     place = [one.result.id for one in ranked].index(assessment.result.id)
     faster = next((one for one in ranked[:place] if one.result.id in reasons), None)
-    rejected = None
-    if faster is not None:
-        against = _compare_with(today, faster, margin)
-        rejected = Rejected(
-            id=faster.result.id,
-            ratio=against.ratio if against else None,
-            reason=reasons[faster.result.id],
-            limit=_find_cure(faster.result) if faster.outputs == "changed" and not scored else "",
-        )
     strict = next((one for one in group if one.result.id == assessment.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
     other = strict is not None and not plain and strict.result.id != assessment.result.id
@@ -226,12 +217,23 @@ def make_headline(
         unmet=excesses[assessment.result.id].needs if assessment.result.id in excesses else (),
         for_calls=for_calls,
         total_ms=assessment.summary.p50 if assessment.summary and for_calls is not None else None,
-        rejected=rejected,
+        rejected=_reject(faster, today, reasons, margin, scored) if faster is not None else None,
         validity=find_worst(
             one.validity for one in measured if one.result.id in (assessment.result.id, today and today.id)
         ),
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
+    )
+
+
+def _reject(faster: Assessment, today: Result | None, reasons: dict[str, str], margin: float, scored: str) -> Rejected:
+    """Say of a configuration that is faster than the one named why it is not named."""
+    comparison = _compare_with(today, faster, margin)
+    return Rejected(
+        id=faster.result.id,
+        ratio=comparison.ratio if comparison else None,
+        reason=reasons[faster.result.id],
+        limit=_find_cure(faster.result) if faster.outputs == "changed" and not scored else "",
     )
 
 
