@@ -11,7 +11,7 @@ FEATURE = Feature(
     functions={"sweep": "verb:sweep"},
     hooks={
         NodeQuery: "ray_fleet:ask_nodes",
-        HistoryFolder: "reading:fetch_rows_folder",
+        HistoryFolder: "reading:fetch_results_folder",
         FolderMatch: "reading:holds_sweep",
         FolderReport: "reporting:report_any",
     },
