@@ -8,7 +8,7 @@ FEATURE = Feature(
     functions={"load": "verb:load"},
     jobs={"serve": "jobs:ServeJob", "arrive": "jobs:ArriveJob"},
     hooks={
-        LoadCheck: "winners:bench_row",
+        LoadCheck: "winners:bench_configuration",
         RunFinished: "winners:load_winners",
         LoadTrial: "winners:load_row",
         FolderReport: "verb:report_any",
