@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypedDict, Unpack
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import click
 from msgspec import Struct, field
@@ -46,6 +46,7 @@ from enginebench.options import (
     Printed,
     Progress,
     Trtexec,
+    Unpack,
     Wait,
     verb,
 )
