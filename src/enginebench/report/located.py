@@ -30,7 +30,9 @@ class FoundFault(Struct, frozen=True, kw_only=True):
     kind: str
     tensor: str
     nodes: tuple[str, ...]  # that show it together, fed with tensors of the reference
+    within: tuple[str, ...] = ()  # the nodes that it is inside of, with the name of their graph
     hidden_by: tuple[str, ...] = ()  # tensors; with one of these as an output the fault is not there
+    untried: int = 0  # tensors of which that is not known, for want of time
     snr_db: float | None = None
     largest: float | None = None  # difference
     nonfinite: int = 0  # values that are finite in the reference
@@ -43,13 +45,20 @@ class FoundFault(Struct, frozen=True, kw_only=True):
 
 
 class LocatedSide(Struct, frozen=True, kw_only=True):
-    """One side against its own graph as it is written. `why`: the reason of "unknown"."""
+    """One side against its own graph as it is written. `why`: the reason of "unknown".
+
+    `drawn`: nodes that draw random numbers; the engine was given those of the reference. `uncompared`: outputs that are
+    no arrays. `further`: faults behind the first, each fed with tensors of the reference.
+    """
 
     text: str
     state: Literal["keeps", "leaves", "unknown"]
     why: str = ""
     overflowed: str = ""  # where values that are not finite begin in its graph, as it is written
     fault: FoundFault | None = None
+    further: tuple[FoundFault, ...] = ()
+    drawn: tuple[str, ...] = ()
+    uncompared: tuple[str, ...] = ()
 
 
 class NodeNoise(Struct, frozen=True, kw_only=True):

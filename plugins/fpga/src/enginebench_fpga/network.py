@@ -97,10 +97,7 @@ class Quantization(Struct, frozen=True, kw_only=True):
         return encoded
 
     def decode(self, integers: NDArray[np.int8]) -> NDArray[np.float32]:
-        decoded: NDArray[np.float32] = (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(
-            self.scale
-        )
-        return decoded
+        return (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
 
 
 class Layer(Struct, frozen=True, kw_only=True, eq=False):
@@ -137,8 +134,7 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 
     def accumulate(self, inputs: NDArray[np.integer]) -> NDArray[np.int64]:
         """W x + bias of int8 [n, inputs], as integers [n, outputs]."""
-        sums: NDArray[np.int64] = inputs.astype(np.int64) @ self.weights.astype(np.int64).T + self.bias
-        return sums
+        return inputs.astype(np.int64) @ self.weights.astype(np.int64).T + self.bias
 
     def infer(self, inputs: NDArray[np.integer]) -> NDArray[np.int64]:
         """Answers [n, outputs] of int8 [n, inputs]."""

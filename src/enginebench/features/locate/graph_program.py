@@ -63,18 +63,33 @@ class GraphProgram(Graph):
         self.artifact, self.engine, self._scratch, self._note = artifact, engine, scratch, note
         self.values = StoredArrays(scratch / "reference")
         self._backends: dict[str, Backend] = {}
+        self._slice_bytes, self._sizes = 0, dict[str, int]()
 
     def record(self, feeds: Arrays, slice_bytes: int) -> None:
-        """Compute every tensor of the reference, in slices of so many bytes, each step once."""
+        """Compute every tensor of the reference that there is no array for, in slices of so many bytes, each step
+        once."""
         self.values.add(feeds)
-        slices = self._list_slices(feeds, slice_bytes)
-        unkept = self._list_unkept()
+        self._slice_bytes, self._sizes = slice_bytes, self._infer_sizes(feeds)
+        left = [i for i, step in enumerate(self.steps) if i not in self.folded and not set(step.outputs) <= set(feeds)]
+        slices, unkept = self.slice_steps(left), self._list_unkept()
         for i, places in enumerate(slices):
             self._note(f"reference: slice {i + 1} of {len(slices)}")
             wanted = [name for place in places for name in self.steps[place].outputs if name not in unkept]
             if not wanted:
                 continue
             self.values.add(self.expect(places, wanted, self.values))
+
+    def slice_steps(self, places: Sequence[int]) -> list[list[int]]:
+        slices, left = list[list[int]](), 0
+        for place in places:
+            sizes = (self._sizes.get(name, self._slice_bytes // UNKNOWN_SHARE) for name in self.steps[place].outputs)
+            need = sum(sizes)
+            if need > left or not slices:
+                slices.append([])
+                left = self._slice_bytes
+            slices[-1].append(place)
+            left -= need
+        return slices
 
     def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
         return self.refer(self.cut(places, wanted, values), values)
@@ -132,21 +147,6 @@ class GraphProgram(Graph):
         big = model.ByteSize() > LARGEST_PROTOBUF_BYTES
         onnx.save_model(model, str(path), save_as_external_data=big, location="cut.data")
         return path
-
-    def _list_slices(self, feeds: Arrays, slice_bytes: int) -> list[list[int]]:
-        """List the steps, without those on constants alone, in slices whose tensors take so many bytes."""
-        sizes = self._infer_sizes(feeds)
-        slices, left = list[list[int]](), 0
-        for place, step in enumerate(self.steps):
-            if place in self.folded:
-                continue
-            need = sum(sizes.get(name, slice_bytes // UNKNOWN_SHARE) for name in step.outputs)
-            if need > left or not slices:
-                slices.append([])
-                left = slice_bytes
-            slices[-1].append(place)
-            left -= need
-        return slices
 
     def _list_unkept(self) -> set[str]:
         """List the tensors of types that NumPy does not have: they are computed where they are needed."""

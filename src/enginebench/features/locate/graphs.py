@@ -10,7 +10,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from enginebench.core.protocols import Array
 from enginebench.features.locate.program import Step
 from enginebench.models.onnx.needs import list_read_tensors
-from enginebench.models.onnx.source import load_external_data, load_graph
+from enginebench.models.onnx.source import load_external_data, load_graph, read_graphs, read_tensor_values
+from enginebench.models.onnx.work import RANDOM
 
 
 class Graph:
@@ -25,7 +26,8 @@ class Graph:
         self.inputs = tuple(value.name for value in graph.input if value.name not in fixed)
         self.outputs = tuple(value.name for value in graph.output)
         self.steps = tuple(_describe_step(node, i) for i, node in enumerate(graph.node))
-        self.folded = _find_folded(self.steps, fixed)
+        self.drawing = frozenset(i for i, node in enumerate(graph.node) if self._draws(node))
+        self.folded = _find_folded(self.steps, fixed, self.drawing)
         self.producers = {name: i for i, step in enumerate(self.steps) for name in step.outputs}
 
     def cut(
@@ -68,6 +70,16 @@ class Graph:
         load_external_data(model, self.path)
         return model
 
+    def _draws(self, node: NodeProto) -> bool:
+        """Whether a node draws random numbers, or one of the nodes that it is made of."""
+        functions = [f for f in self.model.functions if (f.domain, f.name) == (node.domain, node.op_type)]
+        inner = [part for body in (*functions, *read_graphs(node)) for part in body.node]
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:  # its training mode
+            switch = self.constants.get(node.input[2])
+            values = read_tensor_values(switch, self.path) if switch is not None else None
+            return values is None or bool(values.any())
+        return (node.op_type in RANDOM and not node.domain) or any(map(self._draws, inner))
+
     def complete(self, places: Collection[int], wanted: Sequence[str], values: Collection[str]) -> list[int]:
         """Return the steps, in order, with those before them that make what there is no array for."""
         places_needed = set[int]()
@@ -92,11 +104,11 @@ def _describe_step(node: NodeProto, place: int) -> Step:
     )
 
 
-def _find_folded(steps: Sequence[Step], fixed: Iterable[str]) -> frozenset[int]:
+def _find_folded(steps: Sequence[Step], fixed: Iterable[str], drawing: Collection[int]) -> frozenset[int]:
     """Find the steps that read nothing but constants: engines fold them away, whatever is asked for."""
     constant, folded = set(fixed), set[int]()
     for i, step in enumerate(steps):
-        if constant.issuperset(step.inputs) and not step.kind.startswith("Random"):
+        if constant.issuperset(step.inputs) and i not in drawing:
             constant.update(step.outputs)
             folded.add(i)
     return frozenset(folded)

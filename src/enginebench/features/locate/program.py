@@ -36,8 +36,15 @@ class Program(Protocol):
         """The steps on constants alone."""
 
     @property
+    def drawing(self) -> Collection[int]:
+        """The steps that draw random numbers."""
+
+    @property
     def values(self) -> Arrays:
         """The values of the reference, for each tensor that is an array."""
+
+    def slice_steps(self, places: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the steps in parts whose tensors fit into the memory that may be used at a time."""
 
     def compute(self, places: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
         """Return what the engine computes for the tensors `wanted`, by these steps, from the arrays `values`.

@@ -2,22 +2,28 @@
 
 An engine fuses steps, and a tensor that is asked for ends a fusion: with all tensors marked the fault may be gone. So
 the outputs of a part of the model are compared, from its beginning to a cut, with nothing marked before the cut: the
-cut is moved by bisection. What is found is confirmed by the opposite cut: the fewest steps before it, fed with the
-reference's own tensors, that still show the fault.
+cut is moved by bisection. Where all tensors at once show the fault as well, and nothing before it is wrong, that is not
+needed. What is found is confirmed by the opposite cut: the fewest steps before it, fed with the reference's own
+tensors, that still show the fault.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
 
 from msgspec import Struct
 
+from enginebench.core.errors import EngineBenchError
 from enginebench.core.protocols import Array
 from enginebench.core.records import Precision
 from enginebench.features.locate.judging import Deviation, find_leaving
 from enginebench.features.locate.program import Program
 
 T = TypeVar("T")
+
+# Seconds for the tensors that hide a fault, one engine each: those of a large graph take longer than all the rest.
+HIDING_S = 15.0
 
 
 class NamedArrays(Mapping[str, Array]):
@@ -45,38 +51,70 @@ class Fault(Struct, frozen=True, kw_only=True):
     wanted: tuple[str, ...]
     deviations: dict[str, Deviation]
     hidden_by: tuple[str, ...] = ()  # tensors between them; with these as outputs the fault is not there
+    untried: int = 0  # tensors between them, for which there was no time
 
 
 class Search:
     """Searches a program; every call of its engine is counted and reported."""
 
-    def __init__(self, program: Program, precision: Precision | None, note: Callable[[str], None]) -> None:
-        self.program, self.precision, self._note, self.tried = program, precision, note, 0
+    def __init__(
+        self,
+        program: Program,
+        precision: Precision | None,
+        note: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.program, self.precision, self._note, self._clock, self.tried = program, precision, note, clock, 0
         self.producers = {name: i for i, step in enumerate(program.steps) for name in step.outputs}
         self.last_use = {name: i for i, step in enumerate(program.steps) for name in step.inputs}
         self.last_use |= dict.fromkeys(program.outputs, len(program.steps))
+        # Of steps that draw random numbers the engine is given what the reference drew.
+        drawn = [name for i in sorted(program.drawing) for name in program.steps[i].outputs]
+        self.fed = (*program.inputs, *drawn)
+        self.outputs = [
+            name for name in program.outputs if name in program.values and name in self.producers and name not in drawn
+        ]
 
-    def find_first(self) -> Fault | None:
-        """Find the first fault of the program; None if its outputs keep to the reference."""
-        program = self.program
-        outputs = [name for name in program.outputs if name in program.values and name in self.producers]
-        whole = self.leaves(range(len(program.steps)), outputs, program.inputs)
+    def find_first(self, start: int = 0) -> Fault | None:
+        """Find the first fault of the steps from `start` on, fed with tensors of the reference, or None."""
+        program, fed = self.program, self.program.values if start else self.fed
+        later = [i for i in range(start, len(program.steps)) if i not in program.drawing]
+        outputs = [name for name in self.outputs if self.producers[name] >= start]
+        whole = self.leaves(later, outputs, fed)
         if not whole:
             return None
-        ends = [i + 1 for i in range(len(program.steps)) if i not in program.folded]
+        if (marked := self._find_marked(later, fed)) is not None:
+            return marked
+        ends = [i + 1 for i in later if i not in program.folded]
 
         @cache
         def show(end: int) -> Mapping[str, Deviation]:
-            return self.leaves(*self._before(end), program.inputs)
+            return self.leaves(*self._before(end, start), fed)
 
         end = ends[bisect(ends, lambda end: bool(show(end)))]
         confirmed = self.confirm(tuple(show(end)) or outputs)
         if confirmed.deviations:
             return confirmed
         # Fed with tensors of the reference it is gone: what is known is the part from the beginning to the cut.
-        places, _ = self._before(end)
+        places, _ = self._before(end, start)
         shown = show(end) or whole
         return Fault(places=tuple(places), wanted=tuple(shown), deviations=dict(shown))
+
+    def _find_marked(self, places: Sequence[int], fed: Collection[str]) -> Fault | None:
+        """Find the fault with every tensor as an output; None if that hides it, or something that is before it."""
+        made = {i: self._list_made(i) for i in places if i not in self.program.folded}
+        for part in self.program.slice_steps(list(made)):
+            try:
+                shown = self.leaves(places, [name for i in part for name in made[i]], fed)
+            except EngineBenchError:  # which an engine may not take as outputs
+                return None
+            if shown:
+                first = min(self.producers[name] for name in shown)
+                if self.leaves(*self._before(first, places[0]), fed):
+                    return None
+                fault = self.confirm([name for name in made[first] if name in shown])
+                return fault if fault.deviations else None
+        return None
 
     def confirm(self, wanted: Sequence[str]) -> Fault:
         """Find the fewest steps before these tensors that show the fault, fed with tensors of the reference."""
@@ -90,11 +128,9 @@ class Search:
         counts = range(1, most + 1)
         least = counts[bisect(counts, lambda count: bool(show(count)))]
         places = tuple(sorted(ancestors[:least]))
+        hidden_by, untried = self._find_hiding(places, wanted) if show(least) else ((), 0)
         return Fault(
-            places=places,
-            wanted=tuple(wanted),
-            deviations=dict(show(least)),
-            hidden_by=self._find_hiding(places, wanted),
+            places=places, wanted=tuple(wanted), deviations=dict(show(least)), hidden_by=hidden_by, untried=untried
         )
 
     def leaves(self, places: Collection[int], wanted: Sequence[str], fed: Collection[str]) -> dict[str, Deviation]:
@@ -109,41 +145,42 @@ class Search:
         computed = self.program.compute(places, wanted, inner, self.program.values)
         return find_leaving(self.program.values, computed, self.precision)
 
-    def _before(self, end: int) -> tuple[list[int], list[str]]:
-        """The steps before a cut that what passes it needs, and the tensors that pass it."""
-        crossing = self._list_crossing(end)
-        return sorted(self._list_ancestors(crossing)), crossing
+    def _before(self, end: int, start: int) -> tuple[list[int], list[str]]:
+        """The steps before a cut, from `start` on, that what passes it needs, and the tensors that pass it."""
+        crossing = self._list_crossing(end, start)
+        return sorted(self._list_ancestors(crossing, start)), crossing
 
-    def _list_crossing(self, end: int) -> list[str]:
-        last, folded = self.last_use, self.program.folded
-        return [
-            name
-            for i, step in enumerate(self.program.steps[:end])
-            for name in step.outputs
-            if i not in folded and last.get(name, -1) >= end and name in self.program.values
-        ]
+    def _list_crossing(self, end: int, start: int) -> list[str]:
+        made = [name for i in range(start, end) if i not in self.program.folded for name in self._list_made(i)]
+        return [name for name in made if self.last_use.get(name, -1) >= end]
 
-    def _list_ancestors(self, wanted: Sequence[str]) -> list[int]:
-        """List the steps that these tensors need, the last first, without those on constants alone."""
+    def _list_made(self, place: int) -> list[str]:
+        """List the tensors that a step makes and that can be compared."""
+        if place in self.program.drawing:
+            return []
+        return [name for name in self.program.steps[place].outputs if name in self.program.values]
+
+    def _list_ancestors(self, wanted: Sequence[str], start: int = 0) -> list[int]:
+        """List the steps from `start` on that these tensors need, the last first, without those on constants alone."""
         needed, names = set[int](), list(wanted)
         while names:
-            place = self.producers.get(names.pop())
-            if place is not None and place not in needed:
+            place = self.producers.get(names.pop(), -1)
+            if place >= start and place not in needed and place not in self.program.drawing:
                 needed.add(place)
                 names += self.program.steps[place].inputs
         return sorted((needed - set(self.program.folded)) or needed, reverse=True)
 
-    def _find_hiding(self, places: Sequence[int], wanted: Sequence[str]) -> tuple[str, ...]:
-        """Find tensors between these steps which, asked for as well, make the fault disappear."""
-        between = [
-            name
-            for i in places
-            for name in self.program.steps[i].outputs
-            if name not in wanted and name in self.program.values
-        ]
-        if not between:
-            return ()
-        return tuple(name for name in between if not self.leaves(places, [*wanted, name], self.program.values))
+    def _find_hiding(self, places: Sequence[int], wanted: Sequence[str]) -> tuple[tuple[str, ...], int]:
+        """Find tensors between these steps which, asked for as well, make the fault disappear; and how many were not
+        tried."""
+        between = [name for i in places for name in self._list_made(i) if name not in wanted]
+        hiding, start = list[str](), self._clock()
+        for i, name in enumerate(between):
+            if self._clock() - start > HIDING_S:
+                return tuple(hiding), len(between) - i
+            if not self.leaves(places, [*wanted, name], self.program.values):
+                hiding.append(name)
+        return tuple(hiding), 0
 
 
 def bisect(items: Sequence[T], holds: Callable[[T], bool]) -> int:

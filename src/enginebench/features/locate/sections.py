@@ -31,21 +31,38 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
 
 
 def make_section(side: LocatedSide) -> Section:
-    fault = side.fault
+    fault, title = side.fault, f"Where {side.text} leaves its graph"
+    if side.state == "unknown":
+        return Section(title=title, parts=tuple(make_notes([f"Not searched: {side.why}", *explain_limits(side)])))
     if fault is None:
-        texts = {
-            "keeps": f"No node leaves the reference: its graph, computed as it is written, gives the same. "
-            f"{side.overflowed} {side.why}".strip(),
-            "unknown": f"Not searched: {side.why}",
-        }
-        return Section(title=f"Where {side.text} leaves its graph", parts=tuple(make_notes([texts[side.state]])))
-    parts: list[Table | Notes | Chart] = [*make_notes([*explain_fault(fault), *([side.why] if side.why else [])])]
+        which = "No other node leaves" if side.drawn else "No node leaves"
+        text = f"{which} the reference: its graph, computed as it is written, gives the same."
+        sentences = [each for each in (text, side.overflowed, side.why) if each]
+        return Section(title=title, parts=tuple(make_notes([*explain_limits(side), *sentences])))
+    sentences = [*explain_limits(side), *explain_fault(fault), *map(explain_further, side.further), side.why]
+    parts: list[Table | Notes | Chart] = [*make_notes([each for each in sentences if each])]
     if fault.ways:
         parts.append(make_table(list_texts(["outputs right with", "time"]), [format_way(way) for way in fault.ways]))
         commands = [("", way.command) for way in fault.ways if way.command]
         if commands:
             parts += [*make_notes(["To measure one as a configuration:"]), Notes(lines=tuple(commands), kind="command")]
-    return Section(title=f"Where {side.text} leaves its graph", parts=tuple(parts))
+    return Section(title=title, parts=tuple(parts))
+
+
+def explain_limits(side: LocatedSide) -> Iterator[str]:
+    """Yield sentences on what a search leaves out."""
+    if side.drawn:
+        where = list_some(side.drawn, 3)
+        yield f"The graph draws random numbers at {where}: the engine was given those of the reference."
+    if side.uncompared:
+        yield f"Not compared, as they are no arrays of NumPy: {list_some(side.uncompared, 3)}."
+
+
+def explain_further(fault: FoundFault) -> str:
+    return (
+        f"Behind it, fed with the reference's own tensors, {fault.node} ({fault.kind}) leaves it as well: "
+        f"its output {fault.tensor}."
+    )
 
 
 def make_noise_section(located: Located) -> Section:
@@ -84,6 +101,8 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     if fault.nonfinite:
         size = f"{count_of(fault.nonfinite, 'values')} are not finite; {size}"
     yield f"The first node is {fault.node} ({fault.kind}): its output {fault.tensor} leaves the reference ({size})."
+    if fault.within:
+        yield f"It is inside of {', in '.join(fault.within)}."
     if fault.unlike:
         yield fault.unlike
     if len(fault.nodes) > 1:
@@ -91,6 +110,8 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     if fault.hidden_by:
         which = fault.hidden_by[0] if len(fault.hidden_by) == 1 else f"one of {list_some(fault.hidden_by, 3)}"
         yield f"It disappears when {which} is an output: a fusion of these nodes."
+    if fault.untried:
+        yield f"For {count_of(fault.untried, 'tensors')} between them there was no time to see whether they hide it."
     if fault.optimizations:
         yield f"The optimization is {' with '.join(fault.optimizations)}: without it the outputs are right."
     if fault.layer:

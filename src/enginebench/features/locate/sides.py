@@ -1,19 +1,22 @@
 """Search one side of a comparison, in a child process: the fault, its cause, its smallest form, the ways around it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 from msgspec.structs import replace
 from onnx import ModelProto
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_options
 from enginebench.core.protocols import LayerProfiler
-from enginebench.core.records import EngineSpec
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import encode, write_atomic
+from enginebench.engines.abilities import RecordsLayers
 from enginebench.engines.registry import find_entry, find_installed, list_names, list_precisions
+from enginebench.features.locate.bodies import cut_body
 from enginebench.features.locate.cures import disable, find_level, find_optimizers
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import KNOWN, SideJob
@@ -24,22 +27,25 @@ from enginebench.features.locate.repro import write_reproduction
 from enginebench.features.locate.search import Fault, Search
 from enginebench.features.locate.shrink import Case, drop_steps, shrink_case
 from enginebench.features.locate.timing import compare_times
+from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES
 from enginebench.report.located import FoundFault, LocatedSide, Reproduction, WayAround
 from enginebench.runs.child.arrays import load_arrays
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.stats.drift import find_coarsest
 
 MB = 1_000_000
+# Faults behind the first that are named.
+MOST_FURTHER = 3
 
 
 class GraphSide:
     """A side that runs a graph: everything that is asked of it once its tensors are recorded."""
 
-    def __init__(self, job: SideJob, call: str, note: NoteCall) -> None:
-        self.job, self.note = job, note
-        self.program = GraphProgram(job.artifact, job.engine, Path(job.out_dir), note)
+    def __init__(self, job: SideJob, artifact: Artifact, feeds: Arrays, scratch: Path, note: NoteCall) -> None:
+        self.job, self.note, self.scratch = job, note, scratch
+        self.program = GraphProgram(artifact, job.engine, scratch, note)
         self.precision = find_coarsest((job.artifact.precision, job.engine.precision))
-        self.program.record(load_arrays(Path(call)), job.slice_mb * MB)
+        self.program.record(feeds, job.slice_mb * MB)
         self.search = Search(self.program, self.precision, note)
 
     def describe(self, fault: Fault) -> FoundFault:
@@ -52,10 +58,45 @@ class GraphSide:
             tensor=tensor,
             nodes=tuple(steps[i].name for i in fault.places),
             hidden_by=fault.hidden_by,
+            untried=fault.untried,
             snr_db=deviation.snr_db,
             largest=deviation.largest,
             nonfinite=deviation.nonfinite,
         )
+
+    def start_answer(self) -> LocatedSide:
+        """Return what is said of every search of this graph: the nodes and the outputs that it leaves out."""
+        program = self.program
+        made = [name for name in program.outputs if name in program.producers]
+        return LocatedSide(
+            text=self.job.text,
+            state="unknown",
+            drawn=tuple(program.steps[i].name for i in sorted(program.drawing)),
+            uncompared=tuple(name for name in made if name not in program.values),
+        )
+
+    def open_body(self, fault: Fault) -> tuple[str, "GraphSide"] | None:
+        """Return the graph inside of the one node that shows a fault as a side of its own, and where that is."""
+        if len(fault.places) != 1 or (taken := cut_body(self.program, fault.places[0], self.program.values)) is None:
+            return None
+        name, model, feeds = taken
+        folder = self.scratch / "body"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "body.onnx"
+        onnx.save_model(model, str(path), save_as_external_data=model.ByteSize() > LARGEST_PROTOBUF_BYTES)
+        artifact = replace(self.program.artifact, path=str(path), sha256="", files=())
+        step = self.program.steps[fault.places[0]]
+        return f"{name} of {step.name} ({step.kind})", GraphSide(self.job, artifact, feeds, folder, self.note)
+
+    def list_further(self, fault: Fault) -> Iterator[FoundFault]:
+        """Yield the faults behind one, each fed with tensors of the reference."""
+        for _ in range(MOST_FURTHER):
+            self.note("further faults")
+            later = self.search.find_first(max(fault.places) + 1)
+            if later is None:
+                return
+            yield self.describe(later)
+            fault = later
 
     def try_case(self, model: ModelProto, feeds: Arrays) -> Case | None:
         """Return the case of a graph on these inputs if the engine leaves the reference there."""
@@ -77,28 +118,31 @@ class GraphSide:
             return False
         return not find_leaving(case.expected, actual, self.precision)
 
-    def find_layer(self, case: Case, node: str) -> str:
+    def find_layer(self, case: Case, fault: FoundFault) -> str:
         """Find the layer that has this node by the engine's own record: its kind, kernels and precision; "" if none."""
         try:
             with self.program.load(case.model, case.feeds, case.expected, self.job.engine) as engine:
-                if not isinstance(engine, LayerProfiler):
-                    return ""
                 engine.bind(dict(case.feeds))
                 engine.run()
-                layers = engine.profile_layers().layers
+                if isinstance(engine, RecordsLayers):
+                    layers = engine.record_layers().layers
+                else:
+                    layers = engine.profile_layers().layers if isinstance(engine, LayerProfiler) else ()
         except EngineBenchError:  # nodes may be too short for its clock
             return ""
-        having = [one for one in layers if node in one.onnx_nodes or one.name == node]
+        # A node without a name is called after what it makes.
+        names = {fault.node, fault.tensor}
+        having = [one for one in layers if names.intersection((one.name, *one.onnx_nodes))]
         texts = (" ".join(filter(None, (one.name, one.kind, *one.kernels, one.precision))) for one in having[:1])
         return next(texts, "")
 
     def make_whole(self) -> Case:
         """The whole graph as a case."""
-        program, values = self.program, self.program.values
-        outputs = [name for name in program.outputs if name in values and name in program.producers]
-        model = program.cut(range(len(program.steps)), outputs, {n: values[n] for n in program.inputs}, values)
+        program, values, outputs = self.program, self.program.values, self.search.outputs
+        feeds = {name: values[name] for name in self.search.fed if name in values}
+        places = [i for i in range(len(program.steps)) if i not in program.drawing]
+        model = program.cut(places, outputs, feeds, values)
         expected = {name: values[name] for name in outputs}
-        feeds = {name: values[name] for name in program.inputs}
         return Case(model=model, feeds=feeds, expected=expected, actual={}, deviations={})
 
     def list_ways(self, whole: Case, first: tuple[str, ...]) -> Iterator[EngineSpec]:
@@ -128,40 +172,60 @@ class GraphSide:
 
 def search_side(job: SideJob, note: NoteCall) -> LocatedSide:
     for call in job.calls:
-        side = GraphSide(job, call, note)
+        side = GraphSide(job, job.artifact, load_arrays(Path(call)), Path(job.out_dir), note)
         if (fault := side.search.find_first()) is not None:
             return explain_fault(side, fault)
-    return LocatedSide(text=job.text, state="keeps", overflowed=explain_beginning(side.program))
+    if not side.search.outputs:
+        return replace(side.start_answer(), why="none of its outputs can be compared")
+    return replace(side.start_answer(), state="keeps", overflowed=explain_beginning(side.program))
+
+
+def find_inside(side: GraphSide, fault: Fault) -> tuple[GraphSide, Fault, tuple[str, ...]]:
+    """Find the fault inside of the node that shows it, as deep as it can be shown there."""
+    within: tuple[str, ...] = ()
+    try:
+        while (opened := side.open_body(fault)) is not None:
+            place, inner = opened
+            inner_fault = inner.search.find_first()
+            if inner_fault is None:
+                break
+            side, fault, within = inner, inner_fault, (place, *within)
+    except EngineBenchError:  # an engine may not take what is inside as a graph of its own
+        pass
+    return side, fault, within
 
 
 def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
     """Say all that can be found out about a fault; what is known is stored before each step."""
-    job, note = side.job, side.note
-    described = side.describe(fault)
+    job, note, described = side.job, side.note, side.describe(fault)
+    located = replace(side.start_answer(), state="leaves", fault=described)
 
-    def update(**parts: object) -> LocatedSide:
-        nonlocal described
-        described = replace(described, **parts)
-        located = LocatedSide(text=job.text, state="leaves", fault=described)
+    def store(**parts: object) -> LocatedSide:
+        nonlocal located
+        located = replace(located, **parts)
         write_atomic(Path(job.out_dir) / KNOWN, encode(located))
         return located
 
-    update()
-    note("dropping nodes")
-    smallest = drop_steps(side.search, fault)
-    cut = side.program.cut(smallest.places, smallest.wanted, side.program.values, side.program.values)
-    case = side.try_case(cut, side.program.pick_fed(cut, side.program.values))
-    optimizers: tuple[str, ...] = ()
-    if case is not None:
-        update(layer=side.find_layer(case, described.node))
-        optimizers = find_optimizers(job.engine, partial(side.is_right_on, case))
-        note("smaller shapes and values")
-        case = shrink_case(case, side.try_case)
-        reproduction = Reproduction(nodes=len(case.model.graph.node))
-        update(optimizations=optimizers, reproduction=reproduction)
-        if job.repro_dir is not None:
-            note("writing the reproduction")
-            update(reproduction=write_reproduction(Path(job.repro_dir), case, job.engine, described))
+    def update(**parts: object) -> FoundFault:
+        nonlocal described
+        described = replace(described, **parts)
+        store(fault=described)
+        return described
+
+    store()
+    again = side.program.expect(fault.places, fault.wanted, side.program.values)
+    if find_leaving(side.program.values, again, side.precision):
+        why = f"computed twice as it is written, {described.node} ({described.kind}) gives other values: it is random"
+        return replace(side.start_answer(), why=why)
+    inner, inner_fault, within = find_inside(side, fault)
+    if within:
+        described = inner.describe(inner_fault)
+        update(within=within)
+    optimizers = reduce_fault(inner, inner_fault, update)
+    further = list[FoundFault]()
+    for one in side.list_further(fault):
+        further.append(one)
+        store(further=tuple(further))
     whole = side.make_whole()
     ways = list(side.list_ways(whole, optimizers))
     if names := ways and ways[0].options.get("disable", ""):
@@ -172,4 +236,24 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
         slowdown = compare_times(side.program, whole, job.engine, way)
         measured.append(WayAround(engine=format_options(way.backend, way.options), slowdown=slowdown))
         update(ways=tuple(measured))
-    return update(ways=tuple(measured))
+    return located
+
+
+def reduce_fault(side: GraphSide, fault: Fault, update: Callable[..., FoundFault]) -> tuple[str, ...]:
+    """Find the smallest graph that shows a fault, and the optimizers without which it is right, and return these."""
+    job, note = side.job, side.note
+    note("dropping nodes")
+    smallest = drop_steps(side.search, fault)
+    cut = side.program.cut(smallest.places, smallest.wanted, side.program.values, side.program.values)
+    case = side.try_case(cut, side.program.pick_fed(cut, side.program.values))
+    if case is None:
+        return ()
+    update(layer=side.find_layer(case, side.describe(fault)))
+    optimizers = find_optimizers(job.engine, partial(side.is_right_on, case))
+    note("smaller shapes and values")
+    case = shrink_case(case, side.try_case)
+    described = update(optimizations=optimizers, reproduction=Reproduction(nodes=len(case.model.graph.node)))
+    if job.repro_dir is not None:
+        note("writing the reproduction")
+        update(reproduction=write_reproduction(Path(job.repro_dir), case, job.engine, described))
+    return optimizers

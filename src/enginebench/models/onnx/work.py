@@ -22,7 +22,7 @@ from enginebench.models.onnx.windows import measure_products
 from enginebench.models.precision.macs import FACTORS, UNITS, Shape, count_node_macs
 
 # Operators whose outputs differ from call to call.
-_RANDOM = frozenset(
+RANDOM = frozenset(
     (*("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), *("Multinomial", "Bernoulli"))
 )
 # Operators whose outputs depend on shapes alone, which are the same in every call.
@@ -94,7 +94,7 @@ def _drop_constant(
     for node in nodes:
         needed = {name for name in list_read_tensors(node) if name}
         of_shapes = node.op_type in _OF_SHAPES and node.input[0] in tensors
-        if node.op_type not in _RANDOM and (of_shapes or needed <= constants):
+        if node.op_type not in RANDOM and (of_shapes or needed <= constants):
             constants.update(node.output)
         else:
             yield node
@@ -114,7 +114,7 @@ def _drop_repeated(nodes: Iterable[NodeProto], outputs: Sequence[str]) -> Iterat
             key.ClearField(field)
         earlier = first.setdefault(key.SerializeToString(deterministic=True), renamed)
         branches = any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
-        if earlier is renamed or node.op_type in _RANDOM or branches or set(node.output) & set(outputs):
+        if earlier is renamed or node.op_type in RANDOM or branches or set(node.output) & set(outputs):
             yield renamed
         else:
             names.update(zip(node.output, earlier.output, strict=False))

@@ -18,11 +18,15 @@ class Chain:
 
     inputs, outputs = ("x",), ("y",)
     folded: Collection[int] = ()
+    drawing: Collection[int] = ()
 
     def __init__(self, steps: Sequence[Step], *, single: Collection[str] = (), fusions: Sequence[Sequence[str]] = ()):
         self.steps, self._single, self._fusions = steps, single, fusions
         self.values: dict[str, Any] = {"x": np.linspace(1, 2, 100)}
         self.values |= self.expect(range(len(steps)), [step.outputs[0] for step in steps], self.values)
+
+    def slice_steps(self, places: Sequence[int]) -> Sequence[Sequence[int]]:
+        return [places[: len(places) // 2], places[len(places) // 2 :]]
 
     def expect(self, places: Collection[int], wanted: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
         return self._run(places, wanted, values, wrong=())
@@ -162,3 +166,35 @@ def test_whole_numbers_are_compared_by_value() -> None:
     assert not measure_deviation(ids, ids, "fp32").leaves
     assert measure_deviation(np.array(["a", "b"]), np.array(["a", "c"]), "fp32").leaves
     assert replace(measure_deviation(ids, ids, "fp32"), snr_db=None).largest == 0
+
+
+def test_what_hides_a_fault_is_not_sought_without_end() -> None:
+    """Each look at this clock takes a second."""
+    program = make_chain(80, fusions=[[f"s{i}" for i in range(10, 70)]])
+    ticks = iter(range(1000))
+    fault = Search(program, "fp32", lambda text: None, lambda: float(next(ticks))).find_first()
+    assert fault is not None and fault.places == tuple(range(10, 70))
+    assert fault.hidden_by == tuple(f"s{i}" for i in range(10, 25)) and fault.untried == 44
+
+
+def test_a_step_that_draws_is_given_what_the_reference_drew() -> None:
+    """It is never right; what is behind it is found all the same, and nothing where there is no other fault."""
+    for single, wrong in ((["s5"], None), (["s5", "s9"], (9,))):
+        program = make_chain(20, single=single)
+        program.drawing = (5,)
+        fault = search(program)[1]
+        assert (fault and fault.places) == wrong
+
+
+def test_with_every_tensor_marked_a_fault_needs_no_bisection() -> None:
+    searched, fault = search(make_chain(300, single=["s200"]))
+    assert fault is not None and fault.places == (200,)
+    assert searched.tried <= 6
+
+
+def test_a_fault_behind_the_first_is_found_from_there() -> None:
+    searched, fault = search(make_chain(40, single=["s30"], fusions=[["s10", "s11"]]))
+    assert fault is not None
+    later = searched.find_first(max(fault.places) + 1)
+    assert later is not None and later.places == (30,)
+    assert searched.find_first(31) is None

@@ -138,10 +138,10 @@ def test_slices_hold_what_fits_and_every_step_once(tmp_path: Path, slice_bytes: 
     graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13)
     program = GraphProgram(graph, EngineSpec(backend="ort"), tmp_path / "scratch", lambda text: None)
     feeds = {"x": np.random.default_rng(0).standard_normal((8, 8), np.float32)}
-    slices = program._list_slices(feeds, slice_bytes)
+    program.record(feeds, slice_bytes)
+    slices = program.slice_steps(range(9))
     assert [i for places in slices for i in places] == list(range(9))
     assert (len(slices) == 9) == (slice_bytes == 1) and (len(slices) == 1) == (slice_bytes == 10_000)
-    program.record(feeds, slice_bytes)
     whole = program.expect(range(9), ["y"], feeds)["y"]
     np.testing.assert_array_equal(program.values["y"], whole)
 
@@ -160,3 +160,70 @@ def test_a_difference_without_a_size_is_told_by_what_it_is() -> None:
     assert explain_deviation(Deviation(leaves=True, nonfinite=3)) == "3 values are not finite"
     assert explain_deviation(Deviation(leaves=True, shape="[2] in place of [3]")) == "the shape is [2] in place of [3]"
     assert explain_deviation(Deviation(leaves=True, largest=0.5)) == "the largest difference is 0.5"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "drawing"),
+    [
+        ("n = RandomNormalLike (x) y = Add (x, n)", "n"),
+        ("n = Relu (x) s, m = Dropout (n, half, on) y = Neg (s)", "s"),
+        ("p = Sigmoid (x) d = Bernoulli (p) y = Neg (d)", "d"),
+        ("y = If (on) <then_branch = b () => (float[64] r) { r = RandomUniformLike (x) }, else_branch = c () => "
+         "(float[64] q) { q = Neg (x) }>", "y"),
+    ],
+)  # fmt: skip
+def test_what_a_graph_draws_is_no_fault_and_is_named(tmp_path: Path, nodes: str, drawing: str) -> None:
+    constants = {"half": np.float32(0.5), "on": np.array(True)}
+    path = tmp_path / "m.onnx"
+    graph = write_graph(path, f"g (float[64] x) => (float[64] y) {{ {nodes} }}", constants)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, path)
+    side = search(graph, tmp_path)
+    assert side.drawn == (drawing,)
+    # What is drawn at the end leaves nothing to compare.
+    assert side.state == ("unknown" if drawing == "y" else "keeps") and side.fault is None
+
+
+def test_outputs_that_are_no_arrays_are_said_to_be_left_out(tmp_path: Path) -> None:
+    text = "g (float[8] x) => (float[8] y, seq(float[4]) z) { z = SplitToSequence <axis = 0> (x, four) y = Neg (x) }"
+    side = search(write_graph(tmp_path / "m.onnx", text, {"four": np.array(4)}), tmp_path)
+    assert (side.state, side.uncompared) == ("keeps", ("z",))
+
+
+@pytest.mark.parametrize("kind", ["If", "Loop", "Scan"])
+def test_a_fault_inside_of_a_node_is_found_there(tmp_path: Path, kind: str) -> None:
+    """The condition is computed; the body reads a tensor of the graph around it as well."""
+    body = UNKEPT_NORM[UNKEPT_NORM.index("{\n") + 1 : UNKEPT_NORM.rindex("}")].replace("y = Add", "o = Add")
+    body = body.replace("(x", "(v")
+    graphs = {
+        "If": f"If (c) <then_branch = a () => (float[8, 8] o) {{ v = Mul (r, two) {body} }}, "
+        "else_branch = b () => (float[8, 8] q) { q = Neg (r) }>",
+        "Loop": f"Loop (n, c, r) <body = a (int64 i, bool d, float[8, 8] p) => (bool e, float[8, 8] o) "
+        f"{{ e = Identity (d) v = Mul (p, x) {body} }}>",
+        "Scan": "Scan <num_scan_inputs = 1, body = a (float[8, 8] p, float[8] q) => (float[8, 8] o) "
+        f"{{ v = Mul (p, q) {body} }}> (r, x)",
+    }
+    head = UNKEPT_NORM[UNKEPT_NORM.index("<float") : UNKEPT_NORM.index("{\n")]
+    text = (
+        f"g (float[8, 8] x) => (float[8, 8] y) {head} {{ r = Sin (x) s = ReduceMax <keepdims = 0> (r) "
+        f"c = Greater (s, low) t = {graphs[kind]} y = Neg (t) }}"
+    )
+    side = search(write_graph(tmp_path / "m.onnx", text, {"n": np.array(3), "low": np.float32(-2)}, opset=13), tmp_path)
+    assert side.fault is not None and side.state == "leaves"
+    assert side.fault.kind in ("Mul", "Add", "Div") and len(side.fault.nodes) > 4
+    assert [place.split(" ")[0] for place in side.fault.within] == ["then_branch" if kind == "If" else "body"]
+    assert "LayerNormFusion" in side.fault.optimizations
+
+
+def test_both_of_two_faults_are_named(tmp_path: Path) -> None:
+    body = UNKEPT_NORM[UNKEPT_NORM.index("{\n") + 1 : UNKEPT_NORM.rindex("}")]
+    again = body.replace("(x", "(v")
+    for name in ("mean", "centred", "squares", "variance", "safe", "deviation", "normed", "scaled"):
+        again = again.replace(name, f"{name}2")
+    first = body.replace("y = Add", "u = Add")
+    text = UNKEPT_NORM.replace(body, f"{first} v = Sigmoid (u) {again}")
+    side = search(write_graph(tmp_path / "m.onnx", text, opset=13), tmp_path)
+    assert side.fault is not None and side.fault.tensor in ("normed", "scaled", "u")
+    assert [fault.tensor for fault in side.further] in (["scaled2"], ["normed2"], ["y"])

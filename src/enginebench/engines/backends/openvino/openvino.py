@@ -193,6 +193,10 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             raise MeasurementError(
                 f"{PROFILER} recorded {layers}, all shorter than the resolution of its clock; try a larger --batch"
             )
+        return self.record_layers()
+
+    def record_layers(self) -> LayerProfile:
+        watched = self._watch()
         profile = summarize_layers(watched, PROFILER, note_clock(watched[0]))
         return replace(profile, runs=self._averaged, tick_ns=CUT_NS)
 
