@@ -16,7 +16,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +48,11 @@ def main() -> int:
 
 def install_extra(extra: str, *arguments: str) -> int:
     """Installs the packages of one extra, alone."""
+    # Imported here: Python 3.10 has it only once EngineBench is installed, which this installs first.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return pip("install", *arguments, *project["optional-dependencies"][extra]).returncode
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +21,7 @@ import msgspec
 
 import enginebench
 from enginebench import options
+from enginebench.config import tomllib
 from enginebench.core.commands import IN_FILE
 from enginebench.core.features import HOME, find_each, list_features, list_offered
 from enginebench.core.store import list_figures, list_groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
+import sys
 import types
 from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +23,11 @@ from enginebench.core.text import clean_text
 from enginebench.options import Opt
 from enginebench.runs.folder import OUTSIDE, REPEAT, hide_home
 from enginebench.runs.trust import find_code_file, find_outside_option
+
+if sys.version_info >= (3, 11):
+    import tomllib as tomllib
+else:
+    import tomli as tomllib
 
 T = TypeVar("T")
 
@@ -44,7 +49,8 @@ def read_toml(path: Path, what: str) -> JsonObject:
         for number, line in enumerate(text.split("\n"), start=1):
             if (dots := line.count(".")) > MOST_DOTS:
                 raise ParseError(path, f"line {number}", f"{dots} dots", f"TOML with at most {MOST_DOTS} dots a line")
-        return tomllib.loads(text)
+        document: JsonObject = tomllib.loads(text)
+        return document
     except (ValueError, MemoryError, *DECODE_ERRORS) as error:
         raise ParseError(path, "", str(error) or type(error).__name__, "TOML") from error
 
@@ -58,7 +64,8 @@ def as_toml(kind: Any) -> Any:
         return str if origin else kind
     if origin in (types.UnionType, Union):
         return Union[inner]  # noqa: UP007
-    return dict[inner] if origin is abc.Mapping else tuple[*inner, ...]  # type: ignore[valid-type,misc]
+    items = (*inner, ...)
+    return dict[inner] if origin is abc.Mapping else tuple[items]  # type: ignore[valid-type,misc]
 
 
 class OptionTable(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

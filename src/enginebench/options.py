@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 import os
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,11 @@ from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
 from enginebench.core.store import check_writable
 from enginebench.runs.request import name_default_engines
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack as Unpack
+else:
+    from typing_extensions import Unpack as Unpack
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,6 +1,5 @@
 """What the package brings, as its metadata say and as the pages show it."""
 
-import tomllib
 from pathlib import Path
 
 import click
@@ -8,6 +7,7 @@ import msgspec
 import pytest
 
 import enginebench
+from enginebench.config import tomllib
 from enginebench.core.features import find, find_plugins, load_plugin
 from enginebench.engines.registry import find_entry, find_package
 from enginebench_fpga import __version__

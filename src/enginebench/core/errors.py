@@ -115,6 +115,11 @@ class DeviceBusy(MeasurementError):
     """Another run holds the lock of the device."""
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, as `BaseException.add_note`, which Python 3.10 lacks; later ones print it, too."""
+    error.__dict__.setdefault("__notes__", []).append(note)
+
+
 def list_causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, then each that it came from."""
     while error is not None:

@@ -5,7 +5,9 @@ All of them are found with `isinstance`. An engine that our own loop times needs
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from msgspec import Struct
 
 from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import (
@@ -125,6 +127,18 @@ class Composed(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+ChangedPart: TypeAlias = Literal["command", "calibration cache", "graph"]
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One thing that another version needs otherwise: what it is, what to do, and the command that does it, if any."""
+
+    part: ChangedPart
+    item: str
+    change: str
+    command: str | None = None
+
+
 @runtime_checkable
 class Composing(Protocol):
     """A backend of a program that can compose the command without running it, for the version given or installed."""
@@ -134,6 +148,11 @@ class Composing(Protocol):
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
     ) -> Composed: ...
+
+    def adapt_build(
+        self, artifact: Artifact, plan: str, spec: EngineSpec, version: str
+    ) -> tuple[EngineSpec, tuple[Change, ...]]:
+        """The engine of a command for older versions as this one builds it, and what had to change."""
 
 
 # How the folder of one process of a tool begins; its number follows.

@@ -150,4 +150,4 @@ def embed_json(data: object) -> Markup:
 
 @cache
 def _read_asset(name: str) -> str:
-    return resources.files("enginebench.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return resources.files("enginebench.report").joinpath(f"assets/{name}").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -223,7 +223,7 @@ def check_outside(named: Iterable[tuple[str, str]]) -> None:
 
 def default_folder(model: str, now: datetime | None = None) -> Path:
     """`results/<slug of model>-<utc time>`, numbered if a run of the same second is already there."""
-    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
     name = Path(model).stem if model.endswith(".onnx") else model
     first = Path("results") / f"{slug(name)}-{stamp}"
     others = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))

@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -126,7 +126,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         path=path,
         run=str(Path(path).parent.parent),
         **{name: getattr(source, name) for source, names in same for name in names},
-        started_utc=started or datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds"),
+        started_utc=started or datetime.fromtimestamp(modified, timezone.utc).isoformat(timespec="seconds"),
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
         shapes=format_input_shapes(result.shapes) if result.shapes else "",

@@ -12,6 +12,7 @@ from enginebench.core.errors import (
     MeasurementError,
     ParseError,
     UnsupportedOperator,
+    add_note,
     refuse_all,
 )
 from enginebench.core.names import format_engine, format_precision
@@ -189,7 +190,7 @@ def note_kept(interrupt: KeyboardInterrupt, results: Iterable[Result], root: Pat
     trials = [len(result.measurements) for result in results if result.measurements]
     if trials:
         configurations = count_of(len(trials), "configurations")
-        interrupt.add_note(f"kept in {root}: {count_of(sum(trials), 'trials')} of {configurations}")
+        add_note(interrupt, f"kept in {root}: {count_of(sum(trials), 'trials')} of {configurations}")
 
 
 def has_changed(result: Result) -> bool:

@@ -1,7 +1,7 @@
 """`accuracy`: the scores of a side's outputs for labelled samples, and the paired difference to a reference."""
 
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated
 
 from msgspec.structs import replace
 
@@ -10,7 +10,20 @@ from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.warnings import make_warning
 from enginebench.models.precision.calibration_data import MADE_UP, find_label_fault
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
-from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, Wait, verb
+from enginebench.options import (
+    InputSize,
+    Judging,
+    Modules,
+    Opt,
+    PathLike,
+    Printed,
+    Shared,
+    Side,
+    Trusting,
+    Unpack,
+    Wait,
+    verb,
+)
 from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import Labelled, LabelledJob, LabelledResponse

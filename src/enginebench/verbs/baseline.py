@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import click
 
 from enginebench import door
 from enginebench.core.text import clean_text, count_of
-from enginebench.options import Opt, PathLike, Printed, Store, verb
+from enginebench.options import Opt, PathLike, Printed, Store, Unpack, verb
 from enginebench.report.numbers import format_time
 from enginebench.runs import baselines
 from enginebench.runs.baselines import Baseline, BaselineList, find_store

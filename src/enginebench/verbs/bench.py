@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias
 
 import click
 from msgspec import Struct
@@ -28,7 +28,7 @@ from enginebench.core.store import bring_files, copy_file, encode, hash_file, is
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
-from enginebench.options import Opt, PathLike, verb
+from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import strip_environment

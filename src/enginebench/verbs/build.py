@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypedDict, Unpack
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import click
 from msgspec import Struct, field
@@ -22,8 +22,9 @@ from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
 from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ModelSource, Precision, ResultWarning
 from enginebench.core.store import bring_files, copy_file, explain_writing, hash_file
+from enginebench.core.text import clean_text
 from enginebench.core.warnings import format_warning, make_warning
-from enginebench.engines.abilities import Composed
+from enginebench.engines.abilities import Change, Composed
 from enginebench.engines.registry import (
     accepts,
     check_options,
@@ -46,6 +47,7 @@ from enginebench.options import (
     Printed,
     Progress,
     Trtexec,
+    Unpack,
     Wait,
     verb,
 )
@@ -155,7 +157,15 @@ class BuildOptions(Progress, total=False):
 
 
 class BuildPrinted(DryRunning, Printed, total=False):
-    pass
+    explain: Annotated[
+        bool,
+        Opt(
+            "With --tensorrt-version 11 or later: list what of this command, its cache and its graph must change.",
+            False,
+            feature="trtexec",
+            more="The command may be one of TensorRT 10 or older, also trtexec's own, after `--`",
+        ),
+    ]
 
 
 Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan; MODEL.pt2 for pytorch-aoti]", path="new file")]
@@ -205,12 +215,15 @@ def command(
     if is_made(onnx, options):
         before.append(f"{onnx}: its graph would be written to {source} first")
     check_batch_axis(artifact, spec)
+    changes: tuple[Change, ...] = ()
+    if shown["explain"]:
+        spec, changes = open_composing(spec).adapt_build(artifact, str(target), spec, shown["tensorrt_version"] or "")
     if needs_graph(spec, artifact.precision):
         graph = quantized_path(source, spec)
         before.append(f"{source} is {artifact.precision}; it would be quantized to {graph} first")
         artifact = replace(artifact, path=str(graph))
     composed = open_composing(spec).compose_build(artifact, str(target), spec, shown["tensorrt_version"])
-    return print_dry_run(composed, before, shown)
+    return print_dry_run(composed, before, shown, changes)
 
 
 def print_build(document: BuildDocument, _: object) -> None:
@@ -237,23 +250,32 @@ class DryRun(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     tensorrt_version: str
     before: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 def check_dry_run(shown: DryRunning) -> None:
     """Check that no option was given that this run, dry or real, would ignore."""
     if shown["tensorrt_version"] is not None and not shown["dry_run"]:
         raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
+    if shown.get("explain") and shown["tensorrt_version"] is None:
+        raise UsageError("--explain compares with another version: add --dry-run --tensorrt-version 11.0, or later")
 
 
-def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed) -> None:
-    """Print the command that would run on stdout, and what would happen before it on stderr."""
-    plan = DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.warnings))
+def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed, changes: tuple[Change, ...] = ()) -> None:
+    """Print the commands that would run on stdout, and what changes or happens before them on stderr."""
+    plan = DryRun(
+        command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.warnings), changes=changes
+    )
+    for change in changes:
+        click.echo(clean_text(f"{change.part} {change.item}: {change.change}"), err=True)
     for text in plan.before:
         click.echo(text, err=True)
     if shown["as_json"]:
         door.print_json(plan)
-    else:
-        click.echo(shlex.join(plan.command))
+        return
+    for command in filter(None, (change.command for change in changes)):
+        click.echo(command)
+    click.echo(shlex.join(plan.command))
 
 
 def list_engine_options(options: BuildOptions) -> dict[str, str]:

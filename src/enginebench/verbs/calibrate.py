@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias
 
 import click
 from msgspec import Struct, field
@@ -17,7 +17,7 @@ from enginebench.core.records import ResultWarning
 from enginebench.core.warnings import format_warning
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_input_data
-from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
+from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.common import begin, check_cpu, to_path, to_text

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from enginebench.core.hooks import EnvironmentDiff
 from enginebench.core.records import Result
 from enginebench.core.store import explain_writing, write_atomic
 from enginebench.models.samples import find_samples
-from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, Top1Drop, verb
+from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, Top1Drop, Unpack, verb
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import format_junit, list_diff
 from enginebench.runs.baselines import are_neighbours, find_side, read_side

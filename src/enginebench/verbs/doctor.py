@@ -1,7 +1,7 @@
 """`doctor`: list the engines that can run here, plug-ins included, each probed in its own process. Never fails."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,7 @@ from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
 from enginebench.engines.registry import find_package, list_names, list_refused, list_unasked
 from enginebench.measure.machine import describe_machine
-from enginebench.options import Opt, Printed, Progress, verb
+from enginebench.options import Opt, Printed, Progress, Unpack, verb
 from enginebench.report.table import Notes, Section
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, Unpack
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from enginebench.engines.registry import accepts
 from enginebench.models.check_inputs import Entries, make_check_sets, read_examples
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import cut_entries, group_samples, join_samples, read_entries, write_samples
-from enginebench.options import Opt, PathLike, verb
+from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.building import VARIATION
 from enginebench.runs.builds import cut_common

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias
 
 import click
 from msgspec import Struct
@@ -19,7 +19,7 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import removing_partial
 from enginebench.core.warnings import format_warning
 from enginebench.models.zoo import resolve_model
-from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
+from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.sources import make_sources

@@ -1,7 +1,7 @@
 """`history`: all stored results under a folder, as one table and as trends."""
 
 from pathlib import Path
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, TypedDict
 
 import click
 
@@ -9,7 +9,7 @@ from enginebench import door
 from enginebench.core.features import find_hook
 from enginebench.core.hooks import HistoryFolder
 from enginebench.core.text import count_of
-from enginebench.options import Opt, PathLike, Printed, Texts, verb
+from enginebench.options import Opt, PathLike, Printed, Texts, Unpack, verb
 from enginebench.report.history import HistoryDocument, list_history
 from enginebench.runs.history import read_history, select_rows, write_history
 

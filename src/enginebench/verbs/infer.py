@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from msgspec import Struct
@@ -19,7 +19,7 @@ from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.models.samples import declare_input_calls, name_arrays, take_sizes
-from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Wait, verb
+from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Unpack, Wait, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob

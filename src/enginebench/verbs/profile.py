@@ -6,7 +6,7 @@ Timing and profiling run in one child process, timing first, since a profiler sl
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import click
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from enginebench.core.names import parse_precision
 from enginebench.core.records import LayerProfile, MeasureSpec
 from enginebench.engines.registry import find_entry, read_engine
 from enginebench.models.samples import find_samples
-from enginebench.options import Opt, verb
+from enginebench.options import Opt, Unpack, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob
 from enginebench.runs.child.places import PROBE_TIMEOUT_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, Unpack
+from typing import Annotated, Literal, TypeAlias
 
 import click
 from msgspec import Struct
@@ -29,7 +29,7 @@ from enginebench.models.precision.calibration import (
 )
 from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_input_data
 from enginebench.models.zoo import resolve_model
-from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, verb
+from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, Unpack, verb
 from enginebench.report.numbers import format_significant
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.common import list_libraries, open_progress, to_path, to_text

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypedDict, Unpack
+from typing import Annotated, TypeAlias, TypedDict
 
 import click
 
@@ -10,7 +10,7 @@ from enginebench import door
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import FolderMatch, FolderReport, Report
-from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
+from enginebench.options import Opt, PathLike, Texts, Unpack, Wide, list_options, verb
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
@@ -19,7 +19,7 @@ from enginebench.core.names import format_options
 from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine, read_engines
 from enginebench.models.zoo import OBJECT
-from enginebench.options import Opt, PathLike, verb
+from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.runs.folder import REPEAT, RunFolder, RunRecord, RunRequest, format_resume
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enginebench.core.errors import EngineBenchError, importing
+from enginebench.core.errors import EngineBenchError, add_note, importing
 from enginebench.core.features import require_hook
 from enginebench.core.hooks import BundleWriter
 from enginebench.core.records import Result
@@ -139,5 +139,5 @@ def note_folder(folder: Path, *, resume: bool = True) -> Iterator[None]:
     except (EngineBenchError, KeyboardInterrupt) as error:
         if any((folder / "rows").glob("*.json")):
             again = f"; to go on: the same call with out={str(folder)!r}, resume=True" if resume else ""
-            error.add_note(f"what was measured is kept: enginebench.read({str(folder)!r}){again}")
+            add_note(error, f"what was measured is kept: enginebench.read({str(folder)!r}){again}")
         raise

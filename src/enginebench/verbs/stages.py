@@ -4,7 +4,7 @@ A child process takes the times (`runs/child/perform/stages`); the parent makes 
 """
 
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from enginebench.core.records import MeasureSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import read_engines
 from enginebench.measure.pin import default_threads
-from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Wait, verb
+from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Unpack, Wait, verb
 from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import StagesJob

@@ -4,12 +4,12 @@ import re
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from enginebench.config import tomllib
 from enginebench.models.task import load_digits
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.holders import list_marks

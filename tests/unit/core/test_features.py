@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict
 
 import click
 import pytest
@@ -28,7 +28,7 @@ from enginebench.core.features import (
 )
 from enginebench.door import load_command, program
 from enginebench.engines import registry
-from enginebench.options import Opt, list_options, verb
+from enginebench.options import Opt, Unpack, list_options, verb
 from enginebench.verbs.doctor import list_feature_packages
 from processes import ROOT, environment
 

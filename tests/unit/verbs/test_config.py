@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -19,6 +18,7 @@ from enginebench.config import (
     override,
     read_options,
     takes_path,
+    tomllib,
 )
 from enginebench.core.commands import IN_FILE
 from enginebench.core.errors import UsageError

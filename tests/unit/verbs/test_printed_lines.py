@@ -1,8 +1,8 @@
 """Lines that verbs print beside their tables, of what no session can know."""
 
-import tomllib
 from pathlib import Path
 
+from enginebench.config import tomllib
 from enginebench.core.records import Availability, Gpu
 from enginebench.report.terminal import format_text
 from enginebench.verbs.doctor import EXTRAS, DoctorDocument, choose_install, list_doctor, list_machine_facts

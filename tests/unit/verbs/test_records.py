@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, Literal
 
 import click
 import pytest
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import enginebench
 from enginebench import door
 from enginebench.core.errors import UsageError
-from enginebench.options import Opt, PathLike, Printed, Progress, verb
+from enginebench.options import Opt, PathLike, Printed, Progress, Unpack, verb
 from enginebench.verbs.common import read_numbers
 
 

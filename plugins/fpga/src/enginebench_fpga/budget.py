@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
-from enginebench.options import Opt, PathLike, Printed, verb
+from enginebench.options import Opt, PathLike, Printed, Unpack, verb
 from enginebench.verbs.common import to_path
 from enginebench_fpga.links import Link, parse_link
 

@@ -97,7 +97,10 @@ class Quantization(Struct, frozen=True, kw_only=True):
         return encoded
 
     def decode(self, integers: NDArray[np.int8]) -> NDArray[np.float32]:
-        return (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
+        decoded: NDArray[np.float32] = (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(
+            self.scale
+        )
+        return decoded
 
 
 class Layer(Struct, frozen=True, kw_only=True, eq=False):
@@ -134,7 +137,8 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 
     def accumulate(self, inputs: NDArray[np.integer]) -> NDArray[np.int64]:
         """W x + bias of int8 [n, inputs], as integers [n, outputs]."""
-        return inputs.astype(np.int64) @ self.weights.astype(np.int64).T + self.bias
+        sums: NDArray[np.int64] = inputs.astype(np.int64) @ self.weights.astype(np.int64).T + self.bias
+        return sums
 
     def infer(self, inputs: NDArray[np.integer]) -> NDArray[np.int64]:
         """Answers [n, outputs] of int8 [n, inputs]."""

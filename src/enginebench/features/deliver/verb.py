@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 import msgspec
@@ -33,7 +33,7 @@ from enginebench.features.deliver.servers import add_forms, check_forms
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.models.zoo import find_labels
-from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
+from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, Unpack, verb
 from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.runs.bundles import Bundle, Figures

@@ -6,13 +6,20 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, Unpack
+from typing import Annotated, Any, TypeAlias
 
 import click
 from msgspec.structs import asdict, replace
 
 from enginebench import door
-from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, ParseError, UsageError
+from enginebench.core.errors import (
+    BackendUnavailable,
+    EngineBenchError,
+    MissingDependency,
+    ParseError,
+    UsageError,
+    add_note,
+)
 from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
@@ -25,7 +32,20 @@ from enginebench.features.load.sections import FOOTER, draw_load, list_load
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
-from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Texts, Trusting, Wait, verb
+from enginebench.options import (
+    InputSize,
+    Model,
+    Modules,
+    Opt,
+    PathLike,
+    Printed,
+    Shared,
+    Texts,
+    Trusting,
+    Unpack,
+    Wait,
+    verb,
+)
 from enginebench.report.charts import load_vega, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
@@ -344,7 +364,7 @@ def load_target(
             if document.points or isinstance(error, KeyboardInterrupt):
                 on_partial(document)
             if document.points and isinstance(error, KeyboardInterrupt):
-                error.add_note(f"{count_of(len(document.points), 'points')} are kept in {root}")
+                add_note(error, f"{count_of(len(document.points), 'points')} are kept in {root}")
             raise
 
 

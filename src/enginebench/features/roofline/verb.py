@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias
 
 import click
 from msgspec import Struct
@@ -18,7 +18,7 @@ from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.features.roofline.peaks import join_best
 from enginebench.features.roofline.sections import draw_peaks, list_peaks
 from enginebench.measure.machine import describe_machine
-from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
+from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Unpack, Wait, verb
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.peaks import locate_peaks, store_peaks

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias
 
 import click
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import Group, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, store_document
-from enginebench.options import Opt, PathLike, Printed, Progress, Wait, verb
+from enginebench.options import Opt, PathLike, Printed, Progress, Unpack, Wait, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import PROBE_TIMEOUT_S

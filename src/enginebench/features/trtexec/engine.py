@@ -28,7 +28,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
-from enginebench.engines.abilities import PROCESS, Composed, Reader
+from enginebench.engines.abilities import PROCESS, Change, Composed, Reader
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
 from enginebench.engines.backends.tensorrt.settings import (
     INVENTED_RANGES,
@@ -48,6 +48,7 @@ from enginebench.features.trtexec import executable, process
 from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
 from enginebench.features.trtexec.entries import TRTEXEC
 from enginebench.features.trtexec.executable import Trtexec
+from enginebench.features.trtexec.moving import adapt_build
 from enginebench.features.trtexec.tool_files import ToolFiles
 
 # trtexec's own; the queries of this time are not in the exported times.
@@ -154,6 +155,11 @@ class TrtexecBackend(PlanBackend):
         return Composed(
             tuple(argv), tool.version_text, (*list_version_warnings(version), *list_opset_warnings(artifact, tool))
         )
+
+    def adapt_build(
+        self, artifact: Artifact, plan: str, spec: EngineSpec, version: str
+    ) -> tuple[EngineSpec, tuple[Change, ...]]:
+        return adapt_build(artifact, plan, spec, choose_tool(read_options(spec, OPTIONS), version))
 
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypedDict, TypeVar, Unpack
+from typing import Annotated, TypedDict, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from enginebench.features.trtexec.folder import explain_kind, find_profile, read
 from enginebench.features.trtexec.records import ROWS, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.report import format_bounds, list_layer_times
 from enginebench.features.trtexec.trace import read_trace
-from enginebench.options import Opt, PathLike, Printed, TopK, verb
+from enginebench.options import Opt, PathLike, Printed, TopK, Unpack, verb
 from enginebench.report.charts import draw_layers
 from enginebench.report.layer_table import DIGITS, format_layer_cell, format_remainder, format_share, list_layer_groups
 from enginebench.report.numbers import format_significant

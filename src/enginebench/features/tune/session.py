@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
-from enginebench.core.errors import MissingDependency, refuse_all
+from enginebench.core.errors import MissingDependency, add_note, refuse_all
 from enginebench.core.features import find_hook
 from enginebench.core.hooks import ModelBound
 from enginebench.core.names import format_options, format_precision
@@ -292,7 +292,7 @@ def tune_model(
             write_tune(root, document)
             on_partial(document)
             if search.tried:
-                interrupt.add_note(f"what was measured of {count_of(len(search.tried), 'settings')} is kept in {root}")
+                add_note(interrupt, f"what was measured of {count_of(len(search.tried), 'settings')} is kept in {root}")
             raise
     for proposer in proposers:
         if isinstance(proposer, MixedProposer) and (path := proposer.write_best(search.tried)) is not None:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import click
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from enginebench.features.tune.records import SearchRequest, TuneDocument, read_
 from enginebench.features.tune.sections import list_tune
 from enginebench.features.tune.session import tune_model
 from enginebench.features.tune.space import Goal
-from enginebench.options import Opt, PathLike, verb
+from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.runs.folder import format_resume
 from enginebench.runs.plan import LEFT_OUT_ON_GPUS, check_places
 from enginebench.runs.request import name_default_engines

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, Unpack, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import cut_range, install_environment, list_index_versions
 from enginebench.features.versions.upgrade import describe_change, describe_upgrade
-from enginebench.options import Opt, PathLike, fill, verb
+from enginebench.options import Opt, PathLike, Unpack, fill, verb
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.runs.child.places import OPTION, list_named_environments

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -20,7 +20,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBen
 from enginebench.core.store import explain_writing
 from enginebench.engines.registry import list_installed
 from enginebench.measure.machine import PACKAGES
-from enginebench.options import Printed, Progress, Texts, verb
+from enginebench.options import Printed, Progress, Texts, Unpack, verb
 from enginebench.runs.child import places
 from enginebench.runs.child.places import NEEDED, check_environment_name, describe_place, environments_folder
 from enginebench.runs.child.programs import Unfinished, run_group

@@ -369,9 +369,8 @@ def check_images(folder: Path, n: int, seed: int) -> None:
     """
     image, faults = import_pillow(), list[tuple[Path, Exception]]()
     images, pixels_left = list_images(folder), DECODED_PIXELS
-    with warnings.catch_warnings(
-        action="ignore", category=image.DecompressionBombWarning
-    ):  # twice its limit is refused
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", image.DecompressionBombWarning)  # twice its limit is refused
         for index in np.random.default_rng(seed).permutation(len(images))[:n]:
             path = images[index]
             try:
