@@ -72,10 +72,12 @@ class NodeNoise(Struct, frozen=True, kw_only=True):
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """`between` is the first difference of the graphs themselves, where no engine is at fault."""
+    """`between` is the first difference of the graphs themselves, where no engine is at fault; `further` are those
+    behind it."""
 
     sides: tuple[LocatedSide, ...]
     between: FoundFault | None = None
+    further: tuple[FoundFault, ...] = ()
     noise: tuple[NodeNoise, ...] = ()  # of a reduced precision, the most first
     excluded_snr_db: float | None = None  # of the outputs, with the noisiest nodes in the longer precision
     excluded: tuple[str, ...] = ()  # those nodes

@@ -31,6 +31,7 @@ class PairResponse(Struct, frozen=True, kw_only=True):
     """`excluded`: nodes of the first graph that add most of the noise, and the ratio that would leave, in dB."""
 
     between: FoundFault | None = None
+    further: tuple[FoundFault, ...] = ()  # behind it
     noise: tuple[NodeNoise, ...] = ()
     excluded: tuple[str, ...] = ()
     excluded_snr_db: float | None = None

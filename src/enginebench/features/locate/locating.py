@@ -89,6 +89,7 @@ def locate_faults(
     return Located(
         sides=tuple(located),
         between=response.between,
+        further=response.further,
         noise=response.noise,
         excluded=response.excluded,
         excluded_snr_db=response.excluded_snr_db,

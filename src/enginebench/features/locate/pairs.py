@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.protocols import Array
 from enginebench.core.records import Precision
+from enginebench.core.text import count_of, list_some
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.jobs import PairJob, PairResponse
@@ -27,6 +29,8 @@ from enginebench.stats.metrics.metric import Floats
 SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
 # Nodes whose part of the noise is measured, and that are listed.
 MOST_MEASURED, MOST_LISTED = 20, 10
+# Nodes behind the first difference that are named.
+MOST_FURTHER = 3
 MB = 1_000_000
 # Of the noise, that the nodes make together which are proposed to stay in the longer precision.
 WORTH_EXCLUDING = 0.9
@@ -37,7 +41,8 @@ class Pair:
 
     def __init__(self, first: GraphProgram, second: GraphProgram) -> None:
         self.first, self.second = first, second
-        self.matches = match_tensors(first, second)  # tensor of the second -> tensor of the first
+        # Tensor of the second graph -> tensor of the first; and those that have another shape.
+        self.matches, self.reshaped = match_tensors(first, second)
 
     def measure(self, tensor: str, precision: Precision | None) -> Deviation:
         expected = self.first.values[self.matches[tensor]]
@@ -46,22 +51,47 @@ class Pair:
 
     def find_difference(self, precision: Precision | None) -> FoundFault | None:
         """Find the first node of the second graph whose output is another than that of the same node in the first."""
-        for step in self.second.steps:
+        for place, step in enumerate(self.second.steps):
             for tensor in step.outputs:
+                if tensor in self.reshaped:
+                    return self._describe(place, tensor, Deviation(leaves=True))
                 if tensor in self.matches and (deviation := self.measure(tensor, precision)).leaves:
-                    place = self.first.producers[self.matches[tensor]]
-                    return FoundFault(
-                        node=step.name,
-                        kind=step.kind,
-                        tensor=tensor,
-                        nodes=(step.name,),
-                        snr_db=deviation.snr_db,
-                        largest=deviation.largest,
-                        nonfinite=deviation.nonfinite,
-                        overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
-                        unlike=self._explain_unlike(self.second.producers[tensor], place),
-                    )
+                    return self._describe(place, tensor, deviation)
         return None
+
+    def _describe(self, place: int, tensor: str, deviation: Deviation) -> FoundFault:
+        step = self.second.steps[place]
+        return FoundFault(
+            node=step.name,
+            kind=step.kind,
+            tensor=tensor,
+            nodes=(step.name,),
+            snr_db=deviation.snr_db,
+            largest=deviation.largest if tensor in self.matches else None,
+            nonfinite=deviation.nonfinite,
+            overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
+            unlike=self._explain_unlike(place) or self._explain_before(place),
+        )
+
+    def list_further(self, fault: FoundFault, precision: Precision | None) -> list[FoundFault]:
+        """List the nodes behind a fault, or beside it, that are not the same, and differ fed with tensors of the first
+        graph."""
+        further, tried = list[FoundFault](), 0
+        for place in range(self.second.producers[fault.tensor] + 1, len(self.second.steps)):
+            if len(further) == MOST_FURTHER or tried == MOST_MEASURED:
+                break
+            if not self._explain_unlike(place):
+                continue
+            tried += 1
+            tensor = next((name for name in self.second.steps[place].outputs if name in self.matches), None)
+            local = self._compute_alone(tensor) if tensor is not None else None
+            if tensor is None or local is None:
+                continue
+            expected = self.first.values[self.matches[tensor]]
+            deviation = measure_deviation(expected, local.astype(expected.dtype), precision)
+            if deviation.leaves:
+                further.append(self._describe(place, tensor, deviation))
+        return further
 
     def _explain_overflow(self, tensor: str) -> str:
         expected = to_floats(self.first.values[self.matches[tensor]])
@@ -69,20 +99,60 @@ class Pair:
         largest = float(np.abs(expected[lost]).max(initial=0.0))
         return f"There the values of the first graph are up to {largest:.6g}."
 
-    def _explain_unlike(self, place: int, other: int) -> str:
-        """Explain how a node is not the same as its counterpart: its attributes, or its weights."""
-        nodes = self.second.model.graph.node[place], self.first.model.graph.node[other]
-        attributes = [{a.name: a.SerializeToString() for a in node.attribute} for node in nodes]
+    def _explain_unlike(self, place: int) -> str:
+        """Explain how a node is not the same as its counterpart: by shape, attributes, weights, or what it reads."""
+        step, near = self.second.steps[place], {**self.matches, **self.reshaped}
+        mine = next((name for name in step.outputs if name in near), None)
+        if mine is None:
+            return ""
+        nodes = self.second.model.graph.node[place], self.first.model.graph.node[self.first.producers[near[mine]]]
+        if (text := self._compare_nodes(*nodes)) or mine not in self.reshaped:
+            return text
+        shapes = [list(p.values[n].shape) for p, n in ((self.second, mine), (self.first, near[mine]))]
+        return f"Its output has the shape {shapes[0]}, in the first graph {shapes[1]}."
+
+    def _compare_nodes(self, node: NodeProto, other: NodeProto) -> str:
+        if node.op_type != other.op_type:
+            return f"It is a {node.op_type} in place of a {other.op_type}."
+        for graphs in zip(list_named_graphs(node), list_named_graphs(other), strict=False):
+            if text := self._compare_bodies(graphs[0], graphs[1]):
+                return text
+        attributes = [{a.name: a.SerializeToString() for a in one.attribute} for one in (node, other)]
         names = sorted(n for n in {**attributes[0], **attributes[1]} if attributes[0].get(n) != attributes[1].get(n))
-        if nodes[0].op_type != nodes[1].op_type:
-            return f"It is a {nodes[0].op_type} in place of a {nodes[1].op_type}."
-        if names:
+        if names and not any(True for _ in list_named_graphs(node)):
             return f"In the first graph it has another {' and another '.join(names)}."
-        for a, b in zip(nodes[0].input, nodes[1].input, strict=False):
+        for a, b in zip(node.input, other.input, strict=False):
             if a in self.second.constants and b in self.first.constants:
                 arrays = [read_tensor_values(p.constants[n], p.path) for p, n in ((self.second, a), (self.first, b))]
                 if arrays[0] is not None and arrays[1] is not None and not np.array_equal(arrays[0], arrays[1]):
                     return f"In the first graph its constant {b} has other values."
+        alike = {**dict(zip(self.second.inputs, self.first.inputs, strict=False)), **self.matches}
+        read = [alike.get(name, "") for name in node.input]
+        if any(name and name != b for name, b in zip(read, other.input, strict=False)):
+            return f"In the first graph it reads {list_some(list(other.input), 4)}."
+        return ""
+
+    def _compare_bodies(self, named: tuple[str, GraphProto], other: tuple[str, GraphProto]) -> str:
+        """Explain which node inside of two nodes is not the same."""
+        name, graph = named
+        if len(graph.node) != len(other[1].node):
+            return f"In the first graph its {name} has {count_of(len(other[1].node), 'nodes')}."
+        for node, counterpart in zip(graph.node, other[1].node, strict=True):
+            if text := self._compare_nodes(node, counterpart):
+                return f"In its {name}, at {node.name or node.output[0]} ({node.op_type}): {text}"
+        return ""
+
+    def _explain_before(self, place: int) -> str:
+        """Explain which node before this one is not the same, where its own output keeps to the limits."""
+        steps, names, seen = self.second.steps, list(self.second.steps[place].inputs), set[int]()
+        while names:
+            before = self.second.producers.get(names.pop())
+            if before is not None and before not in seen:
+                seen.add(before)
+                names += steps[before].inputs
+        for before in sorted(seen, reverse=True):
+            if text := self._explain_unlike(before):
+                return f"Before it, {steps[before].name} ({steps[before].kind}) is not the same. {text}"
         return ""
 
     def rank_noise(self, note: NoteCall) -> tuple[list[NodeNoise], tuple[str, ...], float | None]:
@@ -144,14 +214,10 @@ class Pair:
 
         It computes from tensors of the first graph, and the rest of the first graph goes on from what it makes.
         """
-        second, first = self.second, self.first
-        fed = {
-            name: first.values[self.matches[name]].astype(second.values[name].dtype)
-            for name in self._list_before(tensor)
-        }
-        own = {name: second.values[name] for name in second.inputs if name not in fed}
+        first, local = self.first, self._compute_alone(tensor)
+        if local is None:
+            return None
         try:
-            local = second.expect([second.producers[tensor]], [tensor], {**own, **fed})[tensor]
             name = self.matches[tensor]
             changed = ChainMap({name: local.astype(first.values[name].dtype)}, cast(Any, first.values))
             later = list_later(first, name)
@@ -160,6 +226,19 @@ class Pair:
         except EngineBenchError:
             return None
         return self._measure_outputs(outputs, {n: n for n in wanted})
+
+    def _compute_alone(self, tensor: str) -> "Array | None":
+        """Compute a tensor of the second graph from tensors of the first; None if that cannot be computed."""
+        first, second = self.first, self.second
+        fed = {
+            name: first.values[self.matches[name]].astype(second.values[name].dtype)
+            for name in self._list_before(tensor)
+        }
+        own = {name: second.values[name] for name in second.inputs if name not in fed}
+        try:
+            return second.expect([second.producers[tensor]], [tensor], {**own, **fed})[tensor]
+        except EngineBenchError:
+            return None
 
     def _measure_outputs(self, outputs: Mapping[str, Array], matches: Mapping[str, str]) -> float:
         """Return the noise of the outputs over their signal, as a ratio of powers: the worst of all outputs."""
@@ -186,8 +265,9 @@ def list_later(graph: Graph, tensor: str) -> list[int]:
     return places
 
 
-def match_tensors(first: GraphProgram, second: GraphProgram) -> dict[str, str]:
-    """Return {tensor of the second graph: the same tensor of the first}, by name and by what it is computed from.
+def match_tensors(first: GraphProgram, second: GraphProgram) -> tuple[dict[str, str], dict[str, str]]:
+    """Return {tensor of the second graph: the same tensor of the first}, by name and by what it is computed from; and
+    those that have another shape there.
 
     Where both agree on nothing, the structure decides, if it is the only one of its kind; then the name.
     """
@@ -196,20 +276,20 @@ def match_tensors(first: GraphProgram, second: GraphProgram) -> dict[str, str]:
     for name, key in own.items():
         by_key[key].append(name)
     matches: dict[str, str] = {}
+    reshaped: dict[str, str] = {}
     for name, key in others.items():
         same = by_key[key]
         alike = name if name in same else same[0] if len(same) == 1 else name if name in own else None
-        if alike is not None and is_comparable(first, alike, second, name):
+        if alike is None or alike not in first.values or name not in second.values:
+            continue
+        a, b = first.values[alike], second.values[name]
+        if not (a.dtype.kind == b.dtype.kind == "f" or a.dtype == b.dtype):
+            continue
+        if a.shape == b.shape:
             matches[name] = alike
-    return matches
-
-
-def is_comparable(first: GraphProgram, name: str, second: GraphProgram, other: str) -> bool:
-    if name not in first.values or other not in second.values:
-        return False
-    a, b = first.values[name], second.values[other]
-    floats = a.dtype.kind == b.dtype.kind == "f"
-    return a.shape == b.shape and (floats or a.dtype == b.dtype)
+        elif alike in same:
+            reshaped[name] = alike
+    return matches, reshaped
 
 
 def make_keys(graph: Graph) -> dict[str, str]:
@@ -228,16 +308,30 @@ def make_keys(graph: Graph) -> dict[str, str]:
 
 
 def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
-    scratch = Path(job.out_dir)
-    programs = []
-    for i, artifact in enumerate(job.artifacts):
-        program = GraphProgram(artifact, job.engine, scratch / str(i), note)
-        program.record(load_arrays(Path(job.call)), job.slice_mb * MB)
-        programs.append(program)
-    pair = Pair(programs[0], programs[1])
+    scratch, feeds = Path(job.out_dir), dict(load_arrays(Path(job.call)))
+    first, second = (
+        GraphProgram(artifact, job.engine, scratch / str(i), note) for i, artifact in enumerate(job.artifacts)
+    )
+    first.record(feeds, job.slice_mb * MB)
+    # What the first graph drew, the second is given: else they differ by chance.
+    for places in zip(sorted(first.drawing), sorted(second.drawing), strict=False):
+        outputs = zip(first.steps[places[0]].outputs, second.steps[places[1]].outputs, strict=False)
+        feeds |= {name: first.values[other] for other, name in outputs if other in first.values}
+    second.record(feeds, job.slice_mb * MB)
+    pair = Pair(first, second)
     precision = find_coarsest(artifact.precision for artifact in job.artifacts)
     between = pair.find_difference(precision)
-    if between is None or between.nonfinite or precision in FULL:
-        return PairResponse(between=between)
+    if between is not None and (between.nonfinite or precision in FULL):
+        further = pair.list_further(between, precision) if precision in FULL else ()
+        return PairResponse(between=between, further=tuple(further))
+    if between is None and precision in FULL:
+        return PairResponse()
     noise, excluded, left = pair.rank_noise(note)
     return PairResponse(between=between, noise=tuple(noise), excluded=excluded, excluded_snr_db=left)
+
+
+def list_named_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """Yield the graphs inside of a node with the names of their attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.name, attribute.g

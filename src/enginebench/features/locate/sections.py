@@ -16,7 +16,8 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
         return []
     sections = [make_section(side) for side in located.sides]
     if located.between is not None:
-        notes = make_notes(list(explain_fault(located.between)))
+        behind = (f"Behind it, {one.node} ({one.kind}) differs as well. {one.unlike}" for one in located.further)
+        notes = make_notes([*explain_fault(located.between), *behind])
         sections.append(Section(title="Where the graphs differ, each as it is written", parts=tuple(notes)))
     if located.unpaired:
         why = f"The graphs were not held beside each other: {located.unpaired}"

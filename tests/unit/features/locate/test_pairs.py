@@ -150,3 +150,62 @@ def test_nan_is_followed_to_where_it_begins_and_a_mask_is_meant(tmp_path: Path, 
     program.record({"x": np.zeros((4, WIDTH), np.float32)}, 1 << 20)
     text = explain_beginning(program)
     assert text == "" if masked else "begin at log (Log): it makes infinity" in text
+
+
+BRANCHES = """
+    c = Greater (s, zero)
+    t = If (c) <then_branch = a () => (float[4, 8] o) { q = Softmax <axis = 1> (r) o = MatMul (q, w) },
+                else_branch = b () => (float[4, 8] p) { p = Neg (r) }>
+"""
+HEAD = "r = Mul (x, x) s = ReduceSum <keepdims = 0> (r)"
+SHAPES = "m = MatMul (x, w) r = Reshape (m, there) q = Softmax <axis = -1> (r) k = Reshape (q, back) y = Tanh (k)"
+
+
+@pytest.mark.parametrize(
+    ("first", "change", "node", "unlike"),
+    [
+        (f"{HEAD} {BRANCHES} y = Neg (t)", ("axis = 1", "axis = 0"), "t",
+         "In its then_branch, at q (Softmax): In the first graph it has another axis."),
+        (f"{HEAD} {BRANCHES} y = Neg (t)", ("(q, w)", "(q, v)"), "t",
+         "In its then_branch, at o (MatMul): In the first graph its constant w has other values."),
+        ("a = Tanh (x) b = Sin (x) d = Sub (a, b) y = Tanh (d)", ("(a, b)", "(b, a)"), "d",
+         "In the first graph it reads a, b."),
+        ("a = Tanh (x) b = Sin (x) d = Sub (a, b) y = Tanh (d)", ("(a, b)", "(a, x)"), "d",
+         "In the first graph it reads a, b."),
+        (SHAPES, ("(m, there)", "(m, elsewhere)"), "r", "In the first graph its constant there has other values."),
+        ("a = MatMul (x, w) b = Mul (a, big) d = Sin (b) y = Tanh (d)", ("(x, w)", "(x, near)"), "d",
+         "Before it, a (MatMul) is not the same. In the first graph its constant w has other values."),
+    ],
+)  # fmt: skip
+def test_how_a_node_is_not_the_same_is_said(
+    tmp_path: Path, first: str, change: tuple[str, str], node: str, unlike: str
+) -> None:
+    """Also inside of a node, behind a Reshape, and where its own output keeps to the limits."""
+    weights = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
+    constants = {"w": weights, "v": weights.T, "near": weights * np.float32(1.0001), "big": np.float32(300)}
+    constants |= {"zero": np.float32(0), "there": np.array([4, 2, 4]), "elsewhere": np.array([4, 4, 2])}
+    constants["back"] = np.array([4, 8])
+    assert change[0] in first
+    models = [build_graph(text, constants, (4, WIDTH)) for text in (first, first.replace(*change))]
+    between = compare(models[0], models[1], tmp_path).between
+    assert between is not None
+    assert (between.node, between.unlike) == (node, unlike)
+
+
+def test_of_two_graphs_every_node_that_differs_is_named(tmp_path: Path) -> None:
+    """Fed with the first graph's own tensors: those behind the first one that are the same are not."""
+    second = build_layers(9)
+    second.graph.node[3 * 30 + 1].attribute[0].i = 0
+    response = compare(build_layers(), second, tmp_path)
+    assert response.between is not None and response.between.node == "softmax9"
+    assert [fault.node for fault in response.further] == ["softmax30"]
+
+
+def test_graphs_that_draw_are_compared_with_the_same_numbers(tmp_path: Path) -> None:
+    text = "n = RandomNormalLike (x) a = Add (x, n) y = Mul (a, w)"
+    first, second = (build_graph(text, {"w": np.float32(w)}, (4, WIDTH)) for w in (2, 3))
+    assert (
+        compare(first, build_graph(f"{text} z = Neg (y)", {"w": np.float32(2)}, (4, WIDTH)), tmp_path).between is None
+    )
+    between = compare(first, second, tmp_path).between
+    assert between is not None and between.node == "y"
