@@ -236,7 +236,7 @@ def format_typed(option: Opt, value: object) -> str:
     """Format what is typed to give an option this value."""
     if isinstance(value, abc.Mapping):
         value = [f"{key}={own}" for key, own in value.items()]
-    words = [quote_word(text) for text in list_texts(value)]
+    words = [quote_word(hide_home(text)) for text in list_texts(value)]  # a stored file names no user
     flag = "" if option.argument else f"--{option.name.replace('_', '-')} "
     form = option.typed or f"{flag}{{}}"
     if option.multiple:

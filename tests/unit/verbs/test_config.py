@@ -207,7 +207,7 @@ def test_a_stored_file_names_no_code_and_says_what_to_type() -> None:
         "metric": ("top1", "mine:score\n[run]\nquick = true"),
         "inputs": "mine:inputs",
         "env": ("old=/envs/old",),
-        "ort_extension": ("/x/ops.so",),
+        "ort_extension": (str(Path.home() / "a b" / "ops.so"),),
         "allow_code": ("mine:make",),
         "allow_native_code": True,
         "device": "cpu",
@@ -217,6 +217,7 @@ def test_a_stored_file_names_no_code_and_says_what_to_type() -> None:
     comment = text.splitlines()[1]
     assert comment.startswith("# ") and "mine.models:make" in comment and "--env old=/envs/old" in comment
     assert "--allow-native-code" in comment and "--allow-code mine:make" in comment and "\nquick" not in text
+    assert "--ort-extension ~/'a b/ops.so'" in comment  # typed as it stands, and without the user's name
 
 
 @pytest.mark.parametrize(
