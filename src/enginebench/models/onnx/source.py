@@ -159,13 +159,24 @@ def load_graph(path: Path) -> ModelProto:
     names |= {value.name for value in graph.input} | _initializer_names(graph)
     if orphans := [value.name for value in graph.output if value.name not in names]:
         raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
-    try:  # OpenVINO reads a cycle until the memory of the machine is full
-        TopologicalSorter({name: node.input for node in graph.node for name in node.output if name}).prepare()
-    except CycleError as error:
-        raise ParseError(
-            path, f"tensor {error.args[1][0]!r}", "that it is computed from itself", "a graph without a cycle"
-        ) from error
+    if not _is_sorted(graph):
+        try:  # OpenVINO reads a cycle until the memory of the machine is full
+            TopologicalSorter({name: node.input for node in graph.node for name in node.output if name}).prepare()
+        except CycleError as error:
+            raise ParseError(
+                path, f"tensor {error.args[1][0]!r}", "that it is computed from itself", "a graph without a cycle"
+            ) from error
     return model
+
+
+def _is_sorted(graph: GraphProto) -> bool:
+    """Whether every node stands behind those whose tensors it reads, as ONNX requires: then there is no cycle."""
+    pending = {name for node in graph.node for name in node.output if name}
+    for node in graph.node:
+        if not pending.isdisjoint(node.input):
+            return False
+        pending.difference_update(node.output)
+    return True
 
 
 def _read_file(path: Path) -> bytes:
@@ -309,8 +320,9 @@ def walk_nested_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, each followed by those of its own graphs."""
     for node in nodes:
         yield node
-        for graph in read_graphs(node):
-            yield from walk_nested_nodes(graph.node)
+        if node.attribute:  # most of a large graph have none
+            for graph in read_graphs(node):
+                yield from walk_nested_nodes(graph.node)
 
 
 def read_graphs(node: NodeProto) -> Iterator[GraphProto]:
@@ -325,6 +337,8 @@ def _walk_tensors(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[Ten
     """Every stored tensor: initializers of all graphs, and constants in attributes."""
     yield from _stored_tensors(model.graph)
     for node in nodes:
+        if not node.attribute:
+            continue
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t

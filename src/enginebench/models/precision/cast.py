@@ -153,6 +153,7 @@ class _Caster:
         self._blocked = blocked
         self._opsets, self._opset_import, self._ir_version = list_opsets(model), model.opset_import, model.ir_version
         self._choices: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # by name of the node
+        self._by_schema: dict[tuple[object, ...], tuple[list[int], list[int]] | None] = {}
         taken = {name for node in walk_nodes(model) for name in (*node.input, *node.output, node.name)}
         taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
         self._names = FreeNames(taken)
@@ -266,8 +267,25 @@ class _Caster:
             # Other domains' operators compute in the type that they were made for.
             foreign = node.domain not in ("", "ai.onnx")
             stays = to == FP32 or foreign or node.name in self._blocked
-            self._choices[key] = (None if stays else self._choose_by_schema(node, types)) or in_fp32
+            self._choices[key] = (None if stays else self._look_up_schema(node, types)) or in_fp32
         return self._choices[key]
+
+    def _look_up_schema(self, node: NodeProto, types: Mapping[str, TypeProto]) -> tuple[list[int], list[int]] | None:
+        """Return what `_choose_by_schema` does, once for all nodes that differ in names alone.
+
+        Type inference takes 0.2 ms a node, and large graphs repeat a few: of 20,000 nodes, 3 s of 10.
+        """
+        names = [*node.input, *node.output]
+        key = (
+            node.op_type,
+            *(attribute.SerializeToString() for attribute in node.attribute),
+            len(node.input),
+            *(names.index(name) for name in names),
+            *(types[name].SerializeToString() if name in types else name == "" for name in names),
+        )
+        if key not in self._by_schema:
+            self._by_schema[key] = self._choose_by_schema(node, types)
+        return self._by_schema[key]
 
     def _choose_by_schema(self, node: NodeProto, types: Mapping[str, TypeProto]) -> tuple[list[int], list[int]] | None:
         """Return the types like `_choose_types`; None where the operator does not take the new type."""

@@ -106,6 +106,12 @@ def test_graphs_that_no_engine_takes_are_refused(tmp_path: Path, changes, error,
         read_onnx(_save(_make_model(**changes), tmp_path / "a.onnx"))
 
 
+@pytest.mark.parametrize("order", ["ax ba yb", "ba ax yb", "yb ba ax"])
+def test_a_graph_without_a_cycle_is_read_in_any_order(tmp_path: Path, order: str) -> None:
+    nodes = [helper.make_node("Relu", [name], [made]) for made, name in order.split()]
+    assert read_onnx(_save(_make_model(nodes=nodes), tmp_path / "a.onnx")).outputs[0].name == "y"
+
+
 @pytest.mark.parametrize(("dtype", "precision"), [(np.float32, "fp32"), (np.float16, "fp16"), (np.int64, "fp32")])
 def test_precision_is_that_of_most_weights(dtype: type, precision: str) -> None:
     model = _make_model(

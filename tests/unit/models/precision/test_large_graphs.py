@@ -72,6 +72,21 @@ def test_twice_the_nodes_are_twice_the_look_ups(monkeypatch):
     assert 0 < twice < 2.5 * once
 
 
+def test_types_are_inferred_once_for_nodes_that_differ_in_names_alone(monkeypatch):
+    chain, calls = make_chain(40), []
+    # One that reads its input twice, and one with another attribute, are others.
+    chain.graph.node[1].CopyFrom(helper.make_node("Add", ["t1", "t1"], ["t2"]))
+    chain.graph.node[2].CopyFrom(helper.make_node("LeakyRelu", ["t2"], ["t3"], alpha=0.5))
+    chain.graph.node[3].CopyFrom(helper.make_node("LeakyRelu", ["t3"], ["t4"], alpha=0.25))
+    infer = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: (calls.append(a[0]), infer(*a, **k))[1])
+    made, kept = cast_to_fp16(chain, (), keep_io=False)
+    alone = [model.graph.node[0].op_type for model in calls if len(model.graph.node) == 1]
+    assert sorted(alone) == ["Add", "LeakyRelu", "LeakyRelu", "Relu"]
+    assert (len(made.graph.node), kept) == (40, [])
+    assert {value.type.tensor_type.elem_type for value in made.graph.value_info} == {TensorProto.FLOAT16}
+
+
 def test_every_node_gets_a_name_that_nothing_else_has():
     chain = make_chain(4)
     chain.graph.node[2].name = "Relu_2"
