@@ -144,7 +144,7 @@ def test_a_machine_that_slows_down_steadily_favours_no_configuration_and_no_buil
     assert [turn.order for turn in turns] == list(range(36)), "every place is taken once"
     for number in range(builds):
         of_build = [turn for turn in turns if turn.number % builds == number]
-        means = {fmean(turn.order for turn in of_build if turn.row is row) for row in rows}
+        means = {fmean(turn.order for turn in of_build if turn.configuration is row) for row in rows}
         assert len(means) == 1, f"over the trials of build {number} no row comes earlier than another"
 
 
@@ -177,7 +177,7 @@ def test_a_proposed_configuration_whose_outputs_are_beyond_the_limits_is_not_kep
 
 def test_configurations_of_fewer_trials_leave_the_later_rounds(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=n)) for seed, n in (("1", 3), ("2", 1), ("3", 2))]
-    turns = [(turn.row.engine.options["seed"], turn.number) for turn in order_trials(rows)]
+    turns = [(turn.configuration.engine.options["seed"], turn.number) for turn in order_trials(rows)]
     assert turns == [("1", 0), ("2", 0), ("3", 0), ("3", 1), ("1", 1), ("1", 2)]
 
 
@@ -194,7 +194,7 @@ def test_a_resumed_run_goes_on_in_the_order_of_its_plan(bed: Bed) -> None:
     before = bed.children.turns[:-1]
     results = bed.resume(*rows).run()
     assert before + bed.children.turns == [
-        (turn.row.engine.options["seed"], turn.number, turn.order) for turn in order_trials(rows)
+        (turn.configuration.engine.options["seed"], turn.number, turn.order) for turn in order_trials(rows)
     ]
     places = [[m.order for m in result.measurements] for result in results]
     assert places == [[0, 5, 6, 11], [1, 4, 7, 10], [2, 3, 8, 9]]
