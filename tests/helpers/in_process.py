@@ -73,6 +73,9 @@ class InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._family.closed += 1
 
     def ask_to_preload(self, job: PreloadJob) -> None:
@@ -105,6 +108,8 @@ class InProcessWork(Generic[Response]):
 
     def __init__(self, child: InProcess, job: Job[Response]) -> None:
         self._child, self._job = child, job
+
+    def restart_clock(self) -> None: ...
 
     def finish(self) -> Response:
         return self._child.perform(self._job)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import DependencyError, EngineBenchError, TimedOut, UsageError
 from enginebench.core.records import Artifact, Result
 from enginebench.core.warnings import make_warning
-from enginebench.runs.builds import can_wait, count_builds, count_workers, describe_build, split_runs
+from enginebench.runs.builds import can_wait, count_builds, count_workers, describe_build, split_runs, tunes
 from enginebench.runs.child.arrays import holds_arrays
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import PreloadJob, PrepareJob, PrepareResponse
@@ -26,6 +27,14 @@ from enginebench.runs.trust import NATIVE_CODE, allow_code
 # If two outputs for the same inputs differ by more than this fraction of the largest value, the model is not
 # deterministic: a GPU's varying order of sums makes a hundred times less in FP16 (as for the exported graph).
 VARIATION = 1e-2
+
+
+class Begun(Struct, frozen=True, eq=False):
+    """A configuration that is built and checked while its model is exported."""
+
+    job: PrepareJob
+    child: Child
+    work: Work[PrepareResponse]
 
 
 class ConfigurationBuilder:
@@ -51,6 +60,7 @@ class ConfigurationBuilder:
         self._timeout_s, self._reporter = timeout_s, reporter
         self._scoring, self._samples = scoring, samples
         self._children_at_once, self._workers = at_once, count_workers(results.machine)
+        self._begun: dict[str, Begun] = {}
         self.refused: UsageError | None = None
         # Configurations that were built in this process, not by the run that it continues, and are not compared yet.
         self.fresh: set[str] = set()
@@ -62,15 +72,47 @@ class ConfigurationBuilder:
             result = self._results.current.get(configuration.id)
             if configuration.skip is not None:
                 self._results.save(self._skip(configuration, configuration.skip))
-            elif result is None or (result.status not in ("failed", "skipped") and self._lacks_outputs(result)):
+            elif result is None or configuration.id in self._begun or self._is_unprepared(result):
                 waiting.append(configuration)
             else:
                 self._reporter.advance()
         for group in self._group(waiting):
-            if len(group) == 1:
+            if len(group) == 1 and group[0].id not in self._begun:
                 self._prepare_alone(group[0])
             else:
                 self._prepare_group(group)
+
+    def begin(self, configuration: PlannedConfiguration) -> Begun | None:
+        """Start a child that builds and checks this configuration, and return at once.
+
+        None where another process that works at the same time would disturb it, or memory does not hold both.
+        """
+        machine = self._results.machine
+        alone = (
+            tunes(configuration.engine)
+            or not can_wait(configuration.engine)
+            or len(split_runs([configuration, configuration], machine)) > 1
+        )
+        if alone or self._workers == 1:
+            return None
+        job, child = self.describe_job(configuration), Child(PATIENCE | child_environment(configuration.engine.threads))
+        on_note = report_steps(self._reporter, label(configuration))
+        return Begun(job, child, child.start(job, timeout_s=self._timeout_s(), on_note=on_note))
+
+    def take_over(self, begun: Mapping[str, Begun]) -> None:
+        """Take configurations, by their id, that another builder began."""
+        self._begun.update(begun)
+
+    def _take_begun(self, configuration: PlannedConfiguration) -> Work[PrepareResponse] | None:
+        """Return the work of a child that is at this configuration already; one that has another job is ended."""
+        begun = self._begun.pop(configuration.id, None)
+        if begun is None:
+            return None
+        if begun.job != self.describe_job(configuration):
+            begun.child.close()
+            return None
+        begun.work.restart_clock()
+        return begun.work
 
     def build_again(self) -> None:
         """Make the further builds of the configurations that have several."""
@@ -95,19 +137,26 @@ class ConfigurationBuilder:
     def _prepare_group(self, configurations: Sequence[PlannedConfiguration]) -> None:
         """Import all engines side by side; then build and check, as many at a time as the machine allows."""
         children: dict[str, Child] = {}
+        begun = {c.id: work for c in configurations if (work := self._take_begun(c)) is not None}
         with ExitStack() as stack:
             for configuration in configurations:
                 assert configuration.source is not None
-                child = stack.enter_context(Child(PATIENCE | child_environment(configuration.engine.threads)))
-                child.ask_to_preload(describe_preload(self._results.folder, configuration, configuration.source))
-                children[configuration.id] = child
+                if configuration.id not in begun:
+                    child = stack.enter_context(Child(PATIENCE | child_environment(configuration.engine.threads)))
+                    child.ask_to_preload(describe_preload(self._results.folder, configuration, configuration.source))
+                    children[configuration.id] = child
             deadline = time.monotonic() + self._timeout_s()
             for child in children.values():
                 child.wait_until_ready(deadline)
             for run in split_runs(configurations, self._results.machine):
-                self._prepare_together(run, children)
+                self._prepare_together(run, children, begun)
 
-    def _prepare_together(self, configurations: Sequence[PlannedConfiguration], children: Mapping[str, Child]) -> None:
+    def _prepare_together(
+        self,
+        configurations: Sequence[PlannedConfiguration],
+        children: Mapping[str, Child],
+        begun: Mapping[str, Work[PrepareResponse]],
+    ) -> None:
         """Build and check configurations at the same time, and make their records one after another.
 
         Notes of the first child are shown at once, so that a build of minutes is not silent; those of the others in
@@ -123,6 +172,9 @@ class ConfigurationBuilder:
             wait_until_sure(works, left=self._workers - 1)
             if configuration is first:
                 self._reporter.step(f"{label(configuration)}: build and check")
+            if configuration.id in begun:
+                works.append(begun[configuration.id])
+                continue
             on_note = (
                 report_steps(self._reporter, label(configuration))
                 if configuration is first
@@ -224,6 +276,9 @@ class ConfigurationBuilder:
             return self._results.begin(configuration, status="skipped", reason=reason)
         why = f"it cannot continue: {reason}"
         return result if result.status == "ok" else replace(result, status="failed", reason=why)
+
+    def _is_unprepared(self, result: Result) -> bool:
+        return result.status not in ("failed", "skipped") and self._lacks_outputs(result)
 
     def _lacks_outputs(self, result: Result) -> bool:
         """Return whether outputs of a restored configuration that are still needed are missing or incomplete."""

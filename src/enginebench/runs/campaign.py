@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.limits import LEVELS
 from enginebench.core.records import Machine, Result, Task
 from enginebench.runs.alternatives import Alternatives, Propose
-from enginebench.runs.building import ConfigurationBuilder
+from enginebench.runs.building import Begun, ConfigurationBuilder
 from enginebench.runs.builds import builds_slowly, count_at_once, count_builds
 from enginebench.runs.checking import CHECK_SAMPLES, OutputCheck
 from enginebench.runs.folder import RunFolder
@@ -143,21 +143,22 @@ class Campaign:
         return early
 
     def _look_first(self, configurations: Sequence[PlannedConfiguration]) -> None:
-        """Build, check and measure these configurations once: a user who interrupts the slow builds has a table."""
+        """Build, check and measure these configurations once: a user who interrupts the slow builds has a table.
+
+        One that was timed before the export has a figure already, and comes last.
+        """
         self._builder.prepare(configurations)
         self._check.compare()
-        ready = [
-            configuration
-            for configuration in configurations
-            if self._results.current[configuration.id].status == "partial"
+        current = self._results.current
+        ready = [configuration for configuration in configurations if current[configuration.id].status == "partial"]
+        timed = [configuration for configuration in ready if current[configuration.id].measurements]
+        first = [configuration for configuration in ready if configuration not in timed]
+        trials = [
+            ScheduledTrial(configuration, FIRST_LOOK, i - len(ready))
+            for i, configuration in enumerate((*first, *timed))
         ]
-        for start in range(0, len(ready), self._at_once):
-            group = ready[start : start + self._at_once]
-            trials = [
-                ScheduledTrial(configuration, FIRST_LOOK, order - len(ready))
-                for order, configuration in enumerate(group, start)
-            ]
-            self._trials.run_group(trials)
+        self._trials.run(trials[: len(first)])
+        self._trials.run(trials[len(first) :])
 
     def _reopen_leaders(self) -> None:
         """Measure the leaders of the first look once more, beside the configurations that were built after them.
@@ -194,6 +195,14 @@ class Campaign:
         early = ScheduledTrial(configuration, BEFORE_EXPORT, BEFORE_EXPORT)
         self._results.save(self._trials.measure(early, self._results.current[configuration.id], None))
         self._reporter.show(list(self._results.current.values()))
+
+    def begin(self, configuration: PlannedConfiguration) -> Begun | None:
+        """Start to build and check a configuration, and return at once; None if that has to wait for its turn."""
+        return self._builder.begin(configuration)
+
+    def take_over(self, begun: Mapping[str, Begun]) -> None:
+        """Take configurations, by their id, that another campaign began to build and check."""
+        self._builder.take_over(begun)
 
     def measure(self, ids: Sequence[str], trial: int) -> None:
         """Measure one trial of each of these configurations, in this order, unless it has been measured already."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ from enginebench.core.hooks import RunFinished
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
+from enginebench.runs.building import Begun
 from enginebench.runs.builds import builds_slowly
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.checking import CHECK_SAMPLES, QUICK_SAMPLES
@@ -24,6 +25,7 @@ from enginebench.runs.plan import PlannedConfiguration, list_devices, plan_confi
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import make_rules
 from enginebench.runs.results import note_kept
+from enginebench.runs.scoring import Scoring
 from enginebench.runs.starts import add_cold_starts
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import (
@@ -68,12 +70,17 @@ def run_model(
         check_ahead([effective])
     record = stored or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
-    with lock_folder(folder.root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
+    with (
+        lock_folder(folder.root, reporter.say) as warnings,
+        lock_devices(devices, wait=wait, on_wait=reporter.say),
+        ExitStack() as children,
+    ):
         start = time.monotonic() - (record.took_s or 0.0)
         scoring = choose_scoring(effective)
         if stored is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
-        record, sources, planned, early = begin_configurations(folder, record, reporter, on_results)
+        early = AheadOfExport(folder, record, scoring, reporter, on_results, children)
+        record, sources, planned = begin_configurations(folder, record, reporter, early)
         scoring = fit_scoring(scoring, effective, sources.artifacts)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(scoring)))))
         recipes = NextRecipes(effective, sources.artifacts, folder, reporter)
@@ -86,10 +93,11 @@ def run_model(
             scoring=scoring,
             task=effective.task,
             rules=make_rules(effective),
-            samples=QUICK_SAMPLES if effective.quick else CHECK_SAMPLES,
+            samples=count_samples(effective),
             propose=recipes.propose,
         )
-        if resume or early:
+        campaign.take_over(early.begun)
+        if resume or early.results:
             campaign.restore()
         try:
             campaign.run()
@@ -108,51 +116,80 @@ def run_model(
     return record, list(campaign.results.values())
 
 
+class AheadOfExport:
+    """Times the module of a model before it is exported, and begins to check its outputs during the export."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        record: RunRecord,
+        scoring: Scoring | None,
+        reporter: Reporter,
+        on_results: OnResults,
+        children: ExitStack,
+    ) -> None:
+        """Take what the run knows without the module; `children` ends those that are begun."""
+        self._folder, self._record, self._scoring = folder, record, scoring
+        self._reporter, self._on_results, self._children = reporter, on_results, children
+        self.results: list[Result] = []
+        self.begun: dict[str, Begun] = {}
+
+    def take(self, module: Artifact) -> None:
+        """Measure what runs the module as it is once, so that an interrupted export leaves a figure.
+
+        Then begin to check its outputs: most of an export runs in a single thread.
+        """
+        request = self._record.request
+        configurations = plan_configurations(resolve(request, [module]), [module])
+        first = next(
+            (
+                configuration
+                for configuration in configurations
+                if configuration.skip is None and not builds_slowly(configuration.engine)
+            ),
+            None,
+        )
+        if first is None:
+            return
+        campaign = Campaign(
+            self._folder,
+            [first],
+            self._record.machine,
+            timeout_s=request.timeout_s,
+            reporter=self._reporter,
+            scoring=fit_scoring(self._scoring, request, [module]),
+            samples=count_samples(request),
+        )
+        campaign.measure_unchecked(first)
+        self.results.extend(campaign.results.values())
+        record = replace(self._record, rows=(first.id,))
+        self._folder.write_record(record)
+        self._on_results(record, self.results)
+        if (begun := campaign.begin(first)) is not None:
+            self._children.enter_context(begun.child)
+            self.begun[first.id] = begun
+
+
 def begin_configurations(
-    folder: RunFolder, record: RunRecord, reporter: Reporter, on_results: OnResults
-) -> tuple[RunRecord, Sources, list[PlannedConfiguration], list[Result]]:
-    """Return the record with its sources and configurations, both, and what was measured while they were made."""
-    early, begun = list[Result](), bool(record.sources)
+    folder: RunFolder, record: RunRecord, reporter: Reporter, early: AheadOfExport
+) -> tuple[RunRecord, Sources, list[PlannedConfiguration]]:
+    """Return the record with its sources and configurations, and both."""
+    begun = bool(record.sources)
     try:
-        measure = partial(measure_early, folder, record, reporter, on_results, early)
-        record, sources = find_sources(folder, record, reporter, on_module=measure)
+        record, sources = find_sources(folder, record, reporter, on_module=early.take)
     except KeyboardInterrupt as error:
-        note_kept(error, early, folder.root)
+        note_kept(error, early.results, folder.root)
         raise
     planned = sources.plan_configurations()
     if not begun:
         record = replace(record, rows=tuple(configuration.id for configuration in planned))
         folder.write_record(record)
-    return record, sources, planned, early
+    return record, sources, planned
 
 
-def measure_early(
-    folder: RunFolder,
-    record: RunRecord,
-    reporter: Reporter,
-    on_results: OnResults,
-    results: list[Result],
-    module: Artifact,
-) -> None:
-    """Add to `results` what runs the model as it is, measured once, so that an interrupted export leaves a figure."""
-    configurations = plan_configurations(resolve(record.request, [module]), [module])
-    first = next(
-        (
-            configuration
-            for configuration in configurations
-            if configuration.skip is None and not builds_slowly(configuration.engine)
-        ),
-        None,
-    )
-    if first is None:
-        return
-    timeout_s = record.request.timeout_s
-    campaign = Campaign(folder, [first], record.machine, timeout_s=timeout_s, reporter=reporter)
-    campaign.measure_unchecked(first)
-    results.extend(campaign.results.values())
-    record = replace(record, rows=(first.id,))
-    folder.write_record(record)
-    on_results(record, results)
+def count_samples(request: RunRequest) -> int:
+    """Return the number of samples over which outputs are compared."""
+    return QUICK_SAMPLES if request.quick else CHECK_SAMPLES
 
 
 def continue_record(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRecord:

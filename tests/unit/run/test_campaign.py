@@ -28,7 +28,8 @@ from enginebench.engines import fake
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.samples import write_samples
-from enginebench.runs import campaign
+from enginebench.runs import building, campaign
+from enginebench.runs.building import Begun
 from enginebench.runs.builds import count_builds, cut_common, measure_build_difference
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.checking import CHECK_SAMPLES
@@ -225,6 +226,72 @@ def test_what_builds_in_seconds_is_measured_before_the_first_long_build(bed: Bed
     assert {m.trial for result in results for m in result.measurements} == {0, 1}, "verdicts are of rounds alone"
     assert [(result.status, result.reason) for result in results] == [("ok", None)] * 4
     assert reporter.total == reporter.advanced
+
+
+@pytest.mark.usefixtures("slow_builds")
+def test_what_was_timed_before_the_export_comes_last_in_the_first_look(bed: Bed) -> None:
+    rows = [bed.plan(seed) for seed in "1352"]
+    bed.start().measure_unchecked(rows[0])
+    bed.resume(*rows).run()
+    looks = [(job.engine.options["seed"], job.order) for job in bed.children.of(MeasureJob) if job.trial == FIRST_LOOK]
+    assert looks == [("3", -3), ("5", -2), ("1", -1)], "the others have no figure yet"
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "count_workers", lambda machine: 2)
+
+
+def run_with(campaign: Campaign, row: PlannedConfiguration, begun: Begun) -> list[Result]:
+    campaign.take_over({row.id: begun})
+    return campaign.run()
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_what_is_built_during_the_export_is_not_built_again(bed: Bed) -> None:
+    rows = [bed.plan("1"), bed.plan("2")]
+    begun = bed.start().begin(rows[0])
+    assert begun is not None and not bed.children.of(PrepareJob), "it works while the export does"
+    results = run_with(bed.start(*rows), rows[0], begun)
+    assert [job.engine.options["seed"] for job in bed.children.of(PrepareJob)] == ["1", "2"]
+    assert [(result.status, result.build_s is not None) for result in results] == [("ok", True)] * 2
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_what_was_begun_on_other_samples_is_built_anew(bed: Bed) -> None:
+    rows = [bed.plan("1"), bed.plan("2")]
+    begun = bed.start(samples=CHECK_SAMPLES + 1).begin(rows[0])
+    assert begun is not None
+    run_with(bed.start(*rows), rows[0], begun)
+    assert [job.samples for job in bed.children.of(PrepareJob)] == [CHECK_SAMPLES] * 2
+    assert bed.children.closed == len(bed.children.environments), "the first child is ended before it writes outputs"
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_what_fails_during_the_export_is_tried_again_alone(bed: Bed) -> None:
+    rows, failures = [bed.plan("1"), bed.plan("2")], list[str]()
+
+    def fail_once(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.engine.options["seed"] == "1" and not failures:
+            failures.append("memory was short")
+            raise ChildFailed(failures[0])
+
+    begun = bed.start().begin(rows[0])
+    assert begun is not None
+    bed.children.before = fail_once
+    results = run_with(bed.start(*rows), rows[0], begun)
+    assert failures and [result.status for result in results] == ["ok", "ok"]
+
+
+def test_nothing_is_built_during_an_export_on_a_single_cpu_or_where_memory_does_not_hold_both(
+    bed: Bed, monkeypatch
+) -> None:
+    row = bed.plan("1")
+    monkeypatch.setattr(building, "count_workers", lambda machine: 1)
+    assert bed.start().begin(row) is None
+    monkeypatch.setattr(building, "count_workers", lambda machine: 2)
+    monkeypatch.setattr(building, "split_runs", lambda rows, machine: [[row] for row in rows])
+    assert bed.start().begin(row) is None
 
 
 @pytest.mark.usefixtures("slow_builds")

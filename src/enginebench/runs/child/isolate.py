@@ -312,8 +312,13 @@ class Work(Generic[Response]):
     """A job that a child is at. It makes the record of an engine only once `finish` is called."""
 
     def __init__(self, child: Child, timeout_s: float) -> None:
-        self.child, self._timeout_s, self._left_s = child, timeout_s, timeout_s
-        self._deadline = time.monotonic() + timeout_s
+        self.child, self._timeout_s = child, timeout_s
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Let the time-out begin now: nobody has listened to the child so far."""
+        self._left_s = self._timeout_s
+        self._deadline = time.monotonic() + self._timeout_s
 
     @property
     def sure(self) -> bool:
