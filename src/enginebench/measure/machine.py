@@ -18,6 +18,7 @@ from enginebench.core.cuda_devices import find_gpu_name
 from enginebench.core.records import Gpu, Machine, ResultWarning
 from enginebench.core.warnings import make_warning
 from enginebench.measure.caches import read_caches
+from enginebench.measure.jetson import describe_jetson
 from enginebench.measure.pin import default_threads
 from enginebench.measure.topology import (
     ROOT,
@@ -49,20 +50,6 @@ def describe_gpus() -> tuple[Gpu, ...]:
         return ()
     finally:
         _query(pynvml.nvmlShutdown)
-
-
-def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
-    """Return model, L4T release and power mode of a Jetson; None on any other machine."""
-    model = read_system_file(root / "proc/device-tree/model") or ""
-    if "jetson" not in model.lower():
-        return None
-    release = (read_system_file(root / "etc/nv_tegra_release") or "").split(", GCID")[0].lstrip("# ")
-    # nvpmodel's status (`pmode:0002`), and the names in its configuration: `NAME (id)`.
-    status = re.search(r"pmode:0*(\d+)", read_system_file(root / "var/lib/nvpmodel/status") or "")
-    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_system_file(root / "etc/nvpmodel.conf") or ""))
-    mode = status[1] if status else ""
-    facts = {"model": model, "l4t": release, "power_mode": f"{names[mode]} ({mode})" if mode in names else mode}
-    return {name: value for name, value in facts.items() if value}
 
 
 def _describe_gpu(nvml: Any, index: int) -> Gpu:
@@ -236,6 +223,15 @@ def _list_machine_warnings(machine: Machine, root: Path) -> Iterator[ResultWarni
             value="powersave",
             effect="clocks follow the load",
             cure="run sudo cpupower frequency-set -g performance",
+        )
+    if machine.jetson and machine.jetson.get("jetson_clocks") == "off":
+        mode = f" (power mode {machine.jetson['power_mode']})" if "power_mode" in machine.jetson else ""
+        yield make_warning(
+            "environment.setting",
+            setting="setting of jetson_clocks",
+            value=f"off{mode}",
+            effect="clocks of CPU and GPU follow the load",
+            cure="run sudo jetson_clocks, after sudo nvpmodel -m MODE if another power mode is wanted",
         )
     if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
         yield make_warning(

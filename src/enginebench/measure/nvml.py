@@ -216,5 +216,5 @@ NO_TELEMETRY = make_warning(
     "not_watched", unseen="clocks, throttling and other programs on the GPU", why="NVML does not respond"
 )
 HIDDEN_PROCESSES = make_warning(
-    "not_watched", unseen="other programs on the GPU", why="NVML lists none, not even this one"
+    "not_watched", unseen="other programs on the GPU", why="the driver lists none, not even this one"
 )

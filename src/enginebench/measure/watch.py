@@ -43,6 +43,17 @@ class Watch(Protocol):
     def end(self) -> BlockReading: ...
 
 
+class DeviceWatch(Watch, Protocol):
+    """Looks at a GPU, too: its clock, its memory, its energy, and whether others on it can be seen."""
+
+    hides_processes: bool
+
+    def read_clock_mhz(self) -> int | None: ...
+    def watch_energy_counter(self) -> None: ...
+    def peak_memory_bytes(self) -> int | None: ...
+    def energy_per_image(self, images: int) -> tuple[float, float] | None: ...
+
+
 class JointWatch:
     """Joins a watch of the CPU and one of a GPU, which is read first, before its clocks fall."""
 

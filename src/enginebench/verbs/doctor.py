@@ -17,6 +17,7 @@ from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
 from enginebench.engines.registry import find_package, list_names, list_refused, list_unasked
+from enginebench.measure.jetson import list_readings, read_tegrastats
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, Unpack, verb
 from enginebench.report.table import Notes, Section
@@ -53,6 +54,7 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
     machine: Machine
     engines: tuple[Availability, ...]
     features: tuple[FeaturePackage, ...] = ()
+    readings: dict[str, str] = {}  # of a Jetson, just now
     install: str | None = None  # the command that adds the engines for such a machine; None: they are there
 
 
@@ -120,6 +122,7 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
         machine=machine,
         engines=(*availabilities, *list_refused()),
         features=tuple(list_feature_packages()),
+        readings=dict(list_readings(read_tegrastats())) if machine.jetson else {},
         install=choose_install(machine, availabilities),
     )
 
@@ -197,7 +200,8 @@ def list_machine(document: DoctorDocument) -> list[Section]:
         features.append((feature.package, ", ".join(feature.brings) or ("missing" if feature.fix else "not used")))
         features += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
     install = (("to add", f"{document.install} brings the engines for this machine"),) if document.install else ()
-    parts = tuple(list_machine_facts(document.machine)), tuple(lines), tuple(features), install
+    readings = tuple((f"Jetson {name}", value) for name, value in document.readings.items())
+    parts = (*list_machine_facts(document.machine), *readings), tuple(lines), tuple(features), install
     return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts if part]
 
 

@@ -56,6 +56,7 @@ def test_a_jetson(lay_out: LayOut) -> None:
         "model": "NVIDIA Jetson AGX Orin Developer Kit",
         "l4t": "R36 (release), REVISION: 4.0",
         "power_mode": "MODE_30W (2)",
+        "memory": "unified: CPU and GPU share it",
     }
     info = "processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0x123\n"
     unknown = describe_machine(lay_out({**JETSON, "proc/cpuinfo": info}), allowed=(0,))

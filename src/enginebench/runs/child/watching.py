@@ -12,16 +12,16 @@ from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, Resul
 from enginebench.engines.abilities import CountsWork
 
 if TYPE_CHECKING:
-    from enginebench.measure.nvml import GpuWatch
+    from enginebench.measure.watch import DeviceWatch
 
 
-def open_gpu(spec: EngineSpec) -> GpuWatch | None:
+def open_gpu(spec: EngineSpec) -> DeviceWatch | None:
     """The watch on an engine's GPU, to be opened before anything lies in its memory; None of an engine on the CPU."""
     if spec.device == "cpu":
         return None
-    from enginebench.measure import nvml
+    from enginebench.measure import jetson, nvml
 
-    gpu = nvml.open_gpu_watch(spec.device)
+    gpu: DeviceWatch | None = jetson.open_jetson_watch() or nvml.open_gpu_watch(spec.device)
     if gpu is not None:
         gpu.watch_energy_counter()
     return gpu
@@ -34,7 +34,7 @@ def time_watched(
     spec: EngineSpec,
     *,
     pinned: tuple[int, ...] | None,
-    gpu: GpuWatch | None,
+    gpu: DeviceWatch | None,
     others: Sequence[Engine] = (),
 ) -> Measurement:
     """The measurement, its blocks marked where something disturbed them."""
@@ -58,7 +58,9 @@ def time_watched(
     return add_telemetry(measured, spec, measure, gpu)
 
 
-def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec, gpu: GpuWatch | None) -> Measurement:
+def add_telemetry(
+    measured: Measurement, spec: EngineSpec, measure: MeasureSpec, gpu: DeviceWatch | None
+) -> Measurement:
     """The measurement with memory and energy of the GPU, or with the warning that nothing was watched."""
     measured = replace(measured, warnings=(*measured.warnings, *list_telemetry_warnings(spec, gpu)))
     if gpu is None:
@@ -82,7 +84,7 @@ def add_least(measured: Measurement, spec: EngineSpec, engine: object) -> Measur
     return replace(measured, least_ns=engine.count_least_ns())
 
 
-def list_telemetry_warnings(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[ResultWarning, ...]:
+def list_telemetry_warnings(spec: EngineSpec, gpu: DeviceWatch | None) -> tuple[ResultWarning, ...]:
     from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 
     if spec.device == "cpu":
