@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from enginebench.core.errors import ArtifactError, importing
+from enginebench.core.errors import ArtifactError, BackendUnavailable, explaining, importing
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import LayerTime
 from enginebench.core.store import find_cache, write_atomic
@@ -49,6 +49,7 @@ LOOK = {
     "axis": {"grid": True, "gridColor": "#e5e7eb", "labelFontSize": 11, "titleFontSize": 12, "titleColor": GREY},
 }
 _LABEL_LETTERS = 46
+_CURE = "Raise the limits of this shell (ulimit -n 1024), or write no pictures (--format html,md,csv)"
 # The longest that the bar of all other layers is drawn, in lengths of the slowest layer's.
 _REST_LIMIT = 1.1
 
@@ -72,7 +73,13 @@ alt: Any = _Lazy()
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
     with importing("vl-convert, which renders charts,", INSTALL, ImportError):
         import vl_convert
-    png: bytes = vl_convert.vegalite_to_png(spec, scale=scale)
+
+    # A ValueError is of its converter, which also needs threads and files; below the reason stands its JavaScript.
+    def describe(error: ValueError) -> str:
+        return " ".join(str(error).splitlines()[:2])
+
+    with explaining(BackendUnavailable, "a picture cannot be drawn", ValueError, describe=describe, cure=_CURE):
+        png: bytes = vl_convert.vegalite_to_png(spec, scale=scale)
     return png
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -14,11 +13,13 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import ResultWarning
+from enginebench.core.store import open_partial
 from enginebench.core.warnings import format_warning
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_input_data
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.targets.scratch import scratch_for
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.common import begin, check_cpu, to_path, to_text
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
@@ -92,14 +93,14 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
     batches_out, place = to_path(options["keep_batches"]), Path(out)
     size, threads = options["input_size"], count_threads(options["threads"])
-    with begin(model, options) as (taken, reporter), tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+    with begin(model, options) as (taken, reporter), open_partial(scratch_for("calibrate")) as scratch:
         source, text = make_source(taken.text, options, size), to_text(data)
         if text is not None:
             check_source(text)
         elif source.inputs is None:
             raise UsageError("ranges need entries: give --data or --inputs")
         start = time.perf_counter()
-        job = SourceJob(source=source, out_dir=scratch, batch=batch, dynamic_batch=source.input_shapes is None)
+        job = SourceJob(source=source, out_dir=str(scratch), batch=batch, dynamic_batch=source.input_shapes is None)
         sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
         artifact = next((source for source in sources if source.kind == "onnx"), None)
         if artifact is None:

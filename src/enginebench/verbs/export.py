@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -16,12 +15,13 @@ from enginebench.core.errors import UsageError
 from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
-from enginebench.core.store import removing_partial
+from enginebench.core.store import open_partial, removing_partial
 from enginebench.core.warnings import format_warning
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.ahead import check_source_ahead
+from enginebench.runs.targets.scratch import scratch_for
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.common import begin, check_cpu, read_axes
 from enginebench.verbs.requests import count_threads, make_source
@@ -79,13 +79,13 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
         ModelError: the model cannot be built, or an operator cannot be exported; names it.
     """
     check_cpu(options["device"], "export runs on the CPU, and its graph serves every device")
-    with begin(model, options) as (taken, reporter), tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+    with begin(model, options) as (taken, reporter), open_partial(scratch_for("export")) as scratch:
         if resolve_model(taken.text).kind == "onnx":
             raise UsageError(f"{taken.text} is an ONNX file already; there is nothing to export")
         batch = options["batch"] or taken.batch
         job = SourceJob(
             source=make_source(taken.text, options, options["input_size"]),
-            out_dir=scratch,
+            out_dir=str(scratch),
             batch=batch or 1,
             any_batch=batch is None,
             onnx_out=str(Path(out).absolute()),

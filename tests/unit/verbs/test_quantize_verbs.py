@@ -56,6 +56,15 @@ def test_tensorrts_cache_is_written_and_read(folder: Path) -> None:
         call(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib-cache", "calib.cache")
 
 
+def test_temporary_files_of_a_calibration_that_was_killed_go_with_the_next(folder: Path, monkeypatch) -> None:
+    left = folder / "tmp" / ".enginebench-calibrate.partial-x"
+    left.mkdir(parents=True)
+    (left / "weights").write_text("half")
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
+    call_json(calibrate, "mlp.onnx", "--data", "x.npy", "--out", "calib.json")
+    assert not list((folder / "tmp").glob(".enginebench-calibrate*"))
+
+
 def test_dynamic_int8_takes_no_ranges(folder: Path) -> None:
     made = call_json(quantize, "mlp.onnx", "--to", "int8@dynamic")
     assert (made["artifact"]["recipe"], made["coverage"]) == ("dynamic", 1)

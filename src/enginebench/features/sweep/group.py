@@ -2,7 +2,6 @@
 
 import hashlib
 import platform
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from enginebench.runs.folder import (
 )
 from enginebench.runs.main_job import list_changes, run_model
 from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.scratch import scratch_for
 from enginebench.runs.targets.sources import gather_sources
 
 
@@ -117,7 +117,7 @@ def measure_missing_cells(job: GroupJob, reporter: Reporter) -> int:
             f"{name} was begun on another machine, and the two cannot be compared: {'; '.join(changed)}. "
             "Continue it there, or measure it in another store"
         )
-    with open_partial(_scratch(name)) as scratch:
+    with open_partial(scratch_for(f"sweep-{name}")) as scratch:
         folder = GroupFolder(scratch / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))
         fetch_folder(store, folder.prefix, folder.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
         request = replace(job.group.request, threads=job.group.request.threads or default_threads())
@@ -132,11 +132,6 @@ def measure_missing_cells(job: GroupJob, reporter: Reporter) -> int:
     cells, machines = describe_group(job.group, read_group(store, name))
     store_document(store, f"{GROUPS}/{name}/done.json", Finished(cells=cells, machines=machines))
     return len(cells)
-
-
-def _scratch(name: str) -> Path:
-    """The place of temporary files for a group, a source or a search; a killed sweep's go with the next one's."""
-    return Path(tempfile.gettempdir()) / f"enginebench-sweep-{name}"
 
 
 def _begin(
@@ -158,7 +153,7 @@ def make_group_sources(job: SourcesJob, reporter: Reporter) -> None:
     store = open_store(job.store)
     if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
         return
-    with open_partial(_scratch(job.key)) as scratch:
+    with open_partial(scratch_for(f"sweep-{job.key}")) as scratch:
         folder = RunFolder(scratch)
         request = replace(job.request, threads=job.request.threads or default_threads())
         model_file = folder.root / GIVEN / Path(job.request.model).name
@@ -191,7 +186,7 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
         threads = group.request.threads
         request = replace(group.request, batches=(batch,), wanted=(), threads=threads or default_threads())
         blank = Tuned(model=format_model(group.model), machine_kind=group.machine.kind, batch=batch)
-        with open_partial(_scratch(f"tune-{group.id}")) as scratch:
+        with open_partial(scratch_for(f"sweep-tune-{group.id}")) as scratch:
             root = scratch / "tune"
             try:
                 _begin(job, store, RunFolder(root), request, machine, verb="tune")

@@ -8,6 +8,11 @@ from pathlib import Path
 from enginebench.core.errors import EngineBenchError
 
 
+def scratch_for(name: str) -> Path:
+    """The target for `open_partial` of temporary files with this name: those of a killed process go with the next."""
+    return Path(tempfile.gettempdir()) / f"enginebench-{name}"
+
+
 @contextmanager
 def open_scratch() -> Iterator[Path]:
     """A folder that is deleted afterwards; if an error names one of its files, its logs are kept to be read."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.records import Measurement, Result
 from enginebench.report.charts import leave_room, render_png
 from enginebench.report.run.charts import Chart, _draw_quality, draw_run
@@ -59,6 +59,11 @@ def test_every_chart_that_the_configurations_can_fill(charts: dict[str, Chart]) 
 def test_vega_draws_it_without_a_warning(charts, name, capfd) -> None:
     assert render_png(charts[name].spec, scale=1).startswith(b"\x89PNG")
     assert "WARN" not in capfd.readouterr().err
+
+
+def test_a_picture_that_the_converter_cannot_draw_is_an_error_of_ours() -> None:
+    with pytest.raises(BackendUnavailable, match=r"^a picture cannot be drawn: .*write no pictures"):
+        render_png({"mark": 5})
 
 
 def test_layers_are_the_thirty_slowest_by_precision(charts: dict[str, Chart]) -> None:
