@@ -8,9 +8,12 @@ from enginebench.core.records import Estimate
 
 
 class WayAround(Struct, frozen=True, kw_only=True):
-    """An ENGINE with which the outputs keep to the reference. `slowdown`: its time over that of the faulty one."""
+    """An ENGINE, or a graph, with which the outputs keep to the reference. `slowdown`: its time over that of the faulty
+    one. `change`: of the graph, which is in the file `graph`, or nowhere without --out."""
 
     engine: str
+    change: str = ""
+    graph: str = ""
     slowdown: Estimate | None = None
     command: str = ""  # measures it as a configuration
 

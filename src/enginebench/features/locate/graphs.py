@@ -12,6 +12,7 @@ from enginebench.features.locate.program import Step
 from enginebench.models.onnx.needs import list_read_tensors
 from enginebench.models.onnx.source import load_external_data, load_graph, read_graphs, read_tensor_values
 from enginebench.models.onnx.work import RANDOM
+from enginebench.models.precision.graph import name_nodes
 
 
 class Graph:
@@ -19,13 +20,15 @@ class Graph:
 
     def __init__(self, path: Path) -> None:
         self.path, self.model = path, load_graph(path)
+        # The names that lists of nodes for `quantize --exclude` have.
+        name_nodes(self.model)
         graph = self.model.graph
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.sparse = {tensor.values.name for tensor in graph.sparse_initializer}
         fixed = {*self.constants, *self.sparse}
         self.inputs = tuple(value.name for value in graph.input if value.name not in fixed)
         self.outputs = tuple(value.name for value in graph.output)
-        self.steps = tuple(_describe_step(node, i) for i, node in enumerate(graph.node))
+        self.steps = tuple(map(_describe_step, graph.node))
         self.drawing = frozenset(i for i, node in enumerate(graph.node) if self._draws(node))
         self.folded = _find_folded(self.steps, fixed, self.drawing)
         self.producers = {name: i for i, step in enumerate(self.steps) for name in step.outputs}
@@ -94,14 +97,9 @@ class Graph:
         return sorted(places_needed)
 
 
-def _describe_step(node: NodeProto, place: int) -> Step:
+def _describe_step(node: NodeProto) -> Step:
     inputs = tuple(dict.fromkeys(name for name in list_read_tensors(node) if name))
-    return Step(
-        name=node.name or f"{node.op_type}_{place}",
-        kind=node.op_type,
-        inputs=inputs,
-        outputs=tuple(name for name in node.output if name),
-    )
+    return Step(name=node.name, kind=node.op_type, inputs=inputs, outputs=tuple(name for name in node.output if name))
 
 
 def _find_folded(steps: Sequence[Step], fixed: Iterable[str], drawing: Collection[int]) -> frozenset[int]:

@@ -41,10 +41,11 @@ class PairJob(Job[PairResponse], frozen=True, kw_only=True, tag="locate_pair"):
     """Compare two graphs, each as it is written, node by node."""
 
     artifacts: tuple[Artifact, Artifact]
-    engine: EngineSpec  # of the first; it runs nothing
+    engine: EngineSpec  # of the second; it measures a way around alone
     call: str
     out_dir: str
     slice_mb: int
+    graph: str | None = None  # for the second graph with nodes in FP32
 
     def perform(self, note: NoteCall, keep: KeepCall[PairResponse]) -> PairResponse:
         from enginebench.features.locate.pairs import compare_graphs

@@ -14,14 +14,14 @@ from enginebench.core.protocols import Array
 from enginebench.engines.registry import find_entry
 from enginebench.features.locate.jobs import KNOWN, PairJob, SideJob
 from enginebench.features.locate.repro import find_place
-from enginebench.models.precision.exclusion import write_exclusion
-from enginebench.report.located import Located, LocatedSide
+from enginebench.models.precision.exclusion import COMMENT, write_exclusion
+from enginebench.report.located import FoundFault, Located, LocatedSide, WayAround
 from enginebench.runs.child.arrays import save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sides import SIDE_TIMEOUT_S, OpenSide
 
-EXCLUDED_FILE = "exclude.txt"
+EXCLUDED_FILE, KEPT_FILE = "exclude.txt", "kept.onnx"
 LENT = "What it was built as gives no tensors: it was built anew, and in parts, from the graph of the other side."
 
 
@@ -62,7 +62,9 @@ def locate_faults(
         side_result, interrupted = search(job, reporter)
         if side.artifact is not sides[i].artifact and not side_result.why:
             side_result = replace(side_result, why=LENT)
-        located.append(add_commands(side_result, side))
+        if side_result.fault is not None:
+            side_result = replace(side_result, fault=add_commands(side_result.fault, side))
+        located.append(side_result)
         if interrupted:
             break
     kinds = {side.artifact.kind for side in sides}
@@ -70,7 +72,8 @@ def locate_faults(
         return Located(sides=tuple(located), interrupted=interrupted)
     pair_job = PairJob(
         artifacts=(sides[0].artifact, sides[1].artifact),
-        engine=sides[0].engine,
+        engine=sides[1].engine,
+        graph=str((out / KEPT_FILE).absolute()) if out is not None else None,
         call=str(paths[0].absolute()),
         out_dir=str(scratch / "pair"),
         slice_mb=slice_mb,
@@ -83,12 +86,12 @@ def locate_faults(
         return Located(sides=tuple(located), interrupted=True)
     except EngineBenchError as error:
         return Located(sides=tuple(located), unpaired=str(error))
-    if response.excluded and out is not None:
-        remark = "nodes that add most of the noise: `quantize --exclude`, `tune`"
-        write_exclusion(out / EXCLUDED_FILE, response.excluded, [remark])
+    if (writable := list_writable(response.excluded)) and out is not None:
+        remark = "nodes that add most of the noise, or overflow: `quantize --exclude`"
+        write_exclusion(out / EXCLUDED_FILE, writable, [remark])
     return Located(
         sides=tuple(located),
-        between=response.between,
+        between=response.between and add_commands(response.between, sides[1]),
         further=response.further,
         noise=response.noise,
         excluded=response.excluded,
@@ -113,18 +116,27 @@ def read_known(job: SideJob, why: str) -> LocatedSide:
     return replace(stored or LocatedSide(text=job.text, state="unknown"), why=why)
 
 
-def add_commands(located: LocatedSide, side: OpenSide) -> LocatedSide:
+def list_writable(names: Sequence[str]) -> list[str]:
+    """Return the names that a line of a list holds: without line breaks, blanks at an end, or the mark of a remark."""
+    return [name for name in names if name.strip().splitlines() == [name] and not name.startswith(COMMENT)]
+
+
+def add_commands(fault: FoundFault, side: OpenSide) -> FoundFault:
     """Add to each way around the command that measures it; of a stored configuration on the graph in its folder."""
     engine, at, target = side.text.partition("@")
     if not at or Path(side.text).exists():  # a stored result, or a bundle
         engine, target = format_engine(side.engine), os.path.relpath(side.artifact.path)
-    if located.fault is None or side.artifact.kind != "onnx":
-        return located
-    ways = [
-        replace(way, command=format_command("bench", target, options=[("--engine", way.engine), ("--against", engine)]))
-        for way in located.fault.ways
-    ]
-    return replace(located, fault=replace(located.fault, ways=tuple(ways)))
+    if side.artifact.kind != "onnx":
+        return fault
+    return replace(fault, ways=tuple(add_command(way, engine, target) for way in fault.ways))
+
+
+def add_command(way: WayAround, engine: str, target: str) -> WayAround:
+    """Add the command that measures a way around beside the faulty engine; one graph alone where outputs are added."""
+    if way.change and not way.graph:
+        return way
+    options = [("--engine", way.engine), ("--against", f"{engine}@{target}" if way.graph else engine)]
+    return replace(way, command=format_command("bench", way.graph or target, options=options))
 
 
 def lend_graph(side: OpenSide, sides: Sequence[OpenSide]) -> OpenSide:

@@ -3,23 +3,28 @@
 import hashlib
 import math
 from collections import ChainMap, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import format_options
 from enginebench.core.protocols import Array
 from enginebench.core.records import Precision
 from enginebench.core.text import count_of, list_some
+from enginebench.features.locate.changed import keep_long, save_changed
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.jobs import PairJob, PairResponse
 from enginebench.features.locate.judging import Deviation, measure_deviation, measure_ratio
+from enginebench.features.locate.shrink import Case
+from enginebench.features.locate.timing import compare_times
 from enginebench.models.onnx.source import read_tensor_values
-from enginebench.report.located import FoundFault, NodeNoise
+from enginebench.report.located import FoundFault, NodeNoise, WayAround
 from enginebench.runs.child.arrays import load_arrays
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.stats.drift import FULL, find_coarsest
@@ -124,7 +129,7 @@ class Pair:
         for a, b in zip(node.input, other.input, strict=False):
             if a in self.second.constants and b in self.first.constants:
                 arrays = [read_tensor_values(p.constants[n], p.path) for p, n in ((self.second, a), (self.first, b))]
-                if arrays[0] is not None and arrays[1] is not None and not np.array_equal(arrays[0], arrays[1]):
+                if arrays[0] is not None and arrays[1] is not None and not is_same(arrays[0], arrays[1]):
                     return f"In the first graph its constant {b} has other values."
         alike = {**dict(zip(self.second.inputs, self.first.inputs, strict=False)), **self.matches}
         read = [alike.get(name, "") for name in node.input]
@@ -182,6 +187,36 @@ class Pair:
                 part += noise.share or 0.0
         left = total * max(1 - part, 1e-3)
         return noises[:MOST_LISTED], tuple(kept), -10 * math.log10(left) if total and kept else None
+
+    def list_beyond(self, tensor: str) -> list[int]:
+        """List the nodes of the second graph that make or read values which are finite in the first graph alone."""
+        lost = {
+            name
+            for name, other in self.matches.items()
+            if np.isfinite(np.atleast_1d(self.first.values[other])).all() and self._is_beyond(name, other)
+        }
+        lost.add(tensor)
+        steps = enumerate(self.second.steps)
+        return [i for i, step in steps if step.kind not in SAME and lost.intersection((*step.inputs, *step.outputs))]
+
+    def _is_beyond(self, name: str, other: str) -> bool:
+        """Whether values of the first graph are beyond the type that the tensor has in the second."""
+        values = self.second.values[name]
+        if values.dtype.kind != "f":
+            return False
+        with np.errstate(over="ignore"):
+            shortened = self.first.values[other].astype(values.dtype)
+        return not np.isfinite(np.atleast_1d(shortened)).all()
+
+    def name_first(self, places: Sequence[int]) -> tuple[str, ...]:
+        """Return the names that nodes of the second graph have in the first."""
+        tensors = [name for i in places for name in self.second.steps[i].outputs if name in self.matches]
+        steps = [self.first.steps[self.first.producers[self.matches[name]]] for name in tensors]
+        return tuple(dict.fromkeys(step.name for step in steps))
+
+    def find_second(self, names: Collection[str]) -> list[int]:
+        """Return the places in the second graph of nodes with these names in the first."""
+        return [i for i in range(len(self.second.steps)) if set(self.name_first([i])) & set(names)]
 
     def ratio(self, tensor: str) -> float:
         return measure_ratio(to_floats(self.first.values[self.matches[tensor]]), to_floats(self.second.values[tensor]))
@@ -250,6 +285,12 @@ class Pair:
         return max((10 ** (-ratio / 10) for ratio in ratios), default=0.0)
 
 
+def is_same(array: Array, original: Array) -> bool:
+    """Whether a constant has the values of the original, rounded to its type."""
+    with np.errstate(over="ignore"):
+        return array.shape == original.shape and np.array_equal(array, original.astype(array.dtype), equal_nan=False)
+
+
 def to_floats(array: Array) -> Floats:
     floats: Floats = np.nan_to_num(np.atleast_1d(array).astype(np.float64))
     return floats
@@ -314,20 +355,52 @@ def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
     )
     first.record(feeds, job.slice_mb * MB)
     # What the first graph drew, the second is given: else they differ by chance.
-    for places in zip(sorted(first.drawing), sorted(second.drawing), strict=False):
-        outputs = zip(first.steps[places[0]].outputs, second.steps[places[1]].outputs, strict=False)
-        feeds |= {name: first.values[other] for other, name in outputs if other in first.values}
+    for mine, others in zip(sorted(second.drawing), sorted(first.drawing), strict=False):
+        outputs = zip(second.steps[mine].outputs, first.steps[others].outputs, strict=False)
+        feeds |= {name: first.values[other] for name, other in outputs if other in first.values}
     second.record(feeds, job.slice_mb * MB)
     pair = Pair(first, second)
     precision = find_coarsest(artifact.precision for artifact in job.artifacts)
     between = pair.find_difference(precision)
-    if between is not None and (between.nonfinite or precision in FULL):
-        further = pair.list_further(between, precision) if precision in FULL else ()
+    if precision in FULL:
+        further = pair.list_further(between, precision) if between is not None else ()
         return PairResponse(between=between, further=tuple(further))
-    if between is None and precision in FULL:
-        return PairResponse()
-    noise, excluded, left = pair.rank_noise(note)
-    return PairResponse(between=between, noise=tuple(noise), excluded=excluded, excluded_snr_db=left)
+    if between is not None and between.nonfinite:
+        places = pair.list_beyond(between.tensor)
+        response = PairResponse(between=between, excluded=pair.name_first(places))
+    else:
+        noise, excluded, left = pair.rank_noise(note)
+        places = pair.find_second(excluded)
+        response = PairResponse(between=between, noise=tuple(noise), excluded=excluded, excluded_snr_db=left)
+    if between is None or not places:
+        return response
+    note("nodes in FP32")
+    way = measure_long(pair, places, precision, job)
+    return response if way is None else replace(response, between=replace(between, ways=(way,)))
+
+
+def measure_long(pair: Pair, places: Sequence[int], precision: Precision, job: PairJob) -> WayAround | None:
+    """Measure the second graph with nodes in FP32 on its engine; None if its outputs leave the first one's as well."""
+    first, second = pair.first, pair.second
+    outputs = [name for name in second.outputs if name in pair.matches]
+    feeds = {name: second.values[name] for name in second.inputs}
+    model = second.cut(range(len(second.steps)), second.outputs, feeds, second.values)
+    whole = Case(model=model, feeds=feeds, expected=second.values, actual={}, deviations={})
+    long = replace(whole, model=keep_long(second, places))
+    try:
+        actual = second.run(long.model, feeds, second.values, job.engine)
+        for name in outputs:
+            expected = first.values[pair.matches[name]]
+            if measure_deviation(expected, actual[name].astype(expected.dtype), precision).leaves:
+                return None
+        slowdown = compare_times(second, (whole, job.engine), (long, job.engine))
+    except EngineBenchError:
+        return None
+    path = str(save_changed(long.model, Path(job.graph))) if job.graph is not None else ""
+    names = list_some([second.steps[i].name for i in places], 3)
+    engine = format_options(job.engine.backend, job.engine.options)
+    change = f"{names} {'is' if len(places) == 1 else 'are'} in FP32"
+    return WayAround(engine=engine, change=change, graph=path, slowdown=slowdown)
 
 
 def list_named_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:

@@ -17,8 +17,8 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
     sections = [make_section(side) for side in located.sides]
     if located.between is not None:
         behind = (f"Behind it, {one.node} ({one.kind}) differs as well. {one.unlike}" for one in located.further)
-        notes = make_notes([*explain_fault(located.between), *behind])
-        sections.append(Section(title="Where the graphs differ, each as it is written", parts=tuple(notes)))
+        parts = [*make_notes([*explain_fault(located.between), *behind]), *list_ways(located.between)]
+        sections.append(Section(title="Where the graphs differ, each as it is written", parts=tuple(parts)))
     if located.unpaired:
         why = f"The graphs were not held beside each other: {located.unpaired}"
         sections.append(Section(parts=tuple(make_notes([why]))))
@@ -41,13 +41,18 @@ def make_section(side: LocatedSide) -> Section:
         sentences = [each for each in (text, side.overflowed, side.why) if each]
         return Section(title=title, parts=tuple(make_notes([*explain_limits(side), *sentences])))
     sentences = [*explain_limits(side), *explain_fault(fault), *map(explain_further, side.further), side.why]
-    parts: list[Table | Notes | Chart] = [*make_notes([each for each in sentences if each])]
+    notes = make_notes([each for each in sentences if each])
+    return Section(title=title, parts=(*notes, *list_ways(fault)))
+
+
+def list_ways(fault: FoundFault) -> Iterator[Table | Notes]:
+    """Yield the ways around with their times, and the commands that measure them."""
     if fault.ways:
-        parts.append(make_table(list_texts(["outputs right with", "time"]), [format_way(way) for way in fault.ways]))
-        commands = [("", way.command) for way in fault.ways if way.command]
-        if commands:
-            parts += [*make_notes(["To measure one as a configuration:"]), Notes(lines=tuple(commands), kind="command")]
-    return Section(title=title, parts=tuple(parts))
+        yield make_table(list_texts(["outputs right with", "time"]), [format_way(way) for way in fault.ways])
+    commands = [("", way.command) for way in fault.ways if way.command]
+    if commands:
+        yield from make_notes(["To measure one as a configuration:"])
+        yield Notes(lines=tuple(commands), kind="command")
 
 
 def explain_limits(side: LocatedSide) -> Iterator[str]:
@@ -126,4 +131,6 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
 
 
 def format_way(way: WayAround) -> tuple[str, str]:
-    return way.engine, format_ratio(way.slowdown) if way.slowdown is not None else "not measured"
+    kept = "" if way.graph else "; add --out DIR to keep the graph"
+    changed = f"{way.engine}, where {way.change}{kept}" if way.change else way.engine
+    return changed, format_ratio(way.slowdown) if way.slowdown is not None else "not measured"

@@ -1,6 +1,6 @@
 """Search one side of a comparison, in a child process: the fault, its cause, its smallest form, the ways around it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from enginebench.core.names import format_options
 from enginebench.core.protocols import LayerProfiler
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import list_some
 from enginebench.engines.abilities import RecordsLayers
 from enginebench.engines.registry import find_entry, find_installed, list_names, list_precisions
 from enginebench.features.locate.bodies import cut_body
+from enginebench.features.locate.changed import keep_long, mark_outputs, save_changed
 from enginebench.features.locate.cures import disable, find_level, find_optimizers
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import KNOWN, SideJob
@@ -31,11 +33,13 @@ from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES
 from enginebench.report.located import FoundFault, LocatedSide, Reproduction, WayAround
 from enginebench.runs.child.arrays import load_arrays
 from enginebench.runs.child.jobs import NoteCall
-from enginebench.stats.drift import find_coarsest
+from enginebench.stats.drift import FULL, find_coarsest
 
 MB = 1_000_000
 # Faults behind the first that are named.
 MOST_FURTHER = 3
+# Tensors that hide a fault, of which each is tried as an output.
+MOST_MARKED = 3
 
 
 class GraphSide:
@@ -88,14 +92,14 @@ class GraphSide:
         step = self.program.steps[fault.places[0]]
         return f"{name} of {step.name} ({step.kind})", GraphSide(self.job, artifact, feeds, folder, self.note)
 
-    def list_further(self, fault: Fault) -> Iterator[FoundFault]:
+    def list_further(self, fault: Fault) -> Iterator[Fault]:
         """Yield the faults behind one, each fed with tensors of the reference."""
         for _ in range(MOST_FURTHER):
             self.note("further faults")
             later = self.search.find_first(max(fault.places) + 1)
             if later is None:
                 return
-            yield self.describe(later)
+            yield later
             fault = later
 
     def try_case(self, model: ModelProto, feeds: Arrays) -> Case | None:
@@ -144,6 +148,36 @@ class GraphSide:
         model = program.cut(places, outputs, feeds, values)
         expected = {name: values[name] for name in outputs}
         return Case(model=model, feeds=feeds, expected=expected, actual={}, deviations={})
+
+    def change_graph(self, faults: Sequence[Fault], whole: Case) -> WayAround | None:
+        """Change the graph so that it is right on the engine: tensors that hide the faults as outputs, or nodes in
+        FP32; and measure it."""
+        program, values, engine = self.program, self.program.values, self.job.engine
+        for change, marked, model in self._list_changed(faults):
+            expected = {**whole.expected, **{name: values[name] for name in marked}}
+            case = replace(whole, model=model, expected=expected)
+            if not self.is_right_on(case, engine):
+                continue
+            slowdown = compare_times(program, (whole, engine), (case, engine))
+            path = ""
+            if self.job.repro_dir is not None:
+                folder = Path(self.job.repro_dir)
+                path = str(save_changed(case.model, folder.parent / f"{folder.name.replace('repro', 'apart')}.onnx"))
+            text = format_options(engine.backend, engine.options)
+            return WayAround(engine=text, change=change, graph=path, slowdown=slowdown)
+        return None
+
+    def _list_changed(self, faults: Sequence[Fault]) -> Iterator[tuple[str, Sequence[str], ModelProto]]:
+        """Yield changed graphs, each with what is changed, and the tensors that are outputs now."""
+        program = self.program
+        for i in range(min(MOST_MARKED, *(len(fault.hidden_by) for fault in faults))):
+            marked = [fault.hidden_by[i] for fault in faults]
+            are = "is an output" if len(marked) == 1 else "are outputs"
+            yield f"{list_some(marked, 3)} {are}", marked, mark_outputs(program, marked, program.values)
+        if self.precision not in FULL:
+            places = {place for fault in faults for place in fault.places}
+            names = list_some([program.steps[i].name for i in sorted(places)], 3)
+            yield f"{names} {'is' if len(places) == 1 else 'are'} in FP32", (), keep_long(program, places)
 
     def list_ways(self, whole: Case, first: tuple[str, ...]) -> Iterator[EngineSpec]:
         """Yield settings, and then engines, with which the whole graph is right."""
@@ -222,20 +256,22 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
         described = inner.describe(inner_fault)
         update(within=within)
     optimizers = reduce_fault(inner, inner_fault, update)
-    further = list[FoundFault]()
-    for one in side.list_further(fault):
-        further.append(one)
-        store(further=tuple(further))
-    whole = side.make_whole()
-    ways = list(side.list_ways(whole, optimizers))
-    if names := ways and ways[0].options.get("disable", ""):
-        update(optimizations=tuple(dict.fromkeys([*optimizers, *names.split("+")])))
-    measured = []
-    for way in ways:
-        note(f"time of {format_options(way.backend, way.options)}")
-        slowdown = compare_times(side.program, whole, job.engine, way)
-        measured.append(WayAround(engine=format_options(way.backend, way.options), slowdown=slowdown))
+    faults = [fault]
+    for later in side.list_further(fault):
+        faults.append(later)
+        store(further=tuple(map(side.describe, faults[1:])))
+    whole, measured = side.make_whole(), list[WayAround]()
+    for engine in side.list_ways(whole, optimizers):
+        if names := () if measured else engine.options.get("disable", "").split("+"):
+            update(optimizations=tuple(dict.fromkeys([*optimizers, *filter(None, names)])))
+        text = format_options(engine.backend, engine.options)
+        note(f"time of {text}")
+        slowdown = compare_times(side.program, (whole, job.engine), (whole, engine))
+        measured.append(WayAround(engine=text, slowdown=slowdown))
         update(ways=tuple(measured))
+    note("a graph that goes around it")
+    if not within and (changed := side.change_graph(faults, whole)) is not None:
+        update(ways=(*measured, changed))
     return located
 
 

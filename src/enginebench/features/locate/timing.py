@@ -17,11 +17,14 @@ TURN_S = 0.05
 LEVEL = 0.95
 
 
-def compare_times(program: GraphProgram, case: Case, base: EngineSpec, other: EngineSpec) -> Estimate:
+def compare_times(program: GraphProgram, base: tuple[Case, EngineSpec], other: tuple[Case, EngineSpec]) -> Estimate:
     """Return the time of `other` over that of `base`, interleaved, with its interval."""
     with ExitStack() as stack:
-        calls = [stack.enter_context(program.load(case.model, case.feeds, case.expected, e)) for e in (base, other)]
-        for engine in calls:
+        calls = [
+            stack.enter_context(program.load(case.model, case.feeds, case.expected, engine))
+            for case, engine in (base, other)
+        ]
+        for engine, (case, _) in zip(calls, (base, other), strict=True):
             engine.bind(dict(case.feeds))
             engine.run()
         counts = [_count_calls(engine.run) for engine in calls]

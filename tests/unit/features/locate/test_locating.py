@@ -79,8 +79,9 @@ def test_a_stored_result_in_a_folder_with_an_at_sign_is_no_engine(side: OpenSide
     stored = tmp_path / "runs@1"
     stored.write_text("{}")
     located = LocatedSide(text="x", state="leaves", fault=FAULT)
-    named = locating.add_commands(located, replace(side, text=str(stored))).fault
-    assert named is not None and "runs@1" not in named.ways[0].command
+    assert located.fault is not None
+    named = locating.add_commands(located.fault, replace(side, text=str(stored)))
+    assert "runs@1" not in named.ways[0].command
     words = shlex.split(named.ways[0].command)
     assert Path(words[2]).resolve() == Path(side.artifact.path).resolve() and words[-1] == "ort"
 

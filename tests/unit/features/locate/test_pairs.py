@@ -14,7 +14,7 @@ from enginebench.features.locate.jobs import PairJob, PairResponse
 from enginebench.features.locate.nonfinite import explain_beginning
 from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.child.arrays import save_arrays
-from graphs import build_graph, build_residual
+from graphs import build_graph, build_residual, run_graph
 
 LAYERS, WIDTH = 40, 8
 
@@ -42,7 +42,8 @@ def compare(first: ModelProto, second: ModelProto, folder: Path, shape: tuple[in
     save_arrays(folder / "call.npz", {"x": np.random.default_rng(1).standard_normal(shape, np.float32)})
     job = PairJob(
         artifacts=(artifacts[0], artifacts[1]),
-        engine=EngineSpec(backend="ort"),
+        engine=EngineSpec(backend="ort", precision=artifacts[1].precision, recipe=artifacts[1].recipe),
+        graph=str(folder / "kept.onnx"),
         call=str(folder / "call.npz"),
         out_dir=str(folder / "scratch"),
         slice_mb=2000,
@@ -106,6 +107,13 @@ def test_values_beyond_fp16_are_found_where_they_overflow(tmp_path: Path) -> Non
     assert response.between is not None and response.between.node == "square"
     assert response.between.nonfinite and "up to" in response.between.overflowed
     assert response.noise == ()  # of what is not finite there is no share
+    # Those that make or read what FP16 does not hold; what passes between them is not made shorter.
+    assert response.excluded == ("square", "divide")
+    (way,) = response.between.ways
+    assert way.change == "square, divide are in FP32" and way.slowdown is not None
+    kept = onnx.load(way.graph)
+    onnx.checker.check_model(kept, full_check=True)
+    assert np.isfinite(run_graph(Path(way.graph), {"x": np.full((4, WIDTH), 2, np.float32)}, optimize=False)).all()
 
 
 def test_the_bad_range_of_one_node_is_most_of_the_noise(tmp_path: Path) -> None:
@@ -132,6 +140,10 @@ def test_the_bad_range_of_one_node_is_most_of_the_noise(tmp_path: Path) -> None:
     assert response.excluded == ("product1",)
     assert response.excluded_snr_db is not None and response.excluded_snr_db > 10
     assert response.between is not None and response.between.node == "product1"
+    (way,) = response.between.ways
+    assert way.change == "product1 is in FP32"
+    (product,) = (node for node in onnx.load(way.graph).graph.node if node.name == "product1")
+    assert product.input[0] == "t0"  # what was quantized, not what its range left of it
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -165,9 +177,9 @@ SHAPES = "m = MatMul (x, w) r = Reshape (m, there) q = Softmax <axis = -1> (r) k
     ("first", "change", "node", "unlike"),
     [
         (f"{HEAD} {BRANCHES} y = Neg (t)", ("axis = 1", "axis = 0"), "t",
-         "In its then_branch, at q (Softmax): In the first graph it has another axis."),
+         "In its then_branch, at Softmax_1 (Softmax): In the first graph it has another axis."),
         (f"{HEAD} {BRANCHES} y = Neg (t)", ("(q, w)", "(q, v)"), "t",
-         "In its then_branch, at o (MatMul): In the first graph its constant w has other values."),
+         "In its then_branch, at MatMul_1 (MatMul): In the first graph its constant w has other values."),
         ("a = Tanh (x) b = Sin (x) d = Sub (a, b) y = Tanh (d)", ("(a, b)", "(b, a)"), "d",
          "In the first graph it reads a, b."),
         ("a = Tanh (x) b = Sin (x) d = Sub (a, b) y = Tanh (d)", ("(a, b)", "(a, x)"), "d",

@@ -16,7 +16,7 @@ from enginebench.features.locate.repro import explain_deviation, find_place, ren
 from enginebench.models.onnx.source import read_onnx
 from enginebench.report.located import FoundFault, LocatedSide
 from enginebench.runs.child.arrays import save_arrays
-from graphs import UNKEPT_NORM, write_graph
+from graphs import UNKEPT_NORM, run_graph, write_graph
 
 HOSTILE = ["a'b\"c", "line\nbreak", "tick`s```", "<b>&amp;</b>|", "ünï/çödé", "{x} % \\ $(id)"]
 
@@ -53,6 +53,13 @@ def test_a_wrong_fusion_is_named_and_reproduced_without_us(tmp_path: Path) -> No
     assert fault.ways[0].engine == "ort:disable=LayerNormFusion+SimplifiedLayerNormFusion"
     assert {way.engine for way in fault.ways} >= {"ort:opt=basic"}
     assert all(way.slowdown is not None for way in fault.ways)
+    # A graph of which one tensor more is an output: it is right in the same engine.
+    apart = fault.ways[-1]
+    assert (apart.engine, apart.change) == ("ort", "squares is an output")
+    inputs = {"x": np.random.default_rng(5).standard_normal((8, 8), np.float32)}
+    np.testing.assert_allclose(
+        run_graph(Path(apart.graph), inputs), run_graph(tmp_path / "m.onnx", inputs, optimize=False), rtol=1e-4
+    )
     assert len((repro / "repro.py").read_text().splitlines()) <= 40
     assert "enginebench" not in (repro / "repro.py").read_text().lower()
     # It ends with 0 where the fault is gone.
