@@ -23,6 +23,7 @@ class Reproduction(Struct, frozen=True, kw_only=True):
 
     nodes: int
     folder: str = ""
+    hurried: bool = False  # there was no time to look for a smaller one
     shown: bool | None = None  # by its own program, in a process without EngineBench; None: it was not run
 
 

@@ -23,18 +23,21 @@ def disable(engine: EngineSpec, names: Iterable[str]) -> EngineSpec:
     return with_options(engine, {"disable": "+".join(dict.fromkeys([*already, *names]))})
 
 
-def find_optimizers(engine: EngineSpec, is_right: Right, first: Sequence[str] = ()) -> tuple[str, ...]:
+def find_optimizers(
+    engine: EngineSpec, is_right: Right, first: Sequence[str] = (), has_time: Callable[[], bool] = lambda: True
+) -> tuple[str, ...]:
     """Find the fewest optimizers without which the engine is right; () if it takes no `disable`, or none help.
 
     Args:
         first: those that are tried before all others.
+        has_time: without time left, more of them are named than it takes.
     """
     option = find_entry(engine.backend).list_options(engine.device).get("disable")
     if option is None or engine.options.get("opt") == "none":
         return ()
     for names in (first, option.names):
         if names and is_right(disable(engine, names)):
-            return tuple(drop_names(names, lambda left: is_right(disable(engine, left))))
+            return tuple(drop_names(names, lambda left: has_time() and is_right(disable(engine, left))))
     return ()
 
 

@@ -13,6 +13,7 @@ from onnx import ModelProto, TensorProto
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.protocols import Array, Backend, Engine, Loadable
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
+from enginebench.engines.abilities import ComputesOutputs
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.program import Arrays
 from enginebench.models.onnx.reference import GraphReference
@@ -108,11 +109,26 @@ class GraphProgram(Graph):
         Raises:
             EngineBenchError: the engine cannot run it.
         """
-        with self.load(model, values, like, engine) as loaded:
-            return run_engine(loaded, self.pick_fed(model, values))
+        backend, built, spec = self._build(model, values, like, engine)
+        feeds = self.pick_fed(model, values)
+        if isinstance(backend, ComputesOutputs):  # a program of its own
+            return backend.compute_outputs(built, spec, [feeds])
+        with self._open(backend, built, spec) as loaded:
+            return run_engine(loaded, feeds)
 
     def load(self, model: ModelProto, values: Arrays, like: Arrays, engine: EngineSpec) -> Engine:
         """Load a graph in an engine; its outputs have the types and shapes of `like`."""
+        return self._open(*self._build(model, values, like, engine))
+
+    @staticmethod
+    def _open(backend: Backend, built: Artifact, spec: EngineSpec) -> Engine:
+        if not isinstance(backend, Loadable):
+            raise UsageError(f"engine {backend.name} cannot be called again and again, so that its time is not known")
+        return backend.load(built, spec)
+
+    def _build(
+        self, model: ModelProto, values: Arrays, like: Arrays, engine: EngineSpec
+    ) -> tuple[Backend, Artifact, EngineSpec]:
         # A text of shapes is for the inputs of the whole graph; those of a part are fixed in it.
         options = {key: value for key, value in engine.options.items() if key != "shapes" or ":" not in value}
         spec = replace(engine, options=options, shapes={})
@@ -128,10 +144,9 @@ class GraphProgram(Graph):
             preprocess_sha256=None,
         )
         backend = self._backends.setdefault(engine.backend, open_for(spec, str(self._scratch)))
-        if not isinstance(backend, Loadable):
+        if not isinstance(backend, Loadable | ComputesOutputs):
             raise UsageError(f"engine {engine.backend} hands out no outputs, so that none can be judged")
-        built = build_graph(backend, artifact, spec, str(self._scratch), lambda text: None)
-        return backend.load(built, spec)
+        return backend, build_graph(backend, artifact, spec, str(self._scratch), lambda text: None), spec
 
     @staticmethod
     def pick_fed(model: ModelProto, values: Arrays) -> dict[str, Array]:

@@ -11,7 +11,6 @@ from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_engine
 from enginebench.core.protocols import Array
-from enginebench.engines.registry import find_entry
 from enginebench.features.locate.jobs import KNOWN, PairJob, SideJob
 from enginebench.features.locate.repro import find_place
 from enginebench.models.precision.exclusion import COMMENT, write_exclusion
@@ -23,6 +22,8 @@ from enginebench.runs.targets.sides import SIDE_TIMEOUT_S, OpenSide
 
 EXCLUDED_FILE, KEPT_FILE = "exclude.txt", "kept.onnx"
 LENT = "What it was built as gives no tensors: it was built anew, and in parts, from the graph of the other side."
+
+OTHER = "If its own outputs differ all the same, it was built from another graph, or with other settings."
 
 
 def locate_faults(
@@ -61,7 +62,8 @@ def locate_faults(
         )
         side_result, interrupted = search(job, reporter)
         if side.artifact is not sides[i].artifact and not side_result.why:
-            side_result = replace(side_result, why=LENT)
+            why = f"{LENT} {OTHER}" if side_result.state == "keeps" else LENT
+            side_result = replace(side_result, why=why)
         if side_result.fault is not None:
             side_result = replace(side_result, fault=add_commands(side_result.fault, side))
         located.append(side_result)
@@ -152,6 +154,4 @@ def explain_unsearched(side: OpenSide) -> str | None:
     """Explain why a side cannot be searched; None if it can."""
     if side.artifact.kind != "onnx":
         return f"{side.engine.backend} runs no graph here ({side.artifact.kind}), so that none can be cut"
-    if find_entry(side.engine.backend).find_program is not None:
-        return f"{side.engine.backend} is a program of its own; name an engine that is loaded, such as tensorrt"
     return None

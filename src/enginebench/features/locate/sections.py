@@ -127,7 +127,10 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     if (made := fault.reproduction) is not None:
         place = f", in {made.folder}" if made.folder else "; add --out DIR to keep it"
         shows = {True: " Its repro.py shows the fault.", False: " Its repro.py did NOT show the fault.", None: ""}
-        yield f"The smallest graph that shows it has {count_of(made.nodes, 'nodes')}{place}.{shows[made.shown]}"
+        smallest = f"The smallest graph that shows it has {count_of(made.nodes, 'nodes')}{place}."
+        yield f"{smallest}{shows[made.shown]}"
+        if made.hurried:
+            yield "There was no time to look for a smaller one."
 
 
 def format_way(way: WayAround) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class Case(Struct, frozen=True, kw_only=True, eq=False):
 Try = Callable[[ModelProto, Mapping[str, Array]], Case | None]
 
 
-def drop_steps(search: Search, fault: Fault) -> Fault:
+def drop_steps(search: Search, fault: Fault, has_time: Callable[[], bool] = lambda: True) -> Fault:
     """Drop steps, by halves and then one by one, while those that are left show a fault of the same kind."""
     program, places = search.program, list(fault.places)
     size = len(places) // 2
@@ -42,7 +42,7 @@ def drop_steps(search: Search, fault: Fault) -> Fault:
         start = 0
         while start < len(places) and len(places) > 1:
             left = places[:start] + places[start + size :]
-            smaller = _show(search, left) if left else None
+            smaller = _show(search, left) if left and has_time() else None
             if smaller is None:
                 start += size
             else:

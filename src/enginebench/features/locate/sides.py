@@ -1,5 +1,6 @@
 """Search one side of a comparison, in a child process: the fault, its cause, its smallest form, the ways around it."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from onnx import ModelProto
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_options
 from enginebench.core.protocols import LayerProfiler
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import list_some
 from enginebench.engines.abilities import RecordsLayers
@@ -40,6 +41,8 @@ MB = 1_000_000
 MOST_FURTHER = 3
 # Tensors that hide a fault, of which each is tried as an output.
 MOST_MARKED = 3
+# Seconds for making what shows a fault smaller: a builder of plans takes seconds for each try.
+REDUCING_S = 60.0
 
 
 class GraphSide:
@@ -152,13 +155,13 @@ class GraphSide:
     def change_graph(self, faults: Sequence[Fault], whole: Case) -> WayAround | None:
         """Change the graph so that it is right on the engine: tensors that hide the faults as outputs, or nodes in
         FP32; and measure it."""
-        program, values, engine = self.program, self.program.values, self.job.engine
+        values, engine = self.program.values, self.job.engine
         for change, marked, model in self._list_changed(faults):
             expected = {**whole.expected, **{name: values[name] for name in marked}}
             case = replace(whole, model=model, expected=expected)
             if not self.is_right_on(case, engine):
                 continue
-            slowdown = compare_times(program, (whole, engine), (case, engine))
+            slowdown = self.measure(whole, (case, engine))
             path = ""
             if self.job.repro_dir is not None:
                 folder = Path(self.job.repro_dir)
@@ -166,6 +169,13 @@ class GraphSide:
             text = format_options(engine.backend, engine.options)
             return WayAround(engine=text, change=change, graph=path, slowdown=slowdown)
         return None
+
+    def measure(self, whole: Case, way: tuple[Case, EngineSpec]) -> Estimate | None:
+        """Measure a way around beside the faulty engine; None if one of both is no engine that is called."""
+        try:
+            return compare_times(self.program, (whole, self.job.engine), way)
+        except EngineBenchError:
+            return None
 
     def _list_changed(self, faults: Sequence[Fault]) -> Iterator[tuple[str, Sequence[str], ModelProto]]:
         """Yield changed graphs, each with what is changed, and the tensors that are outputs now."""
@@ -183,7 +193,7 @@ class GraphSide:
         """Yield settings, and then engines, with which the whole graph is right."""
         is_right, engine = partial(self.is_right_on, whole), self.job.engine
         self.note("the optimizers, one without the other")
-        if names := find_optimizers(engine, is_right, first):
+        if names := find_optimizers(engine, is_right, first, start_timer(REDUCING_S)):
             yield disable(engine, names)
         self.note("lower levels of the optimizer")
         if (level := find_level(engine, is_right)) is not None:
@@ -202,6 +212,12 @@ class GraphSide:
         here = name != engine.backend and entry.describe_on(engine.device).default is not None
         takes = entry.takes == "onnx" and engine.precision in list_precisions(name, engine.device)
         return here and takes and find_installed(name).available
+
+
+def start_timer(limit_s: float) -> Callable[[], bool]:
+    """Return a function that tells whether less than this time has gone by."""
+    start = time.monotonic()
+    return lambda: time.monotonic() - start < limit_s
 
 
 def search_side(job: SideJob, note: NoteCall) -> LocatedSide:
@@ -266,7 +282,7 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
             update(optimizations=tuple(dict.fromkeys([*optimizers, *filter(None, names)])))
         text = format_options(engine.backend, engine.options)
         note(f"time of {text}")
-        slowdown = compare_times(side.program, (whole, job.engine), (whole, engine))
+        slowdown = side.measure(whole, (whole, engine))
         measured.append(WayAround(engine=text, slowdown=slowdown))
         update(ways=tuple(measured))
     note("a graph that goes around it")
@@ -277,9 +293,13 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
 
 def reduce_fault(side: GraphSide, fault: Fault, update: Callable[..., FoundFault]) -> tuple[str, ...]:
     """Find the smallest graph that shows a fault, and the optimizers without which it is right, and return these."""
-    job, note = side.job, side.note
+    job, note, has_time = side.job, side.note, start_timer(REDUCING_S)
+
+    def try_in_time(model: ModelProto, feeds: Arrays) -> Case | None:
+        return side.try_case(model, feeds) if has_time() else None
+
     note("dropping nodes")
-    smallest = drop_steps(side.search, fault)
+    smallest = drop_steps(side.search, fault, has_time)
     cut = side.program.cut(smallest.places, smallest.wanted, side.program.values, side.program.values)
     case = side.try_case(cut, side.program.pick_fed(cut, side.program.values))
     if case is None:
@@ -287,9 +307,11 @@ def reduce_fault(side: GraphSide, fault: Fault, update: Callable[..., FoundFault
     update(layer=side.find_layer(case, side.describe(fault)))
     optimizers = find_optimizers(job.engine, partial(side.is_right_on, case))
     note("smaller shapes and values")
-    case = shrink_case(case, side.try_case)
-    described = update(optimizations=optimizers, reproduction=Reproduction(nodes=len(case.model.graph.node)))
+    case = shrink_case(case, try_in_time)
+    reproduction = Reproduction(nodes=len(case.model.graph.node), hurried=not has_time())
+    described = update(optimizations=optimizers, reproduction=reproduction)
     if job.repro_dir is not None:
         note("writing the reproduction")
-        update(reproduction=write_reproduction(Path(job.repro_dir), case, job.engine, described))
+        written = write_reproduction(Path(job.repro_dir), case, job.engine, described)
+        update(reproduction=replace(written, hurried=reproduction.hurried))
     return optimizers

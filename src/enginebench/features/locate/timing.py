@@ -10,10 +10,10 @@ from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.shrink import Case
 from enginebench.stats.intervals import estimate_geometric, measure_spread
 
-# Turns of each engine, and the seconds of a turn and of all: the interval of twelve is 1.1 times as wide as that of
-# twenty, and a turn is long against the clock.
-TURNS = 12
-TURN_S = 0.05
+# Turns of each engine, and the seconds of a turn: the interval of twelve is 1.1 times as wide as that of twenty, and a
+# turn is long against the clock. Of a large graph, whose turn is one long call, six do after so many seconds.
+TURNS, FEWEST_TURNS = 12, 6
+TURN_S, ENOUGH_S = 0.05, 10.0
 LEVEL = 0.95
 
 
@@ -28,16 +28,16 @@ def compare_times(program: GraphProgram, base: tuple[Case, EngineSpec], other: t
             engine.bind(dict(case.feeds))
             engine.run()
         counts = [_count_calls(engine.run) for engine in calls]
-        logs = []
-        for turn in range(TURNS):
-            order = (0, 1) if turn % 2 else (1, 0)
+        logs, start = list[float](), time.perf_counter()
+        while len(logs) < TURNS and (len(logs) < FEWEST_TURNS or time.perf_counter() - start < ENOUGH_S):
+            order = (0, 1) if len(logs) % 2 else (1, 0)
             times = {i: _time_calls(calls[i].run, counts[i]) for i in order}
             logs.append(math.log(times[1] / times[0]))
-    return estimate_geometric(measure_spread(logs), LEVEL, 1.0, f"{TURNS} turns in one process")
+    return estimate_geometric(measure_spread(logs), LEVEL, 1.0, f"{len(logs)} turns in one process")
 
 
 def _count_calls(run: RunCall) -> int:
-    return max(1, int(TURN_S / max(1e-7, _time_calls(run, 3))))
+    return max(1, int(TURN_S / max(1e-7, _time_calls(run, 1))))
 
 
 def _time_calls(run: RunCall, count: int) -> float:
