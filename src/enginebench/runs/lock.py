@@ -67,6 +67,11 @@ def lock_device(
         yield
 
 
+def is_any_held() -> bool:
+    """Return whether a run holds a device of this machine; False where the kernel lists no holders."""
+    return any(list_marks("holds", path) for path in Path(tempfile.gettempdir()).glob("enginebench-*.lock"))
+
+
 def _wait(path: Path, device: str, on_wait: Callable[[str], None]) -> ExitStack:
     """The lock, once the runs that hold it, and those that waited earlier, have ended."""
     own = mark_self(time.time_ns())

@@ -50,9 +50,17 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
                 vars(part).pop(method, None)
         # What behaves otherwise in train mode, if the user's module came in it.
         kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
-        parts = (part for part in module.modules() if part.training and isinstance(part, kinds))
+        parts = (part for part in module.modules() if isinstance(part, kinds) and part.training)
         named = (type(part).__name__ for part in parts if getattr(part, "track_running_stats", True))
         self.came_training = tuple(dict.fromkeys(named))
+
+    def train(self, mode: bool = True) -> "Flat":
+        """Set the mode of the module; frozen TorchScript has that of its freezing alone."""
+        if all(hasattr(part, "training") for part in self.module.modules()):
+            super().train(mode)
+        else:
+            self.training = mode
+        return self
 
     def begin_anew(self, state: tuple[str, ...]) -> None:
         """From now on every call begins with the buffers of these names as they are now."""

@@ -10,12 +10,11 @@ from torch import nn
 
 from enginebench.core.errors import ModelError, explaining
 from enginebench.core.text import first_line
+from enginebench.models.archives import ScriptInputs, suggest_shape
 from enginebench.models.torch.flat import Flat
 
 # Of the exporter of TorchScript. Source: PyTorch 2.13, torch/onnx/_constants.py.
 LARGEST_OPSET = 20
-# A side of the pictures in a suggestion: most networks that take pictures take these.
-_SIDE = 224
 
 
 def open_scripted(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
@@ -33,23 +32,11 @@ def _list_needed_arguments(module: Any) -> list[str]:
     return [a.name for a in module.forward.schema.arguments[1:] if not a.has_default_value()]
 
 
-def explain_no_examples(module: Any, model: str) -> str:
-    """Explain what to give for the inputs of a scripted module: their names, and shapes suggested by its weights."""
-    names = _list_needed_arguments(module) if isinstance(module, torch.jit.ScriptModule) else ["input"]
-    suggested = _suggest_shape(module)
-    options = " ".join(f"--input-shape {name}:{suggested}" for name in names)
-    return (
-        f"{model} is TorchScript, which holds no example inputs: give their shapes, for example {options}, or arrays "
-        "with --inputs F.npz, also for inputs that are not FP32 (`build` has no such option: `export` with it first)"
-    )
-
-
-def _suggest_shape(module: nn.Module) -> str:
-    """The shape of one sample that the first weight takes."""
-    first = next((p for p in module.parameters() if p.ndim > 1), None)
-    if first is None:
-        return f"1x3x{_SIDE}x{_SIDE}"
-    return "x".join(map(str, (1, first.shape[1], *[_SIDE] * (first.ndim - 2))))
+def describe_inputs(module: Any) -> ScriptInputs:
+    """The inputs of a scripted module, or of one that holds such."""
+    names = tuple(_list_needed_arguments(module)) if isinstance(module, torch.jit.ScriptModule) else ("input",)
+    first = next((tuple(p.shape) for p in module.parameters() if p.ndim > 1), None)
+    return ScriptInputs(names, suggest_shape(first) if first is not None else ())
 
 
 def write_scripted_graph(

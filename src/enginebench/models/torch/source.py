@@ -27,6 +27,7 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
 from torch import nn
 
 from enginebench.core.text import count_of, list_some
+from enginebench.models.archives import explain_no_examples
 from enginebench.models.file_kind import check_weights_file, find_kind_of_file
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import list_problems, write_samples
@@ -42,7 +43,7 @@ from enginebench.models.torch.architectures import (
     stands_in_list,
 )
 from enginebench.models.torch.flat import Flat, find_state, holds_script, restore_buffers, take_picture_bytes
-from enginebench.models.torch.scripted import explain_no_examples
+from enginebench.models.torch.scripted import describe_inputs as describe_scripted
 from enginebench.models.torch.torchvision_import import count_stand_in_calls
 from enginebench.models.torch.weights import (
     DownloadFailed,
@@ -158,11 +159,13 @@ def _reset_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple
 def _keep_examples(module: nn.Module, examples: tuple[torch.Tensor, ...], described: Artifact, folder: Path) -> None:
     """Write the user's example inputs beside the artifact, for outputs to be compared on them.
 
-    Those of one value say their shape alone.
+    Those of one value say their shape alone. Those whose first axes are not equally long are no entries.
     """
     arrays = {n: e.numpy() for n, e in zip(name_inputs(module, len(examples)), examples, strict=True)}
     varied = any(array.size and (array != array.flat[0]).any() for array in arrays.values())
-    if varied and not list_problems(arrays, described.inputs, find_batch_axes(described.inputs)):
+    axes = find_batch_axes(described.inputs)
+    lengths = {arrays[name].shape[axis] for name, axis in axes.items() if axis is not None and name in arrays}
+    if varied and len(lengths) < 2 and not list_problems(arrays, described.inputs, axes):
         write_samples([arrays], described.inputs, folder)
 
 
@@ -213,6 +216,13 @@ def load_module(artifact: Artifact) -> nn.Module:
             std=normalize.std,
         )
     return module
+
+
+def load_weights(model: str, weights: Path, input_size: int | None) -> nn.Module:
+    """Build a model that is known by name, with the weights of a file, and without drawing others first."""
+    with seed_torch(0), Undrawn():
+        module, _ = build_module(_resolve_for_torch(model), input_size)
+    return _load_state(module, _read_state(weights), str(weights))
 
 
 def _load(artifact: Artifact) -> nn.Module:
@@ -274,7 +284,7 @@ def _choose_examples(
         return examples if examples[0].shape[0] == length else set_batch(examples, length), first
     if not examples and not shapes:
         if isinstance(module, Flat) and holds_script(module.module):
-            raise UsageError(explain_no_examples(module.module, model))
+            raise UsageError(explain_no_examples(model, describe_scripted(module.module)))
         raise UsageError(
             f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224 "
             "(`build` has no such option: `export` with it first)"

@@ -9,6 +9,7 @@ from enginebench.core.records import (
     EngineSpec,
     LayerProfile,
     MeasureSpec,
+    ModelSource,
     ResultWarning,
     TensorSpec,
 )
@@ -102,3 +103,14 @@ class InferJob(Job[InferResponse], frozen=True, kw_only=True, tag="infer"):
         from enginebench.runs.child.perform.infer import infer_arrays
 
         return infer_arrays(self, note)
+
+
+class FitJob(Job[bool], frozen=True, kw_only=True, tag="fit"):
+    """Check that a file of weights fits a built-in model, at the lowest priority, since another run is timed."""
+
+    source: ModelSource
+
+    def perform(self, note: NoteCall, keep: KeepCall[bool]) -> bool:
+        from enginebench.runs.child.perform.sources import check_weights_fit
+
+        return check_weights_fit(self.source)

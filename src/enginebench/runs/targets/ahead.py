@@ -19,12 +19,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from enginebench.core.aoti import is_package
 from enginebench.core.array_files import ONLY
-from enginebench.core.errors import EngineBenchError, ModelError, UsageError
+from enginebench.core.errors import ChildFailed, DependencyError, EngineBenchError, ModelError, TimedOut, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import match_axes
 from enginebench.core.store import is_bundle
+from enginebench.models.archives import explain_no_examples, read_program_inputs, read_script_inputs
 from enginebench.models.file_kind import check_weights_file
 from enginebench.models.objects import check_importable
 from enginebench.models.onnx.input_sizes import find_batches
@@ -32,14 +34,19 @@ from enginebench.models.precision.calibration_data import check_arrays, check_im
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
 from enginebench.models.task import choose_preprocess
 from enginebench.models.zoo import BUILTIN, check_timm_name, resolve_model
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.other_jobs import FitJob
 from enginebench.runs.child.places import require_available
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
+from enginebench.runs.lock import is_any_held
 from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
 from enginebench.stats.alike import compare_specs
 
 T = TypeVar("T")
+# Longer than an import of PyTorch and the largest built-in model take beside a run that keeps every CPU busy.
+FIT_S = 120.0
 # The lowest priority of a thread. Source: setpriority(2).
 LOWEST = 19
 # Bytes of a file of arrays that is read whole, so that damage is seen; of a larger one only the headers: a run takes
@@ -69,7 +76,7 @@ def check_ahead(requests: Iterable[RunRequest]) -> None:
 def check_source_ahead(source: ModelSource) -> None:
     """The same of a model with its weights and inputs, as the sides of a comparison have them."""
 
-    run_quietly(partial(_check_source, source))
+    run_quietly(partial(_check_source_alone, source))
 
 
 def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
@@ -85,7 +92,7 @@ def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
         name, options = side.engine
         require_available(EngineSpec(backend=name, options=options, device=side.find_device(request.device)))
         source = replace(request.source, model=side.target)
-        if specs := run_quietly(partial(_check_source, source)):
+        if specs := run_quietly(partial(_check_source_alone, source)):
             described.append((side.text, specs))
     for (first, specs), (second, others) in pairwise(described):
         refuse_differences(compare_specs("input", specs, others, (first, second)))
@@ -105,6 +112,7 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
 
 
 def _check_all(request: RunRequest) -> None:
+    _require_shapes(request.source)
     specs = _check_source(replace(request.source, input_shapes=None))
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
     _check_labels(request.targets, request.metrics)
@@ -113,11 +121,26 @@ def _check_all(request: RunRequest) -> None:
     choose_labelled(request)
 
 
+def _check_source_alone(source: ModelSource) -> Sequence[TensorSpec] | None:
+    _require_shapes(source)
+    return _check_source(source)
+
+
+def _require_shapes(source: ModelSource) -> None:
+    """Check that a TorchScript archive, which holds no example inputs, is given with their shapes."""
+    if source.input_shapes or source.inputs is not None or not Path(source.model).is_file():
+        return
+    ref = resolve_model(source.model)
+    inputs = read_script_inputs(ref.path) if ref.kind == "torchscript" else None
+    if inputs is not None:
+        raise UsageError(explain_no_examples(ref.text, inputs))
+
+
 def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
     """Check a model, its weights and its inputs; return the model's inputs if its file describes them."""
     specs = _check_model(source)
     if source.weights not in OUTSIDE["weights"]:
-        _check_weights(Path(source.weights))
+        _check_weights(source)
     if source.inputs is not None:
         _check_inputs(source.inputs, specs if source.normalize is None else None)
     _check_shapes(source.input_shapes or {}, source, specs)
@@ -162,15 +185,27 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
         from enginebench.models.onnx.source import check_onnx
 
         return check_onnx(ref.path).inputs
+    if ref.kind == "pt2" and not is_package(ref.path):
+        return read_program_inputs(ref.path)
     card = BUILTIN.get(ref.name) if ref.kind == "builtin" else None
     if card is None or source.input_size is not None:
         return None
     return (TensorSpec(name=card.input_name, dtype="float32", shape=("batch", *card.input_shape)),)
 
 
-def _check_weights(path: Path) -> None:
-    if path.is_file():
-        check_weights_file(path)
+def _check_weights(source: ModelSource) -> None:
+    """Check a file of weights by its content, and by the module of a built-in model.
+
+    That module is built only if the run would have to wait: otherwise the run itself builds it at once. Modules of
+    other packages, and of the user, are not imported while another run is timed.
+    """
+    path = Path(source.weights)
+    if not path.is_file():
+        return
+    check_weights_file(path)
+    if resolve_model(source.model).kind == "builtin" and is_any_held():
+        with suppress(ChildFailed, DependencyError, TimedOut):  # the run itself reports these
+            run_child(FitJob(source=source), timeout_s=FIT_S, environment=child_environment(1))
 
 
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import KEPT, read_note, write_note
 from enginebench.core.protocols import Feeds
 from enginebench.core.recipes import FEW_BITS, find_needs
-from enginebench.core.records import Artifact, Normalize, TensorSpec
+from enginebench.core.records import Artifact, ModelSource, Normalize, TensorSpec
 from enginebench.core.shapes import find_built_batch, find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, derive, hash_files
 from enginebench.engines.registry import find_entry
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 # As many as a configuration's check compares (`runs/checking.py: CHECK_SAMPLES`).
 DATA_ENTRIES = 32
+# Added to the niceness of a process: the largest there is. Source: nice(2).
+LOWEST_PRIORITY = 19
 
 
 def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) -> SourceResponse:
@@ -97,6 +100,17 @@ def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) 
     if input_calls is not None and artifacts[-1].inputs:
         write_samples(input_calls, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
     return SourceResponse(artifacts=artifacts, no_graph=no_graph)
+
+
+def check_weights_fit(source: ModelSource) -> bool:
+    """Return whether PyTorch is there to see that the weights fit; raises ModelError if they do not."""
+    os.nice(LOWEST_PRIORITY)
+    if find_spec("torch") is None:
+        return False
+    from enginebench.models.torch.source import load_weights
+
+    load_weights(source.model, Path(source.weights), source.input_size)
+    return True
 
 
 def size_inputs(

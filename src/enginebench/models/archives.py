@@ -1,0 +1,195 @@
+"""Read the inputs of a module from the archive that PyTorch stored it in. Nothing is run or unpickled; no PyTorch."""
+
+import ast
+import io
+import itertools
+import pickletools
+import re
+import zipfile
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from enginebench.core.records import TensorSpec
+
+# The largest member that is read: beyond it the inputs are found out once the module is loaded.
+_MOST_BYTES = 64 << 20
+# A side of the pictures in a suggestion: most networks that take pictures take these.
+_SIDE = 224
+# Errors of a damaged or foreign archive: its module says what is wrong when it is loaded.
+_DAMAGE = (OSError, ValueError, RuntimeError, NotImplementedError, LookupError, SyntaxError, zipfile.BadZipFile)
+# Members with the graph of an exported program. Source: PyTorch 2.13, torch/export/pt2_archive/constants.py, and
+# torch/export/__init__.py of those before 2.8.
+_GRAPHS = ("models/model.json", "serialized_exported_program.json")
+# Source: PyTorch 2.13, torch/_export/serde/schema.py: ScalarType.
+_DTYPES = {
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    12: "bool",
+}
+
+
+class ScriptInputs(Struct, frozen=True):
+    """The arguments that `forward` needs, and the shape of one sample that the first weight takes; () if none does."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...] = ()
+
+
+def suggest_shape(weight: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one sample that a layer with this weight takes."""
+    return (1, weight[1], *[_SIDE] * (len(weight) - 2))
+
+
+def explain_no_examples(model: str, inputs: ScriptInputs) -> str:
+    """Explain what to give for the inputs of a scripted module."""
+    shape = "x".join(map(str, inputs.shape or (1, 3, _SIDE, _SIDE)))
+    options = " ".join(f"--input-shape {name}:{shape}" for name in inputs.names)
+    return (
+        f"{model} is TorchScript, which holds no example inputs: give their shapes, for example {options}, or arrays "
+        "with --inputs F.npz, also for inputs that are not FP32 (`build` has no such option: `export` with it first)"
+    )
+
+
+def read_script_inputs(path: Path) -> ScriptInputs | None:
+    """Read the inputs of a TorchScript archive from its code and its pickle; None if they cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            folder = archive.namelist()[0].partition("/")[0]
+            pickled = _read_member(archive, f"{folder}/data.pkl")
+            owner, weight = _read_script_pickle(pickled)
+            module, _, name = owner.rpartition(".")
+            code = _read_member(archive, f"{folder}/code/{module.replace('.', '/')}.py").decode()
+    except _DAMAGE:
+        return None
+    pattern = (
+        rf"^class {re.escape(name)}\(Module\):\n(?:(?!^class ).*\n)*?  def (forward\([^\n]*(?:\n    [^\n]*)*?\)) -> "
+    )
+    match = re.search(pattern, code, re.MULTILINE)
+    try:
+        definition = ast.parse(f"def {match[1]}: pass").body[0] if match else None
+    except _DAMAGE:
+        return None
+    if not isinstance(definition, ast.FunctionDef):
+        return None
+    arguments = definition.args.args[1:]
+    needed = arguments[: len(arguments) - len(definition.args.defaults)]
+    return ScriptInputs(tuple(one.arg for one in needed), suggest_shape(weight) if weight else ())
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > _MOST_BYTES:
+        raise ValueError(f"{name} is too large")
+    return archive.read(name)
+
+
+def _read_script_pickle(pickled: bytes) -> tuple[str, tuple[int, ...]]:
+    """Read (class of the module, shape of its first tensor with several axes) from a pickle's operators."""
+    owner = ""
+    numbers: list[int] | None = None  # after the storage of a tensor: its offset, then its shape
+    for operator, argument, _ in pickletools.genops(io.BytesIO(pickled)):
+        if operator.name == "GLOBAL" and not owner:
+            owner = str(argument).replace(" ", ".")
+        elif operator.name == "BINPERSID":
+            numbers = []
+        elif numbers is not None and isinstance(argument, int) and operator.name.startswith(("BININT", "LONG")):
+            numbers.append(argument)
+        elif numbers is not None and operator.name.startswith("TUPLE"):
+            if len(numbers) > 2:
+                return owner, tuple(numbers[1:])
+            numbers = None
+    return owner, ()
+
+
+class _Name(Struct):
+    name: str
+
+
+class _Argument(Struct):
+    as_tensor: _Name | None = None
+
+
+class _UserInput(Struct):
+    arg: _Argument
+
+
+class _InputSpec(Struct):
+    user_input: _UserInput | None = None
+
+
+class _Signature(Struct):
+    input_specs: list[_InputSpec]
+
+
+class _Meta(Struct):
+    dtype: int
+    sizes: list[msgspec.Raw]
+
+
+class _Graph(Struct):
+    tensor_values: dict[str, _Meta]
+
+
+class _Tree(Struct):
+    type: str | None
+    children_spec: list["_Tree"]
+
+
+class _CallSignature(Struct):
+    in_spec: str = ""  # [version, tree] of the positional and of the named arguments, as JSON
+    forward_arg_names: list[str] | None = None
+
+
+class _Call(Struct):
+    fqn: str
+    signature: _CallSignature | None = None
+
+
+class _GraphModule(Struct):
+    graph: _Graph
+    signature: _Signature
+    module_call_graph: list[_Call]
+
+
+class _Program(Struct):
+    graph_module: _GraphModule
+
+
+def read_program_inputs(path: Path) -> tuple[TensorSpec, ...] | None:
+    """Read names, dtypes and ranks of an exported program's inputs, each a tensor; None if they cannot be read.
+
+    All axes are open: which lengths the program takes shows when it runs.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = next(name for name in archive.namelist() if name.endswith(_GRAPHS))
+            module = msgspec.json.decode(_read_member(archive, member), type=_Program).graph_module
+        inputs = [spec.user_input.arg.as_tensor for spec in module.signature.input_specs if spec.user_input]
+        call = next(call for call in module.module_call_graph if call.fqn == "")
+        signature = call.signature
+        names = signature.forward_arg_names if signature else None
+        if signature is None or names is None:
+            return None
+        _, tree = msgspec.json.decode(signature.in_spec, type=tuple[int, _Tree])
+        arguments = [argument for group in tree.children_spec for argument in group.children_spec]
+        plain = all(argument.type is None for argument in arguments)  # others hold tensors with names of their own
+        if not plain or not len(arguments) == len(names) == len(inputs):
+            return None
+        specs, axes = list[TensorSpec](), itertools.count()
+        for name, one in zip(names, inputs, strict=True):
+            if one is None:
+                return None
+            meta = module.graph.tensor_values[one.name]
+            shape = tuple(f"n{next(axes)}" for _ in meta.sizes)
+            # With a size of its own an open axis is no batch: which one is shows when the module runs.
+            specs.append(TensorSpec(name=name, dtype=_DTYPES[meta.dtype], shape=shape, sizes=(1,) * len(shape)))
+        return tuple(specs)
+    except (*_DAMAGE, StopIteration, msgspec.MsgspecError):
+        return None
