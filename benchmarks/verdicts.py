@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.limits import LEVELS, MOST
 from enginebench.core.records import Measurement
+from enginebench.measure.mix import join_cells
 from enginebench.runs.trials import order_round
 from enginebench.stats.compare import Comparison, can_change, choose_clock, compare, compare_apart, spread_pairs
 from enginebench.stats.intervals import quantile_of_t
@@ -92,6 +93,60 @@ def cover_p50(runs: int, processes: int, *, seed: int = 4) -> float:
     return hits / runs
 
 
+# The cells of simulated mixes: the fraction of the requests, and the time of a call relative to that of a batch of one.
+MIXES: dict[str, tuple[tuple[float, float], ...]] = {
+    "70 % of 1, 30 % of 8": ((0.7, 1.0), (0.3, 8.0)),
+    "99 % of 1, 1 % of 64": ((0.99, 1.0), (0.01, 64.0)),
+    "12 lengths": tuple((1 / 12, 1.0 + i**1.5) for i in range(12)),
+}
+
+
+def make_mix(
+    rng: np.random.Generator, cells: Sequence[tuple[float, float]], *, speedup: float = 1.0, processes: int = 10
+) -> list[Measurement]:
+    """The measurements of a mix: for each process and shape a lognormal centre, with one-sided noise above it."""
+    weights, factors = (np.array(column)[:, None] for column in zip(*cells, strict=True))
+    shared = rng.normal(0, PROCESS_SD, (processes, 1, 1))  # what all shapes of a process have in common
+    own = rng.normal(0, PROCESS_SD, (processes, len(cells), 1))
+    noise = np.log1p(rng.exponential(SAMPLE_SD, (processes, len(cells), SAMPLES)))
+    calls = np.rint(MEDIAN_NS / speedup * factors * np.exp(shared + own + noise)).astype(np.int64)
+    means = np.rint((weights * calls).sum(axis=1)).astype(np.int64)
+    return [
+        Measurement(
+            clock="host",
+            latency_ns=join_cells(calls[i].tolist(), weights.ravel().tolist(), means[i].tolist()),
+            cells_ns=calls[i].tolist(),
+            blocks=(),
+            stop_rule="settled",
+            trial=i,
+        )
+        for i in range(processes)
+    ]
+
+
+def find_mix_truth(cells: Sequence[tuple[float, float]]) -> float:
+    """The figure that a mix of many processes has, in ms: the geometric mean of the medians of their rounds."""
+    rng = np.random.default_rng(0)
+    logs = [math.log(float(np.median(m.latency_ns))) for m in make_mix(rng, cells, processes=20_000)]
+    return math.exp(math.fsum(logs) / len(logs)) / 1e6
+
+
+def cover_mix(runs: int, cells: Sequence[tuple[float, float]], *, processes: int = 10, seed: int = 6) -> float:
+    """How often the 95 % interval of the mean request of a mix holds the true one."""
+    rng, truth = np.random.default_rng(seed), find_mix_truth(cells)
+    found = (estimate_p50(make_mix(rng, cells, processes=processes)) for _ in range(runs))
+    return sum((one.low or 0) <= truth <= (one.high or 0) for one in found) / runs
+
+
+def cover_mix_ratio(runs: int, cells: Sequence[tuple[float, float]], *, speedup: float = 1.05, seed: int = 7) -> float:
+    """How often the 95 % interval of the ratio of two mixes, over paired trials, holds the true one."""
+    rng, hits = np.random.default_rng(seed), 0
+    for _ in range(runs):
+        ratio = compare(make_mix(rng, cells), make_mix(rng, cells, speedup=speedup), margin=MARGIN).ratio
+        hits += ratio is not None and (ratio.low or 0) <= speedup <= (ratio.high or 0)
+    return hits / runs
+
+
 def cover_p99(runs: int, *, correlation: float, processes: int = 10, samples: int = 400, seed: int = 5) -> float:
     """How often the 95 % interval of p99 holds the true one, for samples with this correlation from one to the next."""
     rng = np.random.default_rng(seed)
@@ -126,6 +181,9 @@ def judge_coverage(runs: int) -> Iterator[Figure]:
     floor = 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs)
     for processes in (3, 6, 10):
         yield at_least(f"p50 interval, {processes} processes, covers", cover_p50(runs, processes), round(floor, 4))
+    for name, cells in MIXES.items():
+        yield at_least(f"mix, {name}: interval covers", cover_mix(runs, cells), round(min(0.94, floor), 4))
+        yield at_least(f"mix, {name}: ratio covers", cover_mix_ratio(runs, cells), round(min(0.94, floor), 4))
     # The interval of p99 is approximate: it is held to 0.90, and to 0.85 where a process is only about twenty
     # autocorrelation times long, so that few blocks carry it.
     fewer = max(100, runs // 5)

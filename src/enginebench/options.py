@@ -361,6 +361,14 @@ Need: TypeAlias = Annotated[
         more="See [what a process costs](life.md)",
     ),
 ]
+Traffic: TypeAlias = Annotated[
+    Mapping[str, float] | str | None,
+    Opt(
+        "Serve a mix of shapes with one process: batch=1:0.7,batch=8:0.3, or a file with a length or shape a line.",
+        metavar="MIX",
+        more="See [traffic as it is](life.md#traffic-as-it-is)",
+    ),
+]
 Margin: TypeAlias = Annotated[
     float,
     Opt(

@@ -71,6 +71,9 @@ class OnDevice(Struct, frozen=True, kw_only=True):
     any_batch: bool = False  # another batch costs next to nothing; else it compiles, captures or allocates for each
     # Options with which several of it run in one process: they wait without the interpreter.
     beside_itself: Mapping[str, str] = {}
+    # Options with which one of it serves every shape of a mix, then those with one for each shape; (): it is loaded for
+    # each shape.
+    for_shapes: tuple[Mapping[str, str], ...] = ()
     # The options with which `run` takes it where no engine is named; None: `run` leaves it out then.
     default: Mapping[str, str] | None = None
     # What the field sets, by kind of model; `tune` tries it before any single setting.

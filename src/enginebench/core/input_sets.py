@@ -13,6 +13,11 @@ LARGE = "large"
 # Those of `LARGE`, each changed by a few rounding steps: where that moves the outputs, rounding may, too.
 NUDGED = "nudged"
 
+# In front of a shape of a mix of requests, as `core/shapes.py: name_cells` names it.
+CELL = "shape "
+# Calls of each of these shapes; of the first one as many as of any configuration.
+CELL_CALLS = 8
+
 # What each is called, behind "on".
 SET_NAMES: dict[str, str] = {
     GIVEN: "your inputs",
@@ -21,3 +26,8 @@ SET_NAMES: dict[str, str] = {
     INTEGERS: "negative and large integers",
     LARGE: "large, negative and zero inputs",
 }
+
+
+def name_set(name: str) -> str:
+    """Return what a set of inputs is called, behind "on": the shape of a cell, or that of `SET_NAMES`."""
+    return name if name.startswith(CELL) else SET_NAMES[name]

@@ -141,7 +141,9 @@ def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measu
     precision = format_precision(requested_precision, engine.recipe, engine.mix)
     parts = [name, escape_precision(precision).replace("@", ".")]
     parts += [f"b{engine.batch}", measure.scope, f"t{engine.threads}", measure.cache]
-    if engine.shapes:
+    if engine.traffic:
+        parts.append(f"mix{len(engine.traffic)}-{hashlib.sha256(repr(engine.traffic).encode()).hexdigest()[:8]}")
+    elif engine.shapes:
         parts.append(slug("_".join(f"{name}-{'x'.join(map(str, shape))}" for name, shape in engine.shapes.items())))
     if engine.device != "cpu":
         parts.append(engine.device.replace(":", ""))

@@ -272,6 +272,14 @@ class Artifact(Struct, frozen=True, kw_only=True):
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
 
 
+class TrafficCell(Struct, frozen=True, kw_only=True):
+    """One shape of a mix of requests, and the fraction of them that have it."""
+
+    weight: float
+    batch: int = 1
+    shapes: dict[str, tuple[int, ...]] = {}  # whole ones, of the inputs that the batch alone does not describe
+
+
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """An engine with its settings. `options` are the `key=value` pairs of ENGINE, as text."""
 
@@ -284,6 +292,8 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     threads: int = 1
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs, where a run measures several shapes
     mix: str = ""  # `core/names.py: name_mix` of a graph with nodes left in FP32 by choice
+    # What one process serves; `batch` and `shapes` are those of the first. Empty: calls of that one shape.
+    traffic: tuple[TrafficCell, ...] = ()
 
 
 class MeasureSpec(Struct, frozen=True, kw_only=True):
@@ -356,7 +366,10 @@ class ColdStart(Struct, frozen=True, kw_only=True):
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
-    """The measurement of one process. `latency_ns[i]` is one call of the scope, by `clock`."""
+    """The measurement of one process. `latency_ns[i]` is one call of the scope, by `clock`.
+
+    Of a mix of requests it is the weighted mean over the cells of one round of calls.
+    """
 
     clock: Clock
     latency_ns: list[int]
@@ -369,6 +382,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     warmup_dropped: int = 0
     warmup_settled: bool | None = None
     untimed_calls: int = 0  # at the head of blocks, to refill the caches; neither warm-up nor samples
+    cells_ns: list[list[int]] = []  # of a mix: the calls of each cell, from which `latency_ns` is made
     device_ns: list[int] | None = None
     enqueue_ns: list[int] | None = None
     h2d_ns: list[int] | None = None

@@ -12,7 +12,7 @@ from enginebench.core.engine_api import find_batch_axes as find_batch_axes
 from enginebench.core.engine_api import fits_shape as fits_shape
 from enginebench.core.engine_api import format_shape as format_shape
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec, TrafficCell
 
 # The name of a first axis that takes any number of entries.
 BATCH_AXIS = "batch"
@@ -28,8 +28,82 @@ def join_axes(text: str) -> str:
 
 
 def find_size(engine: EngineSpec) -> tuple[int, str]:
-    """Return (batch, shapes where a run has several); configurations that differ here do different work."""
-    return engine.batch, format_shapes(engine.shapes)
+    """Return (batch, shapes where a run has several, or its mix); configurations that differ here do different work."""
+    return engine.batch, format_bucket(engine)
+
+
+def format_bucket(engine: EngineSpec) -> str:
+    """Format the shapes of a configuration where a run has several; a mix as `--traffic` takes it."""
+    return format_traffic(engine.traffic) if engine.traffic else format_shapes(engine.shapes)
+
+
+def format_traffic(cells: Sequence[TrafficCell]) -> str:
+    """Format a mix of requests: `batch=1:0.7,batch=8:0.3`."""
+    return ",".join(f"{name}:{cell.weight:.3g}" for name, cell in zip(name_cells(cells), cells, strict=True))
+
+
+def name_cells(cells: Sequence[TrafficCell]) -> list[str]:
+    """Name each cell of a mix: `batch=8`, or the shape of the first input that differs between the cells, `1x128`."""
+    names = dict.fromkeys(name for cell in cells for name in cell.shapes)
+    varied = [name for name in names if len({cell.shapes.get(name) for cell in cells}) > 1]
+    if not varied:
+        return [f"batch={cell.batch}" for cell in cells]
+    return [format_shape(cell.shapes.get(varied[0], ())) for cell in cells]
+
+
+def list_cells(engine: EngineSpec) -> list[EngineSpec]:
+    """Return the engine for each shape that it serves: of a mix one for each cell, else itself."""
+    cells = engine.traffic
+    return [replace(engine, batch=cell.batch, shapes=cell.shapes, traffic=()) for cell in cells] or [engine]
+
+
+def count_entries(engine: EngineSpec) -> float:
+    """Return the entries of a call; of a mix, of its mean request."""
+    return sum(cell.weight * cell.batch for cell in engine.traffic) or engine.batch
+
+
+def size_artifact(artifact: Artifact, engine: EngineSpec) -> Artifact:
+    """The artifact with the inputs of the engine's batch and shapes; a PyTorch module takes them along any axis."""
+    shapes = engine.shapes
+    if artifact.kind != "torch":
+        return replace(artifact, inputs=size_axes(artifact.inputs, shapes)) if shapes else artifact
+    sized = batch_artifact(artifact, engine.batch)
+    inputs = ((s, (*s.shape[:1], *shapes.get(s.name, s.shape)[1:])) for s in sized.inputs)
+    return replace(sized, inputs=tuple(replace(s, shape=shape) for s, shape in inputs))
+
+
+def batch_artifact(source: Artifact, batch: int) -> Artifact:
+    """Return the artifact with `batch` in its shapes: a PyTorch module takes any batch."""
+    if source.kind != "torch" or not source.inputs or not source.inputs[0].shape or takes_whole(source.inputs):
+        return source
+    built = source.inputs[0].shape[0]
+
+    def rebatch(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
+
+    return replace(source, inputs=rebatch(source.inputs), outputs=rebatch(source.outputs))
+
+
+def open_artifact(artifact: Artifact, engine: EngineSpec) -> Artifact:
+    """The artifact with the axes open in which the cells of a mix differ, as a graph has them."""
+    if artifact.kind != "torch":
+        return artifact
+    sides = [size_artifact(artifact, cell) for cell in list_cells(engine)]
+
+    def widen(columns: Sequence[TensorSpec]) -> TensorSpec:
+        axes = list(zip(*(spec.shape for spec in columns), strict=True))
+        shape = tuple(
+            own[0] if len(set(own)) == 1 else f"{columns[0].name}_axis{i}" if i else BATCH_AXIS
+            for i, own in enumerate(axes)
+        )
+        sizes = tuple(axis if i and isinstance(axis, int) else 0 for i, axis in enumerate(columns[0].shape))
+        return replace(columns[0], shape=shape, sizes=sizes)
+
+    return replace(
+        artifact,
+        inputs=tuple(widen(column) for column in zip(*(side.inputs for side in sides), strict=True)),
+        outputs=tuple(widen(column) for column in zip(*(side.outputs for side in sides), strict=True)),
+    )
 
 
 def find_own_batch(module: Artifact) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import openvino
@@ -28,6 +29,7 @@ from ..core.engine_api import (
 from .openvino_settings import CAPABILITIES, HINTS, find_hint, list_settings
 
 NAME = "openvino"
+Shared = TypeVar("Shared", bound="OpenvinoEngine")
 # Values of an input that share a scale in int8@dynamic, as those of the weights do.
 GROUP = 32
 BF16 = HINTS["bf16"]
@@ -228,6 +230,19 @@ class OpenvinoEngine(Closing):
             self._declared = True
         return arrays
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the graph is compiled before arrays are bound."""
+        return self._compiled is not None
+
+    def share(self: Shared) -> Shared:
+        """Return another engine of the same compiled graph, with a request and tensors of its own."""
+        self._check_open()
+        other = copy.copy(self)
+        other._open_request()
+        other._views, other._bound, other._watched = {}, False, []
+        return other
+
     def close(self) -> None:
         self._views = {}
         if self._graph is not None:
@@ -246,13 +261,16 @@ class OpenvinoEngine(Closing):
         # No inputs: the tensors are in place. True: outputs are views, so that nothing is copied in the timed call.
         self._infer({}, True, False)  # type: ignore[misc]  # closed engines hand out no run
 
+    def _open_request(self) -> None:
+        self._request = self._compiled.create_infer_request()
+        # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
+        self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
+
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: dict[str, int]) -> None:
         graph = self._check_open()
         if self._compiled is None or graph.static:
             self._compiled = graph.compile(shapes, values, self._settings)
-            self._request = self._compiled.create_infer_request()
-            # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
-            self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
+            self._open_request()
         self._values, self._declared = values, False
         tensors = {s.name: openvino.Tensor(openvino.Type(np.dtype(s.dtype)), [*shapes[s.name]]) for s in self.inputs}
         for name in list_fed(self._compiled) & tensors.keys():

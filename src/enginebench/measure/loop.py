@@ -20,6 +20,7 @@ from enginebench.core.protocols import Array, CacheFlusher, CopyClock, DeviceClo
 from enginebench.core.records import Block, BlockReading, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.core.streams import Overlapping
 from enginebench.core.text import stamp_utc
+from enginebench.measure.mix import MixPart, join_cells, join_io, plan_round, shuffle_round
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
 from enginebench.measure.watch import Watch, list_block_warnings, make_block
 
@@ -55,6 +56,7 @@ def measure_engine(
     spec: MeasureSpec,
     *,
     others: Sequence[Engine] = (),
+    mix: Sequence[MixPart] = (),
     clock: Clock = time.perf_counter_ns,
     watch: Watch | None = None,
     read_clock_mhz: Callable[[], int | None] = lambda: None,
@@ -76,19 +78,26 @@ def measure_engine(
             timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
         others: further engines of the same kind for scope `pipelined`, one for each further batch in flight.
+        mix: every cell of a mix, the first of which is `engine`. A sample is then a round of calls, of each cell as
+            many as `plan_round` says, in random order, so that one follows another about as often as among the
+            requests; its time is that of `join_cells`.
         read_clock_mhz: reads the device's clock; warm-up also waits for it to become steady.
     """
     engines = (engine, *others)
     _check_request(engines, feeds, spec)
+    if mix and (spec.scope == "pipelined" or spec.cache == "cold"):
+        raise UsageError("a mix of requests is timed with scope compute or io, and cache hot")
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
     for one in engines:
         one.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
+    for part in mix[1:]:
+        part.engine.bind(part.feeds[0])
     flying = cast("tuple[Overlapping, ...]", engines) if spec.scope == "pipelined" else ()
     flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
     started = stamp_utc()
     check_slots(flying, feeds[0], engine)
     with paused_gc():
-        caller = _Caller(engine, feeds, spec.scope, clock, flush, flying)
+        caller = _Caller(engine, feeds, spec.scope, clock, flush, flying, mix)
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
         while not warmup.is_over():
             window = caller.fill(WINDOW_NS, WINDOW_CALLS, warmup.calls_left())
@@ -110,6 +119,10 @@ def measure_engine(
         call_overhead_ns=overhead_ns,
         warnings=tuple(list_block_warnings(blocks)),
     )
+    if mix:
+        cells_ns = [samples.readings[name].tolist() for name in caller.cell_names]
+        latency_ns = join_cells(cells_ns, [part.weight for part in mix], measured.latency_ns)
+        return replace(measured, cells_ns=cells_ns, latency_ns=latency_ns)
     return replace(measured, **{name: values.tolist() for name, values in samples.readings.items()})
 
 
@@ -186,15 +199,21 @@ class _Caller:
         clock: Clock,
         flush: Callable[[], None] | None = None,
         flying: Sequence[Overlapping | _Nothing] = (),
+        mix: Sequence[MixPart] = (),
     ) -> None:
         self._engine, self._scope, self._clock, self._flush = engine, scope, clock, flush
         self._flying = flying
         self._run = engine.run
         # What the engine can measure of the latest call, by the field of Measurement that keeps it.
         self._meters: dict[str, Callable[[], int]] = {}
-        if scope != "pipelined" and isinstance(engine, DeviceClock):
+        self.cell_names = tuple(f"cell {i}" for i in range(len(mix)))
+        self._cells = tuple(part.engine.run if scope == "compute" else join_io(part) for part in mix)
+        self._counts = plan_round([part.weight for part in mix])
+        self._factors = tuple(part.weight / count for part, count in zip(mix, self._counts, strict=True))
+        self._orders = itertools.cycle(shuffle_round(self._counts))
+        if scope != "pipelined" and isinstance(engine, DeviceClock) and not mix:
             self._meters |= {"device_ns": engine.last_device_ns, "enqueue_ns": engine.last_enqueue_ns}
-        if scope == "io" and isinstance(engine, CopyClock):
+        if scope == "io" and isinstance(engine, CopyClock) and not mix:
             copies = {"h2d_ns": engine.last_h2d_ns, "d2h_ns": engine.last_d2h_ns}
             self._meters |= {**copies, "staging_ns": engine.last_staging_ns}
         self._feeds = itertools.cycle(feeds)
@@ -205,7 +224,7 @@ class _Caller:
     def resume(self) -> None:
         """Warm the caches again with a few calls that leave no sample; with none before the very first call."""
         calls = min(RESUME_CALLS, int(RESUME_NS / self._ns_per_call)) if self._calls_seen and not self._flying else 0
-        self._time(calls, _make_array(calls), ())
+        self._time(calls, _make_array(calls), (), tuple(_make_array(calls * count) for count in self._counts))
         self.untimed_calls += calls
 
     def fill(self, min_ns: int, min_calls: int = 1, calls_left: int | None = None) -> _Chunk:
@@ -226,13 +245,14 @@ class _Caller:
         """Return the samples of exactly `calls` calls; every array is made, and touched, before the first of them."""
         latency_ns = _make_array(calls)
         readings = {name: _make_array(calls) for name in self._meters}
+        readings |= {n: _make_array(calls * count) for n, count in zip(self.cell_names, self._counts, strict=True)}
         readers = tuple((read, readings[name]) for name, read in self._meters.items())
         if self._flying:
             duration_ns = _time_pipelined(calls, self._feeds, self._flying, self._clock, latency_ns)
             self.untimed_calls += 2 * len(self._flying)
         else:
             begin = self._clock()
-            self._time(calls, latency_ns, readers)
+            self._time(calls, latency_ns, readers, tuple(readings[name] for name in self.cell_names))
             duration_ns = self._clock() - begin
         self._calls_seen += calls
         self._ns_per_call = max(1.0, duration_ns / calls)
@@ -243,9 +263,14 @@ class _Caller:
         calls = max(1, min(calls, MAX_GROWTH * self._calls_seen))
         return calls if calls_left is None else min(calls, calls_left)
 
-    def _time(self, calls: int, latency_ns: array[int], readers: tuple[Reader, ...]) -> None:
+    def _time(
+        self, calls: int, latency_ns: array[int], readers: tuple[Reader, ...], cells_ns: tuple[array[int], ...]
+    ) -> None:
         engine = self._engine
-        if self._flush is not None:
+        if self._cells:
+            rounds = itertools.islice(self._orders, calls)
+            _time_mix(rounds, self._cells, self._counts, self._factors, self._clock, latency_ns, cells_ns)
+        elif self._flush is not None:
             call = self._run if self._scope == "compute" else self._call_io
             _time_cold(calls, self._flush, call, self._clock, latency_ns, readers)
         elif self._scope == "compute":
@@ -377,6 +402,27 @@ def _time_io(
         if readers:
             for read, values in readers:
                 values[i] = read()
+
+
+def _time_mix(
+    rounds: Iterator[tuple[int, ...]],
+    cells: tuple[Callable[[], object], ...],
+    counts: tuple[int, ...],
+    factors: tuple[float, ...],
+    clock: Clock,
+    latency_ns: array[int],
+    cells_ns: tuple[array[int], ...],
+) -> None:
+    for i, order in enumerate(rounds):
+        mean, places = 0.0, [i * count for count in counts]
+        for cell in order:
+            begin = clock()
+            cells[cell]()
+            duration = clock() - begin
+            cells_ns[cell][places[cell]] = duration
+            places[cell] += 1
+            mean += factors[cell] * duration
+        latency_ns[i] = round(mean)
 
 
 def _time_pipelined(

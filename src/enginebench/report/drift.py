@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import DriftSections
-from enginebench.core.input_sets import SET_NAMES
+from enginebench.core.input_sets import name_set
 from enginebench.core.records import Drift, EngineSpec, OutputDrift, ResultWarning
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
@@ -113,7 +113,7 @@ def conclude_drift(document: DriftDocument) -> str:
 
 def format_further(further: Sequence[Drift]) -> list[str]:
     """Format one sentence on the sets whose outputs are within the limits; the others are among the exceeded limits."""
-    kept = [f"{SET_NAMES[one.inputs]} ({one.n})" for one in further if one.passed]
+    kept = [f"{name_set(one.inputs)} ({one.n})" for one in further if one.passed]
     return [f"Within the limits on further inputs, too: {'; '.join(kept)}."] if kept else []
 
 

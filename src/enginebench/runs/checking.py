@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from enginebench.core.commands import advise_inputs
 from enginebench.core.errors import ArtifactError, EngineBenchError
+from enginebench.core.input_sets import CELL
 from enginebench.core.records import Drift, Result, Task
-from enginebench.core.shapes import BATCH_AXIS, find_size
+from enginebench.core.shapes import BATCH_AXIS, find_size, name_cells
 from enginebench.core.warnings import make_warning
 from enginebench.models.samples import list_samples
 from enginebench.models.task import find_own_data
@@ -184,6 +185,10 @@ class OutputCheck:
         pair = base.requested_precision, result.requested_precision
         expected, compared = (load_sets(self._results.folder.further_path(side.id)) for side in (base, result))
         further = measure_further(expected, compared, pair, limits=self._rules.limits, task=self._task)
+        compared_cells = {one.inputs for one in further}
+        lacking = [name for name in name_cells(result.engine.traffic)[1:] if CELL + name not in compared_cells]
+        if lacking:
+            return refuse_drift(base.id, [f"outputs of {', '.join(lacking)} could not be compared"])
         drift = add_further(drift, further)
         return replace(drift, reference=base.id, reference_kind=reference.kind, elsewhere=reference.apart)
 

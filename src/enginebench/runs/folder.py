@@ -35,6 +35,7 @@ from enginebench.core.records import (
 from enginebench.core.store import encode, hash_file, is_bundle, read_record, read_result, refuse_pointer, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.models.zoo import resolve_model
+from enginebench.runs.traffic import TrafficPart
 from enginebench.runs.trust import (
     allow_code,
     allow_engines,
@@ -98,6 +99,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     normalize: Normalize | None = None
     input_shapes: dict[str, tuple[int, ...]] | None = None
     buckets: tuple[dict[str, tuple[int, ...]], ...] = ()  # several shapes, each with configurations of its own
+    traffic: tuple[TrafficPart, ...] = ()  # a mix of shapes that each configuration serves
     dynamic_axes: dict[str, tuple[int, ...]] = {}  # input name to axes that an export leaves open beside the batch
     inputs: str | None = None
     operator_libraries: tuple[str, ...] = ()

@@ -38,15 +38,17 @@ from enginebench.core.records import (
     MeasureSpec,
     Precision,
     Recipe,
-    TensorSpec,
+    TrafficCell,
 )
 from enginebench.core.shapes import (
+    batch_artifact,
     find_batch_axes,
     find_built_batch,
     find_own_batch,
     find_plan_batch,
     format_shapes,
-    size_axes,
+    list_cells,
+    size_artifact,
     takes_whole,
 )
 from enginebench.engines.registry import (
@@ -62,6 +64,7 @@ from enginebench.measure.machine import read_instructions
 from enginebench.runs.child.places import OPTION, explain_absence, probe_elsewhere, require_available
 from enginebench.runs.families import is_attentive, is_gated
 from enginebench.runs.folder import RunRequest
+from enginebench.runs.traffic import list_open_inputs, settle_traffic
 
 # Precision -> the only recipe that makes it.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
@@ -217,7 +220,7 @@ def plan_stored(
     model: str, spec: EngineSpec, chain: tuple[Artifact, ...], measure: MeasureSpec, availability: Availability
 ) -> PlannedConfiguration:
     """Plan the configuration of an engine that opens the last artifact of `chain`, made by an earlier run."""
-    source = _with_batch(chain[-1], spec.batch)
+    source = batch_artifact(chain[-1], spec.batch)
     return PlannedConfiguration(
         id=configuration_id(spec, spec.precision, measure),
         model=model,
@@ -247,7 +250,11 @@ def _list_engines(request: RunRequest, sources: Sequence[Artifact]) -> tuple[lis
     can run; and BF16 on a CPU with engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
-    sizes, precisions = list_configuration_sizes(request, sources), _list_precisions(request, sources)
+    traffic = tuple[TrafficCell, ...]()
+    if request.traffic and sources:
+        traffic = settle_traffic(request.traffic, list_open_inputs(find_open_source(sources)))
+    sizes = [(cell.shapes, cell.batch) for cell in traffic[:1]] or list_configuration_sizes(request, sources)
+    precisions = _list_precisions(request, sources)
     first, listed, left_out = parse_engine(request.baseline or "pytorch"), list[EngineSpec](), list[EngineSpec]()
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
@@ -262,6 +269,7 @@ def _list_engines(request: RunRequest, sources: Sequence[Artifact]) -> tuple[lis
             threads=request.threads,
             shapes=shapes,
             mix=mixes.get(precision, "") if takes(name) == "onnx" else "",
+            traffic=traffic,
         )
         recipe = _choose_recipe(spec, requested_recipe, sources)
         by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
@@ -269,6 +277,11 @@ def _list_engines(request: RunRequest, sources: Sequence[Artifact]) -> tuple[lis
         kept = not elsewhere and (not by_name or (precision, recipe) in precisions or name == first[0])
         (listed if kept else left_out).append(replace(spec, recipe=recipe))
     return listed, left_out
+
+
+def find_open_source(sources: Sequence[Artifact]) -> Artifact:
+    """Find the artifact whose inputs name their dynamic axes: the graph, else the module."""
+    return next((artifact for artifact in sources if artifact.kind == "onnx"), sources[0])
 
 
 def list_configuration_sizes(
@@ -368,14 +381,11 @@ def _plan_configuration(
     availability: Availability,
     problems: Mapping[str, str],
 ) -> PlannedConfiguration:
-    source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec)), None)
+    source = next((a for a in sources if _serves(a, spec)), None)
     problem = None
-    if source is not None and spec.shapes and source.kind == "torch":  # along any axis but the batch
-        shapes = ((s, (*s.shape[:1], *spec.shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
-        source = replace(source, inputs=tuple(replace(s, shape=shape) for s, shape in shapes))
-    elif source is not None and spec.shapes:
+    if source is not None:
         try:
-            source = replace(source, inputs=size_axes(source.inputs, spec.shapes))
+            source = size_artifact(source, spec)
         except UsageError as error:
             problem = str(error)
     if source is not None:
@@ -463,27 +473,28 @@ def _reason_to_skip(
         return f"{format_engine(spec)} {NEEDS_MODULE if kind == 'torch' else f'needs a graph in {label}'}"
     if takes_whole(source.inputs) and spec.batch != 1:
         return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
+    if spec.traffic and (why := _refuse_traffic(spec)):
+        return why
     static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None
-    if static in (None, spec.batch):
+    other = next((cell.batch for cell in list_cells(spec) if static not in (None, cell.batch)), None)
+    if other is None:
         return None
     if source.kind == "aoti":
-        return f"the package was built for a batch of {static}, not {spec.batch}: build it again with --batch"
+        return f"the package was built for a batch of {static}, not {other}: build it again with --batch"
     return (
-        f"the graph has a fixed batch of {static}; batch {spec.batch} needs one of "
+        f"the graph has a fixed batch of {static}; batch {other} needs one of "
         "`enginebench export MODEL --dynamic-batch`"
     )
 
 
-def _with_batch(source: Artifact, batch: int) -> Artifact:
-    """Return the artifact with `batch` in its shapes: a PyTorch module takes any batch."""
-    if source.kind != "torch" or not source.inputs or not source.inputs[0].shape or takes_whole(source.inputs):
-        return source
-    built = source.inputs[0].shape[0]
-
-    def rebatch(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
-
-    return replace(source, inputs=rebatch(source.inputs), outputs=rebatch(source.outputs))
+def _refuse_traffic(spec: EngineSpec) -> str | None:
+    """Return why an engine cannot serve several shapes in one process."""
+    entry = find_entry(spec.backend)
+    if entry.find_program is not None:
+        return f"{spec.backend} times itself, one shape at a time; --traffic needs an engine that is called"
+    if not {*BUILT}.isdisjoint(entry.accepts):
+        return f"{spec.backend} is built ahead, for one shape; --traffic needs an engine that takes several"
+    return None
 
 
 def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:

@@ -88,10 +88,9 @@ def runs_own_graph(configuration: PlannedConfiguration) -> bool:
 
 def describe_graph_engine(configuration: PlannedConfiguration, graph: Artifact) -> EngineSpec:
     """The engine of a graph's own outputs: on the CPU, with the threads and the batch of the configuration."""
-    plain = EngineSpec(
-        backend="ort", options={"opt": "none"}, batch=configuration.engine.batch, threads=configuration.engine.threads
-    )
-    return replace(plain, precision=graph.precision, recipe=graph.recipe, shapes=configuration.engine.shapes)
+    own = configuration.engine
+    plain = EngineSpec(backend="ort", options={"opt": "none"}, batch=own.batch, threads=own.threads)
+    return replace(plain, precision=graph.precision, recipe=graph.recipe, shapes=own.shapes, traffic=own.traffic)
 
 
 def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:

@@ -235,6 +235,8 @@ def apply_proof(result: Result, proof: Proof) -> Result:
 def label(configuration: PlannedConfiguration | Result) -> str:
     spec = configuration.engine
     precision = format_precision(configuration.requested_precision, spec.recipe, spec.mix)
+    if spec.traffic:
+        return f"{format_engine(spec)} {precision}"
     batch = f" b{spec.batch}" if spec.batch > 1 else ""
     return f"{format_engine(spec)} {precision}{batch} {format_shapes(spec.shapes)}".rstrip()
 

@@ -1,7 +1,7 @@
 """Run the trials of configurations, interleaved: A B C, C B A, and so on, each in a fresh process and timed alone."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import fmean
 from typing import TypeVar
@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, TimedOut
-from enginebench.core.records import LeastWork, Result, Status
-from enginebench.core.shapes import concrete_shape
+from enginebench.core.records import Artifact, LeastWork, Result, Status
+from enginebench.core.shapes import concrete_shape, list_cells, size_artifact
 from enginebench.engines.registry import is_simulated
 from enginebench.report.numbers import format_alone, format_significant
 from enginebench.runs.building import describe_preload, make_build_folder, proves_when_timed
@@ -204,13 +204,29 @@ class TrialRunner:
         graph = next((a for chain in chains for a in chain if a.kind == "onnx"), None)
         if graph is None or is_simulated(result.engine.backend):
             return None
-        shapes = result.shapes
+        if result.engine.traffic:
+            return self._count_mix(result, graph)
+        return self._count_call(result, graph, result.shapes)
+
+    def _count_mix(self, result: Result, graph: Artifact) -> LeastWork | None:
+        """Count the work of the mean request of a mix; None if that of any cell is unknown."""
+        total = dict.fromkeys(LeastWork.__struct_fields__, 0.0)
+        for cell in list_cells(result.engine):
+            shapes = {spec.name: concrete_shape(spec, cell.batch) for spec in size_artifact(graph, cell).inputs}
+            one = replace(result, engine=cell)
+            if (work := self._count_call(one, graph, shapes)) is None:
+                return None
+            weight = next(c.weight for c in result.engine.traffic if (c.batch, c.shapes) == (cell.batch, cell.shapes))
+            total = {name: value + weight * getattr(work, name) for name, value in total.items()}
+        return LeastWork(**total)
+
+    def _count_call(self, result: Result, graph: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> LeastWork | None:
         if shapes.keys() != {spec.name for spec in graph.inputs} and len(shapes) == len(graph.inputs):
             # A module's inputs have names of their own, in the order of the graph's.
             shapes = {spec.name: shape for spec, shape in zip(graph.inputs, shapes.values(), strict=True)}
         key = graph.path, result.engine.batch, repr(sorted(shapes.items()))
         if key not in self._works:
-            job = LeastWorkJob(path=graph.path, shapes=shapes, batch=result.engine.batch)
+            job = LeastWorkJob(path=graph.path, shapes=dict(shapes), batch=result.engine.batch)
             try:
                 self._works[key] = run_child(job, timeout_s=self._timeout_s())
             except EngineBenchError as error:

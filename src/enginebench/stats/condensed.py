@@ -5,8 +5,10 @@ from array import array
 from msgspec.structs import asdict, replace
 
 from enginebench.core.records import Result
+from enginebench.core.shapes import count_entries
 from enginebench.stats.compare import find_level
 from enginebench.stats.summary import Summary, summarize
+from enginebench.stats.traffic import draw_requests
 from enginebench.stats.trials import condense_trial
 
 # Percentiles that every summary has; others are asked for.
@@ -35,4 +37,12 @@ def summarize_result(result: Result) -> Summary | None:
     further = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
     if not measured:
         return None
-    return summarize(measured, batch=result.engine.batch, percentiles=further, level=find_level(result))
+    weights = [cell.weight for cell in result.engine.traffic]
+    requests = [draw_requests(m, weights) for m in measured] if weights and all(m.cells_ns for m in measured) else []
+    return summarize(
+        measured,
+        batch=count_entries(result.engine),
+        percentiles=further,
+        level=find_level(result),
+        requests_ns=requests,
+    )

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.input_sets import SET_NAMES
+from enginebench.core.input_sets import name_set
 from enginebench.core.protocols import Array
 from enginebench.core.records import Drift, OutputDrift, Precision, ResultWarning, Slices, Task
 from enginebench.core.warnings import make_warning
@@ -780,7 +780,7 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
         sentences.append("the outputs hold no values, so that nothing was compared")
     if not sentences:  # where the usual inputs show a difference, further ones are not listed
         for further in drift.further:
-            sentences += [f"on {SET_NAMES[further.inputs]}: {sentence}" for sentence in find_exceeded(further)]
+            sentences += [f"on {name_set(further.inputs)}: {sentence}" for sentence in find_exceeded(further)]
     return tuple(sentences)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.input_sets import EXAMPLES, LARGE, NUDGED, SET_NAMES
+from enginebench.core.input_sets import CELL, EXAMPLES, LARGE, NUDGED, SET_NAMES
 from enginebench.core.protocols import Array
 from enginebench.core.records import Drift, Precision, ResultWarning, Task
 from enginebench.core.warnings import make_warning
@@ -53,10 +53,10 @@ def measure_further(
         if name not in candidate or name == NUDGED or (name == LARGE and not wide) or not held:
             continue
         sides = reference[name], candidate[name]
-        own = usual if name == EXAMPLES else held
+        own = usual if name == EXAMPLES or (name.startswith(CELL) and wide) else held
         if name == LARGE:
             sides = _keep_stable(*sides, reference.get(NUDGED), own.get("snr", 0.0) + STABLE_DB, task)
-        if name != EXAMPLES:
+        if name != EXAMPLES and not name.startswith(CELL):
             sides = _drop_overflow(*sides)
         # Outputs whose lengths depend on the values, as behind a threshold, have no partners here.
         if any(array.size for array in sides[0].values()) and not list_unlike(*sides):

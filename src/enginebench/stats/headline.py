@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from enginebench.core.entry import EAGER
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
-from enginebench.core.shapes import format_shapes
+from enginebench.core.shapes import format_bucket
 from enginebench.stats.assessment import Assessment, compare_configurations, find_today, is_plain_fp32
 from enginebench.stats.compare import MIN_TRIALS, NOUNS, Comparison, Times, choose_clock
 from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
@@ -194,7 +194,7 @@ def make_headline(
     alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1
     return Headline(
         batch=assessment.result.engine.batch,
-        shapes=format_shapes(assessment.result.engine.shapes),
+        shapes=format_bucket(assessment.result.engine),
         scope=assessment.result.measure.scope,
         cache=assessment.result.measure.cache,
         state=_find_state(measured=len(measured), tied=bool(tied), is_today=is_today, alone=alone),

@@ -16,7 +16,7 @@ from enginebench.stats.intervals import (
     measure_spread,
     take_logs,
 )
-from enginebench.stats.quantiles import autocorrelation_time, convert_percent, estimate_tails, median
+from enginebench.stats.quantiles import Floats, autocorrelation_time, convert_percent, estimate_tails, median
 from enginebench.stats.trials import count_timed, mark_samples
 
 MS_PER_NS = 1e-6
@@ -43,9 +43,18 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def summarize(
-    measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
+    measurements: Sequence[Measurement],
+    *,
+    batch: float = 1,
+    level: float = 0.95,
+    percentiles: Sequence[float] = (),
+    requests_ns: Sequence[Floats] = (),
 ) -> Summary:
-    """Summarize the raw samples of all processes of one configuration; `percentiles`: further ones, in percent."""
+    """Summarize the raw samples of all processes of one configuration; `percentiles`: further ones, in percent.
+
+    Args:
+        requests_ns: of a mix the times of its requests in each process, of which the percentiles are; () of one shape.
+    """
     kept = sorted((m for m in measurements if m.latency_ns), key=lambda m: m.trial)
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
@@ -57,7 +66,8 @@ def summarize(
     ran = None if kept[0].clock == "modelled" else counted  # what a board could overlap did not run
     all_percentiles = (90.0, 95.0, 99.0, 99.9, *percentiles)
     # Together: they share one sorting, which costs more than all the rest.
-    estimates = estimate_tails(series, [convert_percent(p) for p in all_percentiles], level=level, time=time)
+    pooled = [own / 1e6 for own in requests_ns] or series
+    estimates = estimate_tails(pooled, [convert_percent(p) for p in all_percentiles], level=level, time=time)
     tails = dict(zip(all_percentiles, estimates, strict=True))
     p50 = _estimate_medians([*map(median, times_ns)], [m.build for m in kept], "latency", level)
     unmarked: Estimate | None = p50

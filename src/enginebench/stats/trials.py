@@ -51,7 +51,8 @@ def condense_trial(measurement: Measurement) -> Measurement:
     figures = measure_figures(measurement)
     medians = {name: [median(times)] for name in _OTHER_TIMES if (times := getattr(measurement, name))}
     medians["latency_ns"] = [figures.median_ns]
-    return CondensedTrial(**{**asdict(measurement), **medians}, figures=figures)
+    cells = [[round(median(times))] for times in measurement.cells_ns]
+    return CondensedTrial(**{**asdict(measurement), **medians, "cells_ns": cells}, figures=figures)
 
 
 def take_figures(measurement: Measurement) -> TrialFigures:

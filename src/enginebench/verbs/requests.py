@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -12,8 +12,10 @@ from enginebench.core.commands import name_flag
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN, MOST
+from enginebench.core.names import format_options, parse_engine
 from enginebench.core.records import EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
-from enginebench.engines.registry import check_options, check_overlap, choose_graph_engine, find_device
+from enginebench.core.shapes import BATCH_AXIS
+from enginebench.engines.registry import check_options, check_overlap, choose_graph_engine, find_device, find_entry
 from enginebench.models.zoo import require_packages
 from enginebench.runs.bundles import Bundle
 from enginebench.runs.child.places import strip_environment
@@ -27,6 +29,7 @@ from enginebench.runs.request import (
     validate_request,
 )
 from enginebench.runs.targets.sides import SideRequest
+from enginebench.runs.traffic import TrafficPart, read_traffic
 from enginebench.runs.trust import allow_code
 from enginebench.verbs.common import list_libraries, read_axes, read_device, read_limits, read_metrics, to_text
 
@@ -88,9 +91,10 @@ def make_request(
         measure = replace(measure, scope=bundle.scope, seed=bundle.check_seed)
     named = tuple(engines)
     check_engines(() if wanted else named, device, measure)
-    buckets = read_buckets(options["input_shape"])
-    if len(buckets) > 1 and run is None:
-        raise UsageError(SEVERAL_SHAPES)
+    buckets = read_each_shape(options, several=run is not None)
+    traffic = read_mix(run) if run else ()
+    if traffic:
+        named, batches = tuple(split_engines(named, device)), (1,)
     timed, compared = checking or bench, run or bench
     request = RunRequest(
         model=model,
@@ -108,12 +112,13 @@ def make_request(
         normalize=read_normalize(options["input_dtype"], options["normalize"]),
         input_shapes=buckets[0] if buckets else None,
         buckets=buckets if len(buckets) > 1 else (),
+        traffic=traffic,
         dynamic_axes=read_axes(run["dynamic_axes"]) if run else {},
         inputs=to_text(options["inputs"]),
         operator_libraries=list_libraries(options["ort_extension"]),
-        baseline=run["baseline"] if run else None,
+        baseline=name_baseline(run, device) if run else None,
         timeout_s=timed["timeout"] if timed else TIMEOUT_S,
-        quick=run["quick"] if run else False,
+        quick=bool(run and run["quick"]),
         data=to_text(checking["data"]) if checking else None,
         calibration_method=run["calibration_method"] if run else "minmax",
         metrics=read_metrics(checking["metric"]) if checking else (),
@@ -130,6 +135,45 @@ def make_request(
     if not dry:
         validate_request(request)
     return request
+
+
+def name_baseline(options: "RunOptions", device: str) -> str | None:
+    """Return the baseline; of a mix as the engine is listed there, the one that serves all shapes."""
+    if options["baseline"] is None or options["traffic"] is None:
+        return options["baseline"]
+    return format_options(*next(split_engines([parse_engine(options["baseline"])], device)))
+
+
+def read_mix(options: "RunOptions") -> tuple[TrafficPart, ...]:
+    """Read --traffic, and check the options that do not go with it."""
+    traffic = read_traffic(options["traffic"])
+    refused = {
+        "--batch": options["batch"] is not None and "the mix has the batches",
+        "--input-shape": bool(options["input_shape"]) and "the mix has the shapes",
+        "--scope pipelined": options["scope"] == "pipelined" and "it keeps batches of one shape in flight",
+        f"{name_flag('--cache', 'cache')} cold": options["cache"] == "cold" and "a mix is served from hot caches",
+        "--builds": options["builds"] is not None and "it compares builds of one shape",
+        "--inputs": options["inputs"] is not None
+        and any(part.shape or part.axes.keys() != {BATCH_AXIS} for part in traffic)
+        and "the inputs have lengths of their own",
+        "--load-p99-ms": options["load_p99_ms"] is not None and "it loads one shape",
+    }
+    for option, why in refused.items() if traffic else ():
+        if why:
+            raise UsageError(f"{option} does not go with --traffic: {why}. Leave one of them out")
+    return traffic
+
+
+def split_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each engine once with what serves all shapes of a mix, and once with one for each shape, unless named."""
+    for name, options in engines:
+        entry = find_entry(name).describe_on(find_device(name, device))
+        for choice in entry.for_shapes or ({},):
+            if not choice or choice.keys().isdisjoint(options):
+                yield name, {**options, **choice}
+            else:
+                yield name, options
+                break
 
 
 def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, measure: MeasureSpec) -> None:
@@ -228,10 +272,15 @@ def make_side_request(
 
 def read_shapes(options: opts.Shared) -> dict[str, tuple[int, ...]] | None:
     """Return {input name: shape}; None if there is none."""
+    return next(iter(read_each_shape(options, several=False)), None)
+
+
+def read_each_shape(options: opts.Shared, *, several: bool) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Return a {input name: shape} for each shape of --input-shape, of which only `run` measures several."""
     buckets = read_buckets(options["input_shape"])
-    if len(buckets) > 1:
+    if len(buckets) > 1 and not several:
         raise UsageError(SEVERAL_SHAPES)
-    return buckets[0] if buckets else None
+    return buckets
 
 
 def count_threads(threads: int | None) -> int:

@@ -72,6 +72,7 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
             more="From importing the engine to its last output ([what a process costs](life.md))",
         ),
     ]
+    traffic: opts.Traffic
     load_p99_ms: Annotated[
         float | None,
         Opt(

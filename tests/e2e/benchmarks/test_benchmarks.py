@@ -75,6 +75,12 @@ def test_verdicts_are_right_and_intervals_cover_as_often_as_promised(paired: boo
     assert 0.921 <= verdicts.cover_p50(500, 6, seed=7) <= 0.979
 
 
+@pytest.mark.parametrize("cover", ["cover_mix", "cover_mix_ratio"])
+def test_intervals_of_a_mix_cover_as_often_as_promised(cover: str) -> None:
+    verdicts = load_script("benchmarks/verdicts.py")
+    assert 0.921 <= getattr(verdicts, cover)(500, verdicts.MIXES["70 % of 1, 30 % of 8"]) <= 0.985
+
+
 # The C side really runs the same library, and the figures are those of the rounds.
 
 

@@ -15,6 +15,7 @@ from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import BlockReading, Measurement, MeasureSpec
 from enginebench.engines.fake import FakeClock
 from enginebench.measure.loop import measure_engine, measure_left, paused_gc
+from enginebench.measure.mix import MixPart, join_cells, plan_round
 from enginebench.measure.stopping import WarmupRule
 from scripted import ScriptedDevice, ScriptedEngine
 
@@ -302,3 +303,93 @@ def test_a_clock_that_never_settles_ends_with_the_limit() -> None:
         rule.add_window(10, 1000.0, 10 * MS, mhz := round(mhz * 1.1))
     assert not rule.settled
     assert rule.dropped == 1000
+
+
+def measure_mix(scripts: list[list[int]], weights: list[float], **settings: Any) -> tuple[Measurement, list[Any]]:
+    clock = FakeClock()
+    kept = {k: settings.pop(k) for k in ("bind_ns", "fetch_ns") if k in settings}
+    engines = [ScriptedEngine(clock, script, **kept) for script in scripts]
+    mix = [MixPart(*part) for part in zip(engines, [FEEDS[:1]] * len(engines), weights, strict=True)]
+    return measure_engine(engines[0], FEEDS[:1], MeasureSpec(**settings), mix=mix, clock=clock), engines
+
+
+def test_a_sample_of_a_mix_is_the_weighted_mean_of_a_round_of_calls() -> None:
+    measurement, engines = measure_mix([[1000], [8000]], [0.75, 0.25], warmup=4, iters=50, bind_ns=70, fetch_ns=30)
+    assert measurement.latency_ns == [2750] * 50
+    assert measurement.cells_ns == [[1000] * 150, [8000] * 50]
+    assert [engine.calls for engine in engines] == [3 * (4 + 3 + 50), 4 + 3 + 50]
+    assert [engine.fetched for engine in engines] == [0, 0]
+
+
+def test_the_calls_of_a_round_change_their_order_and_keep_their_own_times() -> None:
+    order: list[int] = []
+    clock = FakeClock()
+    engines = [
+        ScriptedEngine(clock, [1000 * (cell + 1)], on_run=lambda _, cell=cell: order.append(cell)) for cell in range(3)
+    ]
+    mix = [MixPart(engine, FEEDS[:1], 1 / 3) for engine in engines]
+    measurement = measure_engine(engines[0], FEEDS[:1], MeasureSpec(warmup=0, iters=300), mix=mix, clock=clock)
+    rounds = [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
+    assert all(sorted(one) == [0, 1, 2] for one in rounds) and len(set(rounds)) == 6
+    assert [set(own) for own in measurement.cells_ns] == [{1000}, {2000}, {3000}]
+
+
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [
+        ([1.0], (1,)),
+        ([0.5, 0.5], (1, 1)),
+        ([0.7, 0.3], (7, 3)),
+        ([0.99, 0.01], (36, 1)),
+        ([1 / 12] * 12, (1,) * 12),
+        ([0.999, 0.001], (36, 1)),
+    ],
+)
+def test_a_round_has_calls_as_the_requests_have_them(weights: list[float], counts: tuple[int, ...]) -> None:
+    assert plan_round(weights) == counts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_round_is_near_any_weights_and_lacks_none(seed: int) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.ones(1 + seed % 12))
+    counts = np.array(plan_round(list(map(float, weights))))
+    assert counts.min() >= 1 and np.abs(counts / counts.sum() - weights).max() < 0.08
+
+
+def test_a_shape_follows_another_as_often_as_among_the_requests() -> None:
+    order: list[int] = []
+    clock = FakeClock()
+    engines = [ScriptedEngine(clock, [1000], on_run=lambda _, cell=cell: order.append(cell)) for cell in range(2)]
+    mix = [MixPart(engine, FEEDS[:1], weight) for engine, weight in zip(engines, (0.9, 0.1), strict=True)]
+    measure_engine(engines[0], FEEDS[:1], MeasureSpec(warmup=0, iters=400), mix=mix, clock=clock)
+    changes = float(np.mean(np.diff(order) != 0))
+    assert changes == pytest.approx(2 * 0.9 * 0.1, abs=0.03)
+
+
+def test_scope_io_of_a_mix_times_each_cell_with_its_copies() -> None:
+    settings = {"warmup": 0, "iters": 9, "scope": "io", "bind_ns": 70, "fetch_ns": 30}
+    measurement, engines = measure_mix([[1000], [8000]], [0.5, 0.5], **settings)
+    assert measurement.cells_ns == [[1100] * 9, [8100] * 9] and measurement.latency_ns == [4600] * 9
+    assert [engine.fetched for engine in engines] == [9, 9]
+
+
+def test_a_mix_is_not_pipelined_and_not_cold() -> None:
+    for settings in ({"scope": "pipelined"}, {"cache": "cold"}):
+        with pytest.raises(UsageError):
+            measure_mix([[1000]], [1.0], iters=9, **settings)
+
+
+def test_every_quantile_of_a_mix_is_the_weighted_mean_of_those_of_its_cells() -> None:
+    rng = np.random.default_rng(0)
+    cells = [rng.integers(900, 2000, 7 * 101).tolist(), rng.integers(8000, 9000, 3 * 101).tolist()]
+    cells[0][5] = 10_000_000  # other programs interrupted a call, and so its round
+    rounds = [int(0.1 * (sum(cells[0][7 * i : 7 * i + 7]) + sum(cells[1][3 * i : 3 * i + 3]))) for i in range(101)]
+    joined = join_cells(cells, [0.7, 0.3], rounds)
+    assert np.median(joined) == pytest.approx(0.7 * np.median(cells[0]) + 0.3 * np.median(cells[1]), rel=0.005)
+    assert np.mean(joined) == pytest.approx(0.7 * np.mean(cells[0]) + 0.3 * np.mean(cells[1]), abs=1)
+    assert np.argmax(joined) == 0 and np.argsort(joined).tolist() == np.argsort(rounds, kind="stable").tolist()
+
+
+def test_a_mix_of_one_shape_is_timed_as_that_shape() -> None:
+    times = [5, 3, 9, 4]
+    assert join_cells([times], [1.0], times) == times

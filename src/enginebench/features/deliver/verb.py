@@ -20,8 +20,10 @@ import enginebench
 from enginebench import door
 from enginebench.core.commands import format_command, join_words
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.input_sets import CELL, CELL_CALLS
 from enginebench.core.names import find_configurations, shorten_ids
 from enginebench.core.records import Artifact, Result, TensorSpec
+from enginebench.core.shapes import list_cells, name_cells, open_artifact, size_artifact
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of, list_some
 from enginebench.engines.registry import complete_options, find_installed
@@ -38,7 +40,7 @@ from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.runs.bundles import Bundle, Figures
 from enginebench.runs.checking import CHECK_SAMPLES
-from enginebench.runs.child.arrays import load_outputs
+from enginebench.runs.child.arrays import load_outputs, load_sets
 from enginebench.runs.child.isolate import child_environment
 from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results
 from enginebench.runs.progress import Reporter
@@ -233,7 +235,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     module = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
     requirements = runtime | writing.find_versions(contents.others, versions) | (module.packages if module else {})
     write_artifact = writing.write_weights if module else writing.copy_model
-    artifact = write_artifact(stage, stored.chain[-1])
+    artifact = open_artifact(write_artifact(stage, stored.chain[-1]), stored.spec)
     writing.copy_engine(stage, contents)
     if module and module.source and module.module.file:
         write_atomic(stage / module.module.file, module.source.read_bytes())
@@ -267,7 +269,17 @@ def write_configuration_check(stage: Path, folder: RunFolder, stored: Stored, *,
     else:
         count = calls or -(-CHECK_SAMPLES // spec.batch)
         feeds = [*sample_feeds(specs, result.model, spec.batch, result.measure.seed, count)]
-    writing.write_check(stage, feeds, outputs, {output.name: len(output.shape) for output in stored.chain[-1].outputs})
+    ranks = {output.name: len(output.shape) for output in stored.chain[-1].outputs}
+    writing.write_check(stage, feeds, outputs, ranks)
+    sets = load_sets(folder.further_path(result.id)) if spec.traffic else {}
+    cells, names = list_cells(result.engine), name_cells(result.engine.traffic)
+    for i, cell in [*enumerate(cells)][1:]:  # the same inputs as of the run's own check
+        sized = size_artifact(stored.chain[-1], cell).inputs
+        place = find_samples(folder.artifacts)
+        feeds = [*sample_feeds(sized, result.model, cell.batch, result.measure.seed, CELL_CALLS, place)]
+        if CELL + names[i] not in sets:
+            raise ArtifactError(f"the run keeps no outputs of {names[i]}, which the bundle would check; run it again")
+        writing.write_check(stage, feeds, sets[CELL + names[i]], ranks, f"check-{i + 1}.npz")
 
 
 def join_given(

@@ -17,6 +17,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
 from enginebench.core.store import BUNDLE, encode, explain_writing, hash_file, hash_files, open_partial, write_atomic
+from enginebench.engines.registry import find_entry
 from enginebench.runs.bundles import Bundle, check_name
 from enginebench.stats.validity import explain_implausible
 
@@ -96,6 +97,9 @@ def explain_refusal(result: Result) -> str | None:
             f"{engine.backend} reads its graph only rewritten for each set of shapes, which a bundle does not do; "
             "deliver one of ort"
         )
+    apart = find_entry(engine.backend).describe_on(engine.device).for_shapes[1:]
+    if engine.traffic and apart and apart[0].items() <= engine.options.items():
+        return "it has an engine for each shape, and a bundle has one for all; deliver the configuration that has, too"
     text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
     if text and engine.backend != "ort":
         return f"{', '.join(text)} holds text, which only a bundle of ort takes and gives; deliver one of ort"
@@ -257,8 +261,10 @@ def write_weights(stage: Path, artifact: Artifact) -> Artifact:
     return replace(artifact, path=f"{MODEL}/{WEIGHTS}", sha256=sha256, files=files, parent_sha256=artifact.sha256)
 
 
-def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array], ranks: Mapping[str, int]) -> None:
-    """Write `check.npz`: the inputs of the first calls, with the configuration's outputs for them.
+def write_check(
+    stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array], ranks: Mapping[str, int], name: str = "check.npz"
+) -> None:
+    """Write `check.npz`, or the file of one more shape: the inputs of the first calls, with the measured outputs.
 
     Outputs of all calls are joined along the first axis, or along one of their own: `ranks` has their axes in one call.
     """
@@ -266,14 +272,16 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
     entries = max(1, max((len(array) for array in feeds[0].values() if array.ndim), default=1))
     count = min(len(feeds), max(min(CHECK_BYTES // size, CHECK_ENTRIES // entries), -(-LEAST_ENTRIES // entries)))
     arrays: dict[str, Any] = {f"inputs.{name}": np.stack([f[name] for f in feeds[:count]]) for name in feeds[0]}
-    for name, array in outputs.items():
-        if name not in ranks:
-            raise ArtifactError(f"output {name!r} is none of its graph's: {', '.join(ranks)}; the run is damaged")
+    for output, array in outputs.items():
+        if output not in ranks:
+            raise ArtifactError(f"output {output!r} is none of its graph's: {', '.join(ranks)}; the run is damaged")
         if len(array) % len(feeds):
-            raise ArtifactError(f"output {name!r} has {len(array)} entries for {len(feeds)} calls; the run is damaged")
-        apart = array.ndim > max(1, ranks[name]) and len(array) == len(feeds)
-        arrays[f"outputs.{name}"] = (array if apart else array.reshape(len(feeds), -1, *array.shape[1:]))[:count]
-    np.savez(stage / "check.npz", **arrays)
+            raise ArtifactError(
+                f"output {output!r} has {len(array)} entries for {len(feeds)} calls; the run is damaged"
+            )
+        apart = array.ndim > max(1, ranks[output]) and len(array) == len(feeds)
+        arrays[f"outputs.{output}"] = (array if apart else array.reshape(len(feeds), -1, *array.shape[1:]))[:count]
+    np.savez(stage / name, **arrays)
 
 
 def seal(stage: Path, bundle: Bundle) -> Bundle:

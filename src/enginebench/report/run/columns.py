@@ -46,7 +46,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             spare=8,
         ),
         Column(
-            "p50",
+            "mean request" if any(row.times.cells for row in rows) else "p50",
             lambda row: "~ {}" if is_disturbed(row) else "{}",
             take_end("p50_ms"),
             align="decimal",
@@ -296,6 +296,8 @@ def list_fields() -> tuple[Column, ...]:
             columns |= {f"score{suffix}": _take_score(end) for end, suffix in _ENDS.items()}
         elif name == "capacity":
             columns |= {end: take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
+        elif field.name == "cells":
+            columns["mix"] = lambda row: " ".join(f"{cell.name}:{cell.p50_ms.value:.6g}" for cell in row.times.cells)
         elif field.name == "shapes":
             columns[field.name] = lambda row: format_shapes(row.setup.shapes)
         elif name == "warnings":

@@ -160,6 +160,8 @@ def _format_figure(row: Row) -> str:
     if row.p50_ms is None:
         return ""
     figure = format_alone(row.p50_ms.value)
+    if row.times.cells:
+        return f"{figure} a request"
     if row.batch > 1 and row.throughput_per_s:
         figure += f", {format_rate(row.throughput_per_s)} {name_items([row])}/s"
     return f"{figure}, modelled" if row.modelled else figure

@@ -36,7 +36,7 @@ from enginebench.core.records import (
     Validity,
     Verdict,
 )
-from enginebench.core.shapes import format_shapes
+from enginebench.core.shapes import format_bucket
 from enginebench.core.store import Group
 from enginebench.core.warnings import limit_to_processes, make_warning
 from enginebench.stats.assessment import Agreement, Assessment, compare_configurations
@@ -50,6 +50,7 @@ from enginebench.stats.profile import list_bound_warnings, list_kernel_warnings,
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
 from enginebench.stats.summary import Summary, mean_or_none
+from enginebench.stats.traffic import CellTimes, list_cell_times
 
 RUN_SCHEMA = "enginebench.run/1"
 
@@ -81,6 +82,7 @@ class RowTimes(Group, frozen=True, kw_only=True):
     load_s: float | None = None  # of that start, its parts: medians, too
     first_run_s: float | None = None
     import_s: float | None = None  # of the engine's packages before it; None: not measured alone
+    cells: tuple[CellTimes, ...] = ()  # of a mix of requests, whose weighted mean the median and the mean are of
 
 
 class RowComparison(Group, frozen=True, kw_only=True):
@@ -271,7 +273,7 @@ def _describe_setup(result: Result) -> RowSetup:
     return RowSetup(
         engine_version=result.engine_version,
         shapes=result.shapes,
-        bucket=format_shapes(engine.shapes),
+        bucket=format_bucket(engine),
         axes=result.axes,
         gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
         workspace_mb=made_with.get("workspace_mb"),
@@ -287,6 +289,7 @@ def _describe_times(result: Result, summary: Summary | None) -> RowTimes:
         first_run_s=find_median(result, attrgetter("first_run_s")),
         import_s=find_median(result, attrgetter("import_s")),
         cold_start_s=_sum_start(result.cold_start) if result.cold_start else None,
+        cells=list_cell_times(result),
     )
     if summary is None:
         return times

@@ -35,6 +35,7 @@ from enginebench.report.run.remarks import count_warnings, list_remarks, list_wa
 from enginebench.report.run.rows import Row, RowTimes, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.run.shown import shorten_document
+from enginebench.report.run.traffic import list_mix
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.builds import BuildEffect
 from enginebench.stats.validity import UNUSABLE
@@ -78,7 +79,7 @@ def list_sections(
     commands += [("Locate it", command) for command in list_locating(document, folder, deployment)]
     commands += _list_commands(document, folder, warnings)
     below += [Section(parts=(Notes(lines=tuple(commands), kind="command"),))] if commands else []
-    tables = [*list_tables(document, wide=wide), *list_life(document)]
+    tables = [*list_tables(document, wide=wide), *list_mix(document), *list_life(document)]
     return [head, *tables, *list_others(document), *below]
 
 
@@ -110,7 +111,7 @@ def list_report(
     sections = [Section(title=document.model, parts=tuple(top))]
     tables = list_tables(document, wide=True)
     sections += [Section(title="Comparison", name="comparison", parts=tables[0].parts), *tables[1:]] if tables else []
-    sections += list_others(document)
+    sections += [*list_mix(document), *list_others(document)]
     warnings = list_warnings(document)
     sections += [Section(title="Warnings", name="warnings", parts=(warnings,))] if warnings.lines else []
     sections += _list_chapters(document, charts)
@@ -132,7 +133,8 @@ def list_facts(document: RunDocument) -> list[str]:
     rows = [row for row in document.rows if row.n] or document.rows
     same = [name for name in _SETTING if not _varies(rows, name)]
     parts = [_name_setting(rows[0], same)] if rows else []
-    timed = dict.fromkeys(format_input_shapes(row.setup.shapes) for row in rows if row.setup.shapes)
+    served = (row.setup.shapes for row in rows if row.setup.shapes and not row.times.cells)
+    timed = dict.fromkeys(format_input_shapes(shapes) for shapes in served)
     if timed and (normalize := document.spec.get("normalize")):
         timed = {f"{'; '.join(timed)}, {normalize.get('input') or ''}".removesuffix(", ") + " in bytes": None}
     parts += ["; ".join(timed)] if timed else []
@@ -158,8 +160,8 @@ def _varies(rows: Sequence[Row], name: str) -> bool:
 def _name_setting(row: Row, names: Sequence[str]) -> str:
     """Format those of the named settings that are not the default: `batch 8, ids 1x128, io, cold cache`."""
     texts = {
-        "batch": f"batch {row.batch}",
-        "setup.bucket": row.setup.bucket,
+        "batch": "" if row.times.cells else f"batch {row.batch}",
+        "setup.bucket": f"mix of {len(row.times.cells)} shapes" if row.times.cells else row.setup.bucket,
         "scope": "" if row.scope == "compute" else f"scope {row.scope}",
         "cache": "" if row.cache == "hot" else f"{row.cache} cache",
     }

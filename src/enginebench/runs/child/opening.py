@@ -1,7 +1,7 @@
 """Open backends for a job, with the model loader, caches and readers that they need, and build with them."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.protocols import Backend, Engine, Loadable
 from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ResultWarning
+from enginebench.core.shapes import list_cells, open_artifact, size_artifact
 from enginebench.core.streams import LoadsSeveral
 from enginebench.core.text import list_some
 from enginebench.core.warnings import make_warning
@@ -48,6 +49,19 @@ def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec])
         loaded = [stack.enter_context(backend.load(artifact, spec)) for spec in specs]
         stack.pop_all()
     return loaded
+
+
+@contextmanager
+def open_cells(backend: Loadable, artifact: Artifact, engine: EngineSpec) -> Iterator[list[Engine]]:
+    """Yield the loaded engine; of a mix one for each cell, which share what is loaded where the options say so."""
+    cells, shared = list_cells(engine), find_entry(engine.backend).describe_on(engine.device).for_shapes[:1]
+    with ExitStack() as stack:
+        if len(cells) > 1 and shared and shared[0].items() <= engine.options.items():
+            opened = open_artifact(artifact, engine)
+            yield [stack.enter_context(one) for one in load_all(backend, opened, cells)]
+        else:
+            sized = (size_artifact(artifact, cell) if engine.traffic else artifact for cell in cells)
+            yield [stack.enter_context(backend.load(*pair)) for pair in zip(sized, cells, strict=True)]
 
 
 def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:

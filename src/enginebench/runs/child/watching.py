@@ -12,6 +12,7 @@ from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, Resul
 from enginebench.engines.abilities import CountsWork
 
 if TYPE_CHECKING:
+    from enginebench.measure.mix import MixPart
     from enginebench.measure.watch import DeviceWatch
 
 
@@ -36,6 +37,7 @@ def time_watched(
     pinned: tuple[int, ...] | None,
     gpu: DeviceWatch | None,
     others: Sequence[Engine] = (),
+    mix: Sequence[MixPart] = (),
 ) -> Measurement:
     """The measurement, its blocks marked where something disturbed them."""
     from enginebench.measure import watch
@@ -49,6 +51,7 @@ def time_watched(
         feeds,
         measure,
         others=others,
+        mix=mix,
         watch=watch.JointWatch(cpu, gpu) if gpu else cpu,
         read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
     )
@@ -66,8 +69,9 @@ def add_telemetry(
     if gpu is None:
         return measured
     images = (len(measured.latency_ns) + measured.untimed_calls) * spec.batch
-    # A cold call also pays for the flush before it, which belongs to no image.
-    energy = gpu.energy_per_image(images) if measure.cache == "hot" else None
+    # A cold call also pays for the flush before it, which belongs to no image; and of a mix every shape is called as
+    # often, whatever its weight.
+    energy = gpu.energy_per_image(images) if measure.cache == "hot" and not spec.traffic else None
     return replace(
         measured,
         peak_device_memory_bytes=gpu.peak_memory_bytes(),

@@ -42,6 +42,7 @@ from enginebench.runs.folder import OUTSIDE, RunRequest
 from enginebench.runs.lock import is_any_held
 from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
+from enginebench.runs.traffic import settle_traffic
 from enginebench.stats.alike import compare_specs
 
 T = TypeVar("T")
@@ -114,6 +115,8 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
 def _check_all(request: RunRequest) -> None:
     _require_shapes(request.source)
     specs = _check_source(replace(request.source, input_shapes=None))
+    if request.traffic and specs and resolve_model(request.model).kind == "onnx":
+        settle_traffic(request.traffic, specs, find_batches(specs))
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
     _check_labels(request.targets, request.metrics)
     if request.data is not None:

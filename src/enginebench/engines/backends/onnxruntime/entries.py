@@ -44,7 +44,8 @@ ORT = Entry(
         "disable": DISABLE,
         "sessions": choice(
             "each|one|async",
-            "under load: a session for each stream, one for all, or one that is called asynchronously",
+            "under load: a session for each stream, one for all, or one that is called asynchronously; of a mix: for "
+            "each shape, or one for all",
             search="one|async",
             under_load=True,
         ),
@@ -73,6 +74,7 @@ ORT = Entry(
         "cpu": OnDevice(
             any_batch=True,
             default={},
+            for_shapes=({"sessions": "one"}, {"sessions": "each"}),
             known_good={"convolutions": {"arena": "none", "spinning": "always"}, "transformers": {"recipe": "dynamic"}},
         )
     },

@@ -38,7 +38,13 @@ OPENVINO = Entry(
     recipe="cpu",
     other_recipes=("nncf", "tensorrt", "dynamic", "w8"),
     chooses_threads=("cpu",),
-    on={"cpu": OnDevice(default={}, known_good={"convolutions": MIXED, "transformers": MIXED, "recurrent": MIXED})},
+    on={
+        "cpu": OnDevice(
+            default={},
+            for_shapes=({"shapes": "dynamic"}, {"shapes": "static"}),
+            known_good={"convolutions": MIXED, "transformers": MIXED, "recurrent": MIXED},
+        )
+    },
     distributions=("openvino",),
     extra="openvino",
     packages=("openvino",),

@@ -103,6 +103,12 @@ class OpenvinoBackend:
         graph = GraphSource(artifact, static=options["shapes"] == "static")
         return WatchedOpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
 
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedOpenvinoEngine]:
+        """An engine for each spec; with `shapes=dynamic` all are requests of the first one's compiled graph."""
+        first = self.load(artifact, specs[0])
+        shares = check_openvino_request(artifact, specs[0])["shapes"] == "dynamic" and first.is_compiled
+        return [first, *(first.share() if shares else self.load(artifact, spec) for spec in specs[1:])]
+
     def open_streams(self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock) -> OpenvinoStreams:
         """Infer requests of one compiled graph, or of one for each shape; raises as `load` does."""
         options = check_openvino_request(artifact, spec)

@@ -82,7 +82,7 @@ PYTORCH = Entry(
     options=CPU_OPTIONS,
     chooses_threads=("cpu",),
     on={
-        "cpu": OnDevice(any_batch=True, default={}),
+        "cpu": OnDevice(any_batch=True, default={}, for_shapes=({},)),
         "cuda": OnDevice(
             precisions=CUDA_PRECISIONS, options=CUDA_OPTIONS, overlaps=True, default={}, beside_itself=LET_OTHERS_WORK
         ),

@@ -49,9 +49,15 @@ def main(load: Callable[[bool], Any]) -> int:
     return 0 if passed else 1
 
 
-def read_check() -> tuple[list[Arrays], Arrays]:
+def list_checks() -> list[str]:
+    """List the files of inputs and measured outputs: one for each shape that was measured."""
+    shapes = len(facts.BUNDLE["engine"].get("traffic") or [None])
+    return ["check.npz", *(f"check-{place}.npz" for place in range(2, shapes + 1))]
+
+
+def read_check(file: str = "check.npz") -> tuple[list[Arrays], Arrays]:
     """Read (inputs of each call, measured outputs with an entry for each call)."""
-    with np.load(facts.HERE / "check.npz", allow_pickle=False) as stored:
+    with np.load(facts.HERE / file, allow_pickle=False) as stored:
         sides: dict[str, Arrays] = {"inputs": {}, "outputs": {}}
         for key in stored.files:
             side, _, name = key.partition(".")
@@ -72,8 +78,26 @@ def join(arrays: Iterable[np.ndarray[Any, Any]], shape: tuple[int, ...]) -> np.n
 
 
 def check(predictor: Any) -> bool:
-    """Return whether every output is within the limits of the measured outputs; print one line for each."""
-    feeds, expected = read_check()
+    """Return whether every output is within the limits of the measured outputs; print one line for each.
+
+    Of a bundle for several shapes the outputs of each are checked.
+    """
+    passed, calls, names = True, 0, set[str]()
+    for file in list_checks():
+        feeds, expected = read_check(file)
+        agrees = check_calls(predictor, feeds, expected)
+        passed, calls, names = passed and agrees, calls + len(feeds), names | expected.keys()
+    if verdict := format_run_verdict(facts.BUNDLE):
+        print(verdict)
+    of_calls = f"{calls} call{'s' if calls > 1 else ''}"
+    of_calls += f" in {len(list_checks())} shapes" if len(list_checks()) > 1 else ""
+    count = f"{len(names)} output{'s' if len(names) > 1 else ''} of {of_calls}"
+    print(f"OK: outputs agree ({count})" if passed else f"FAILED: outputs differ from the measured ones ({count})")
+    return passed
+
+
+def check_calls(predictor: Any, feeds: list[Arrays], expected: Arrays) -> bool:
+    """Return whether the outputs of calls of one shape are within the limits; print one line for each output."""
     outputs = [predictor(feed) for feed in feeds]
     passed = True
     for name, reference in expected.items():
@@ -84,11 +108,6 @@ def check(predictor: Any) -> bool:
         limits = ", ".join(f"{key} {value:g}" for key, value in facts.BUNDLE["limits"].items())
         print(f"{name}: {texts}: {'within' if kept else 'NOT within'} the limits ({limits})")
         passed = passed and kept
-    if verdict := format_run_verdict(facts.BUNDLE):
-        print(verdict)
-    of_calls = f"{len(feeds)} call{'s' if len(feeds) > 1 else ''}"
-    count = f"{len(expected)} output{'s' if len(expected) > 1 else ''} of {of_calls}"
-    print(f"OK: outputs agree ({count})" if passed else f"FAILED: outputs differ from the measured ones ({count})")
     return passed
 
 
@@ -127,9 +146,9 @@ def compare(
     return figures, all(figures[name] >= limit for name, limit in limits.items() if name in figures)
 
 
-def time_calls(predictor: Any, calls: int) -> list[int]:
+def time_calls(predictor: Any, calls: int, file: str = "check.npz") -> list[int]:
     """Time so many calls, in nanoseconds, in the measured scope: `run` alone, or in scope io with its copies."""
-    feeds, engine = read_check()[0][0], predictor.engine  # as it was timed: without the lock of calls
+    feeds, engine = read_check(file)[0][0], predictor.engine  # as it was timed: without the lock of calls
 
     def call_whole() -> object:
         engine.bind(feeds)
@@ -151,12 +170,15 @@ def time_calls(predictor: Any, calls: int) -> list[int]:
 
 def bench(predictor: Any, calls: int) -> None:
     """Print the median here and the measured one, with its interval and where it was measured."""
-    median_ms = float(np.median(time_calls(predictor, calls))) / 1e6
     row = facts.BUNDLE
+    weights = [cell["weight"] for cell in row["engine"].get("traffic") or [{"weight": 1.0}]]
+    medians = [float(np.median(time_calls(predictor, calls, file))) for file in list_checks()]
+    median_ms = sum(weight * median for weight, median in zip(weights, medians, strict=True)) / 1e6
     p50 = row["figures"]["p50_ms"]
     batch, processes, machine = row["engine"]["batch"], row["figures"]["processes"], row["machine_name"]
     interval = "" if p50["low"] is None else f" ({p50['low']:.4g} to {p50['high']:.4g})"
-    print(f"here: median {median_ms:.4g} ms of {calls} calls in one process, {row['scope']}, batch {batch}")
+    shape = f"batch {batch}" if len(weights) == 1 else f"mean request of {len(weights)} shapes"
+    print(f"here: median {median_ms:.4g} ms of {calls} calls in one process, {row['scope']}, {shape}")
     several = "process" if processes == 1 else "processes"
     print(f"measured: p50 {p50['value']:.4g} ms{interval}, {processes} {several}, on {machine}")
     print("one process is no verdict: enginebench bench BUNDLE --against RUN measures both, interleaved")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.input_sets import EXAMPLES, INTEGERS
+from enginebench.core.input_sets import CELL, CELL_CALLS, EXAMPLES, INTEGERS
 from enginebench.core.protocols import Array, Backend, Engine, Feeds, Loadable
 from enginebench.core.records import BUILT, Artifact, Availability, Drift, EngineSpec, TensorSpec
-from enginebench.core.shapes import carry_specs, find_plan_batch
+from enginebench.core.shapes import carry_specs, find_plan_batch, list_cells, name_cells, size_artifact
 from enginebench.core.text import first_line
 from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import ChecksAhead, ComputesOutputs, LeavesCode, TunedShapes
@@ -30,7 +30,14 @@ from enginebench.runs.child.jobs import (
     ProbeJob,
     Proof,
 )
-from enginebench.runs.child.opening import build_configuration, build_graph, lower_first, open_for, pass_notes
+from enginebench.runs.child.opening import (
+    build_configuration,
+    build_graph,
+    lower_first,
+    open_cells,
+    open_for,
+    pass_notes,
+)
 from enginebench.runs.child.perform.outputs import (
     collect_outputs,
     join_rows,
@@ -150,15 +157,20 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
         )
 
     if isinstance(backend, Loadable):
-        with backend.load(artifact, job.engine) as engine:
+        with open_cells(backend, artifact, job.engine) as engines:
+            engine, cells = engines[0], list_cells(job.engine)
             sure = complete(time.perf_counter() - start)
             note("checking outputs")
             varies = measure_variation(run_engine(engine, feeds[0]), run_engine(engine, feeds[0]))
             if job.recheck_path:
-                again = sample_rechecked(artifact, job.model, job.engine, job.seed, job.inputs)
-                save_expected(Path(job.recheck_path), [run_engine(engine, feed) for feed in again])
+                again = [
+                    run_engine(one, feed)
+                    for one, cell in zip(engines, cells, strict=True)
+                    for feed in sample_rechecked(size_artifact(artifact, cell), job.model, cell, job.seed, job.inputs)
+                ]
+                save_expected(Path(job.recheck_path), again)
             save_outputs(Path(job.outputs_path), *compute_check_outputs(engine, job, feeds))
-            save_further(engine, job, artifact.inputs)
+            save_further(engines, job, artifact)
             compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
             sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and job.labelled.unlabelled is None:
@@ -171,6 +183,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareRespon
             keep(sure)
             note("verifying the precision")
             return replace(sure, proof=prove_timed_engine(engine))
+    if job.engine.traffic:
+        raise UsageError(f"{job.engine.backend} times itself, one shape at a time: leave it out with --traffic")
     sure = complete(time.perf_counter() - start)
     if isinstance(backend, ComputesOutputs):
         note("checking outputs")
@@ -202,8 +216,11 @@ def draw_feeds(job: PrepareJob, inputs: Sequence[TensorSpec]) -> list[dict[str, 
     return sample_feeds(inputs, job.model, job.engine.batch, job.seed, calls, job.inputs)
 
 
-def save_further(engine: Engine, job: PrepareJob, inputs: Sequence[TensorSpec]) -> None:
+def save_further(engines: Sequence[Engine], job: PrepareJob, artifact: Artifact, *, late: bool = False) -> None:
     """Saves the outputs for the example inputs of the user's module, and for made-up ones where nobody gave any.
+
+    Of a mix also those of every cell but the first, and of these alone if it is `late`; each has an engine of its own,
+    or all have the same.
 
     Those that the engine refuses are left out. Integers of unknown range are left to `drift`: one that looks up a
     table, and is beyond it, may take the process with it, and so a configuration that is right.
@@ -211,15 +228,21 @@ def save_further(engine: Engine, job: PrepareJob, inputs: Sequence[TensorSpec]) 
     from enginebench.models.check_inputs import make_check_sets, read_examples
     from enginebench.models.task import find_own_data
 
-    if not job.further_path:
+    if not job.further_path or (late and not job.engine.traffic):
         return
+    engine, inputs = engines[0], artifact.inputs
     made_up = job.inputs is None and job.labelled is None and find_own_data(job.model) is None
     sets = make_check_sets(inputs, job.seed, job.engine.batch) if made_up else {}
     sets.pop(INTEGERS, None)
     if job.examples and (examples := read_examples(Path(job.examples), inputs)):
         sets[EXAMPLES] = examples[: job.samples]
     step = find_batch(engine.inputs, job.engine.batch)
-    outputs, _ = run_sets(partial(run_engine, engine), sets, inputs, step)
+    outputs, _ = run_sets(partial(run_engine, engine), {} if late else sets, inputs, step)
+    cells, names = list_cells(job.engine), name_cells(job.engine.traffic)
+    for i, cell in [*enumerate(cells)][1:]:
+        own = replace(job, engine=cell, samples=CELL_CALLS * cell.batch)
+        feeds = draw_feeds(own, size_artifact(artifact, cell).inputs)
+        outputs[CELL + names[i]] = run_feeds(engines[i % len(engines)], feeds)
     save_sets(Path(job.further_path), outputs)
 
 

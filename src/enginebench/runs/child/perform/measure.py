@@ -4,19 +4,24 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.protocols import Engine, Feeds, Loadable, SelfTimed
+from enginebench.core.protocols import Array, Engine, Feeds, Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, ResultWarning
+from enginebench.core.shapes import list_cells, size_artifact
 from enginebench.core.text import stamp_utc
 from enginebench.core.warnings import make_warning
 from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureJob, MeasureResponse, NoteCall
-from enginebench.runs.child.opening import load_all, open_for, pass_notes
+from enginebench.runs.child.opening import load_all, open_cells, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
+
+if TYPE_CHECKING:
+    from enginebench.measure.memory import MemoryWatch
 
 NOT_PINNED = make_warning("environment.not_pinned")
 # Before and after each trial; the median of twenty shrugs off single interruptions.
@@ -30,7 +35,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
     from enginebench.measure.memory import MemoryWatch
     from enginebench.measure.pin import pin_process
 
-    started = stamp_utc()
+    started_utc = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
     memory = MemoryWatch()
     if not job.imported_ahead:
@@ -42,9 +47,8 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
     import_s = None if job.imported_ahead else round(time.perf_counter() - begin, 9)
     memory.end("import")
     # What EngineBench imports for itself, after the engine: NumPy belongs to the engine.
-    from enginebench.measure.caches import rotate_feeds, rotating_count
+    from enginebench.measure.mix import MixPart
     from enginebench.measure.reference import time_reference
-    from enginebench.runs.child.perform.recheck import sample_rechecked
 
     before = time_reference(REFERENCE_REPEATS)
 
@@ -53,7 +57,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
             measured,
             trial=job.trial,
             order=job.order,
-            started_utc=started,
+            started_utc=started_utc,
             reference_ns=[*before, *time_reference(REFERENCE_REPEATS)],
             pinned_cpus=pinned,
             warnings=(*measured.warnings, *([NOT_PINNED] if job.pin and pinned is None else [])),
@@ -66,38 +70,29 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         return complete(backend.measure(job.artifact, job.engine, job.measure), {})
     assert isinstance(backend, Loadable)
     gpu = open_gpu(job.engine)
-    start = time.perf_counter()
-    count = job.measure.depth if job.measure.scope == "pipelined" else 1
     with ExitStack() as stack:
-        engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
-        loaded = time.perf_counter()
-        memory.end("load")
-        samples = sample_rechecked(job.artifact, job.model, job.engine, job.measure.seed, job.inputs)
-        feeds: Sequence[Feeds] = samples[:1]
-        if job.measure.scope != "compute":
-            size = sum(array.nbytes for array in samples[0].values())
-            feeds = rotate_feeds(samples[0], rotating_count(size, job.last_level_cache_bytes))
-        engine.bind(feeds[0])
-        bound = time.perf_counter()
-        engine.run()
-        first_run = time.perf_counter()
-        memory.end("first_run")
+        started = _start(backend, job, stack, memory)
+        engines, samples, feeds = started.engines, started.samples, started.feeds
         note("timing")
-        measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu, others=others)
+        engine, weights = engines[0], [cell.weight for cell in job.engine.traffic]
+        mix = [MixPart(*part) for part in zip(engines, feeds, weights, strict=True)] if weights else []
+        measured = time_watched(
+            engine, feeds[0], job.measure, job.engine, pinned=pinned, gpu=gpu, others=started.others, mix=mix
+        )
         memory.end("steady")
         phases = memory.describe()
-        warnings = _find_missing_work(engine, samples, measured, job)
+        warnings = _find_missing_in_cells(engines, samples, measured, job)
         measured = replace(
             measured,
             warnings=(*measured.warnings, *warnings),
             import_s=import_s,
-            load_s=round(loaded - start, 9),  # the resolution of the clock
-            first_run_s=round(first_run - bound, 9),
+            load_s=round(started.load_s, 9),  # the resolution of the clock
+            first_run_s=round(started.first_run_s, 9),
             peak_memory_bytes=memory.peak_bytes,
             memory=phases,
         )
         measured = add_least(measured, job.engine, engine)
-        shapes = {name: array.shape for name, array in feeds[0].items()}
+        shapes = {name: array.shape for name, array in feeds[0][0].items()}
         if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
             sure = complete(measured, shapes)
             keep(sure)
@@ -106,8 +101,73 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
     return complete(measured, shapes)
 
 
+class Started(NamedTuple):
+    """An engine that has had its first output; of a mix one for each cell, with the samples and inputs of each."""
+
+    engines: Sequence[Engine]
+    others: Sequence[Engine]  # for further batches in flight
+    samples: Sequence[Sequence[Feeds]]
+    feeds: Sequence[Sequence[Feeds]]
+    load_s: float
+    first_run_s: float
+
+
+def _start(backend: Loadable, job: MeasureJob, stack: ExitStack, memory: "MemoryWatch") -> Started:
+    """Load the engine and run it once, for each shape that it serves."""
+    # First: what EngineBench imports for itself is no part of the load.
+    from enginebench.measure.caches import rotate_feeds, rotating_count
+    from enginebench.runs.child.perform.recheck import sample_rechecked
+
+    start = time.perf_counter()
+    others: list[Engine] = []
+    if job.engine.traffic:
+        engines = stack.enter_context(open_cells(backend, job.artifact, job.engine))
+    else:
+        count = job.measure.depth if job.measure.scope == "pipelined" else 1
+        first, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
+        engines = [first]
+    load_s = time.perf_counter() - start
+    memory.end("load")
+    samples = [
+        sample_rechecked(size_artifact(job.artifact, cell), job.model, cell, job.measure.seed, job.inputs)
+        for cell in list_cells(job.engine)
+    ]
+    feeds: list[Sequence[Feeds]] = [own[:1] for own in samples]
+    if job.measure.scope != "compute":
+        sizes = (sum(array.nbytes for array in own[0].values()) for own in samples)
+        counts = (rotating_count(size, job.last_level_cache_bytes) for size in sizes)
+        feeds = [rotate_feeds(own[0], count) for own, count in zip(samples, counts, strict=True)]
+    first_run_s = 0.0
+    for engine, own in zip(engines, feeds, strict=True):  # the first request of each shape
+        engine.bind(own[0])
+        bound = time.perf_counter()
+        engine.run()
+        first_run_s += time.perf_counter() - bound
+    memory.end("first_run")
+    return Started(engines, others, samples, feeds, load_s, first_run_s)
+
+
+def _find_missing_in_cells(
+    engines: Sequence[Engine], samples: Sequence[Sequence[Feeds]], measured: Measurement, job: MeasureJob
+) -> list[ResultWarning]:
+    """Return warnings on the engine, or on that of any cell of a mix, each held against its own times."""
+    from enginebench.runs.child.perform.recheck import load_expected
+
+    expected = load_expected(Path(job.recheck_path)) if job.recheck_path else []
+    times = measured.cells_ns or [measured.latency_ns]
+    warnings: list[ResultWarning] = []
+    for i, (engine, own) in enumerate(zip(engines, samples, strict=True)):
+        outputs = expected[len(own) * i : len(own) * (i + 1)] or None
+        warnings += _find_missing_work(engine, own, replace(measured, latency_ns=times[i]), job, outputs)
+    return list(dict.fromkeys(warnings))
+
+
 def _find_missing_work(
-    engine: Engine, samples: Sequence[Feeds], measured: Measurement, job: MeasureJob
+    engine: Engine,
+    samples: Sequence[Feeds],
+    measured: Measurement,
+    job: MeasureJob,
+    expected: Sequence[Mapping[str, Array]] | None,
 ) -> list[ResultWarning]:
     """Return warnings on an engine that does not do the work of the model in the calls that were timed."""
     from enginebench.measure.honesty import find_short_ns, find_skipped_work
@@ -115,7 +175,6 @@ def _find_missing_work(
     from enginebench.runs.child.perform import recheck
 
     precision, warnings = job.engine.precision, list[ResultWarning]()
-    expected = recheck.load_expected(Path(job.recheck_path)) if job.recheck_path else None
     if expected is not None:  # first: an engine that skips its work after some calls must not be woken
         warnings += recheck.recheck_outputs(engine, samples, expected, precision)
     if job.measure.scope != "compute":

@@ -44,17 +44,17 @@ def _are_alike(one: Feeds, other: Feeds) -> bool:
 
 
 def save_expected(path: Path, outputs: Sequence[Mapping[str, Array]]) -> None:
-    """Store the outputs for the inputs of `sample_rechecked`, in their order."""
+    """Store the outputs for the inputs of `sample_rechecked`, in their order; of a mix those of each cell in turn."""
     save_arrays(path, {f"{place}/{name}": array for place, one in enumerate(outputs) for name, array in one.items()})
 
 
 def load_expected(path: Path) -> list[dict[str, Array]]:
     """Return what `save_expected` stored. Raises ParseError where the file is damaged or gone."""
-    expected: list[dict[str, Array]] = [{} for _ in range(SAMPLES)]
+    expected: dict[int, dict[str, Array]] = {place: {} for place in range(SAMPLES)}
     for key, array in load_arrays(path).items():
         place, _, name = key.partition("/")
-        expected[int(place == "1")][name] = array
-    return expected
+        expected.setdefault(int(place) if place.isdecimal() else 0, {})[name] = array
+    return [expected[place] for place in sorted(expected)]
 
 
 def recheck_outputs(

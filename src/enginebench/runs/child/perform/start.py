@@ -12,7 +12,7 @@ from enginebench.core.records import ColdStart
 from enginebench.engines.abilities import ImportsLate
 from enginebench.measure.topology import read_system_file
 from enginebench.runs.child.jobs import StartJob, StartResponse
-from enginebench.runs.child.opening import load_all, open_for
+from enginebench.runs.child.opening import open_cells, open_for
 
 
 def time_start(job: StartJob) -> StartResponse:
@@ -31,7 +31,7 @@ def time_start(job: StartJob) -> StartResponse:
         backend.import_ahead()
     imported = time.perf_counter()
     with ExitStack() as stack:
-        (engine,) = map(stack.enter_context, load_all(backend, job.artifact, [job.engine]))
+        engine = stack.enter_context(open_cells(backend, job.artifact, job.engine))[0]
         loaded = time.perf_counter()
         from enginebench.runs.child.perform.recheck import sample_rechecked
 

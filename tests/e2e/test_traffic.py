@@ -1,0 +1,105 @@
+"""A mix of requests from end to end: every shape is timed and compared; who errs in one of them alone is found."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cheats import save_stack, write_plugin
+from graphs import write_text
+from processes import ROOT, Cli, environment, run_cli
+
+MIX = "batch=1:0.7,batch=8:0.3"
+# Right for a batch of one: what they do wrong shows in the second cell alone.
+KINDS = ("half", "half-later")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run of a mix, and its document."""
+    folder = tmp_path_factory.mktemp("traffic")
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "helpers", write_plugin(folder / "plugin"))))
+    engines = ",".join(("ort", "openvino", "cheat", *(f"cheat:kind={kind}" for kind in KINDS)))
+    few = ("--processes", "2", "--warmup", "5", "--iters", "200", "--json", "--out", "r")
+    model = save_stack(folder / "stack.onnx")
+    variables = environment(folder) | {"PYTHONPATH": path}
+    done = run_cli(folder, "run", model, "--engines", engines, "--traffic", MIX, *few, code=0, env=variables)
+    return folder / "r", json.loads(done.stdout)
+
+
+def test_one_engine_for_all_shapes_and_one_for_each_are_configurations(ran: tuple[Path, dict[str, Any]]) -> None:
+    _, document = ran
+    rows = {row["engine"]: row for row in document["rows"]}
+    assert {"ort:sessions=one", "ort:sessions=each", "openvino:shapes=dynamic", "openvino:shapes=static"} < rows.keys()
+    for row in rows.values():
+        first, second = row["cells"]
+        assert (first["name"], first["weight"]) == ("batch=1", 0.7)
+        assert (second["name"], second["weight"]) == ("batch=8", 0.3)
+        if "half" not in row["engine"]:
+            assert row["outputs"] == "same", row["engine"]
+            mean_ms = 0.7 * first["p50_ms"]["value"] + 0.3 * second["p50_ms"]["value"]
+            assert row["p50_ms"]["value"] == pytest.approx(mean_ms, rel=0.2)
+
+
+def test_whoever_errs_in_one_shape_alone_is_found(ran: tuple[Path, dict[str, Any]]) -> None:
+    rows = {row["engine"]: row for row in ran[1]["rows"]}
+    assert rows["cheat"]["outputs"] == "same" and rows["cheat"]["validity"] != "implausible"
+    assert rows["cheat:kind=half"]["outputs"] == "changed"
+    assert "on shape batch=8" in rows["cheat:kind=half"]["outputs_reason"]
+    assert rows["cheat:kind=half-later"]["validity"] == "implausible"
+
+
+def test_the_samples_of_each_shape_are_stored_and_shown(ran: tuple[Path, dict[str, Any]], cli: Cli) -> None:
+    folder, document = ran
+    stored = json.loads((folder / document["rows"][0]["result"]).read_text())
+    for trial in stored["measurements"]:
+        first, second = trial["cells_ns"]
+        assert (len(first), len(second), len(trial["latency_ns"])) == (1400, 600, 200)
+        mean = 0.7 * sum(first) / 1400 + 0.3 * sum(second) / 600
+        assert sum(trial["latency_ns"]) / 200 == pytest.approx(mean, abs=1)
+    shown = cli("report", folder).stdout
+    assert "mix of 2 shapes" in shown and "batch=8 30%" in shown and "a request" in shown
+
+
+def test_a_bundle_of_a_mix_checks_every_shape(ran: tuple[Path, dict[str, Any]], cli: Cli, tmp_path: Path) -> None:
+    folder, document = ran
+    ids = {row["engine"]: row["id"] for row in document["rows"]}
+    apart = cli("deliver", folder, "--row", ids["openvino:shapes=static"], "--out", tmp_path / "apart")
+    assert apart.returncode == 2 and "an engine for each shape" in apart.stderr
+    out = tmp_path / "ship é 1"
+    done = cli("deliver", folder, "--row", ids["openvino:shapes=dynamic"], "--out", out)
+    assert done.returncode == 0, done.stderr
+    check = [sys.executable, out / "predict.py", "--check"]
+    passed = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert passed.returncode == 0 and "in 2 shapes" in passed.stdout
+    with np.load(out / "check-2.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    (inputs,) = (array for name, array in arrays.items() if name.startswith("inputs."))
+    assert inputs.shape[1] == 8 and len(inputs) > 3  # calls, each with eight entries
+    output = next(name for name in arrays if name.startswith("outputs."))
+    arrays[output][3] += 1.0  # the fault, in one call of the second shape
+    np.savez(out / "check-2.npz", **arrays)
+    failed = subprocess.run([*check, "--force"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1 and "NOT within" in failed.stdout
+
+
+def test_lengths_of_a_file_are_shapes_of_the_only_dynamic_axis(cli: Cli, tmp_path: Path) -> None:
+    ends = "(int64[batch, length] ids) => (float[batch, length, 8] rows)"
+    table = np.random.default_rng(0).standard_normal((100, 8), np.float32)
+    model = write_text(tmp_path / "tokens.onnx", f"tokens {ends} {{ rows = Gather (table, ids) }}", {"table": table})
+    lengths = tmp_path / "lengths é 1.txt"
+    lengths.write_text("16\n128\n16\n16\n", encoding="utf-8")
+    out, few = tmp_path / "run", ("--processes", "1", "--warmup", "5", "--iters", "50")
+    done = cli("run", model, "--engines", "ort", "--traffic", lengths, *few, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    for row in json.loads(done.stdout)["rows"]:
+        assert [(cell["name"], cell["weight"]) for cell in row["cells"]] == [("1x16", 0.75), ("1x128", 0.25)]
+        assert row["outputs"] == "same"
+    wrong = cli("run", model, "--engines", "ort", "--traffic", "width=9", "--out", tmp_path / "none")
+    assert wrong.returncode == 2 and "no dynamic axis 'width'; it has batch, length" in wrong.stderr
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,110 @@
+"""A mix of requests as users write it, and what its shapes are for the inputs of a model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import TensorSpec
+from enginebench.runs.traffic import MOST_CELLS, read_traffic, settle_traffic
+
+IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
+MASK = TensorSpec(name="mask", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
+IMAGE = TensorSpec(name="x", dtype="float32", shape=("batch", 3, "height", "width"), sizes=(0, 0, 8, 8))
+FIXED = TensorSpec(name="x", dtype="float32", shape=("batch", 3))
+
+
+def settle(text: str, *inputs: TensorSpec) -> list[tuple[int, dict[str, tuple[int, ...]], float]]:
+    cells = settle_traffic(read_traffic(text), inputs)
+    return [(cell.batch, cell.shapes, round(cell.weight, 6)) for cell in cells]
+
+
+def test_batches_with_weights_that_need_not_sum_to_one() -> None:
+    assert settle("batch=8:3,batch=1:7", FIXED) == [(1, {}, 0.7), (8, {}, 0.3)]
+    assert settle("batch=1,batch=2", FIXED) == [(1, {}, 0.5), (2, {}, 0.5)]
+    assert read_traffic({"batch=1": 0.7, "batch=8": 0.3}) == read_traffic("batch=1:0.7,batch=8:0.3")
+
+
+def test_an_axis_by_its_name_sizes_every_input_that_has_it() -> None:
+    assert settle("length=128:0.25,length=16:0.75", IDS, MASK) == [
+        (1, {"ids": (1, 16), "mask": (1, 16)}, 0.75),
+        (1, {"ids": (1, 128), "mask": (1, 128)}, 0.25),
+    ]
+    assert settle("batch=4+length=7", IDS) == [(4, {"ids": (4, 7)}, 1.0)]
+    assert settle("height=32", IMAGE) == [(1, {"x": (1, 3, 32, 8)}, 1.0)]
+
+
+def test_a_length_is_of_the_only_dynamic_axis_and_a_shape_is_whole() -> None:
+    assert settle("16:1,2x64:1", IDS, MASK) == [
+        (1, {"ids": (1, 16), "mask": (1, 16)}, 0.5),
+        (2, {"ids": (2, 64), "mask": (2, 64)}, 0.5),
+    ]
+    assert settle("16,2x64", IDS) == [(1, {"ids": (1, 16)}, 0.5), (2, {"ids": (2, 64)}, 0.5)]
+    assert settle("2x3x4x5:1", IMAGE) == [(2, {"x": (2, 3, 4, 5)}, 1.0)]
+    # Written in two ways, it is one shape.
+    assert settle("1x16:1,length=16:3", IDS) == [(1, {"ids": (1, 16)}, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "message"),
+    [
+        ("batch=1:0", (FIXED,), "not a finite number above 0"),
+        ("batch=1:nan,batch=2:1", (FIXED,), "not a finite number above 0"),
+        ("batch=1:many", (FIXED,), "expected SHAPE:WEIGHT"),
+        ("batch=0:1", (FIXED,), "expected batch=N"),
+        ("batch=2+batch=3:1", (FIXED,), "expected batch=N"),
+        ("batch:1", (FIXED,), "expected batch=N"),
+        ("width=9:1", (IDS,), "no dynamic axis 'width'; it has batch, length"),
+        ("9:1", (IMAGE,), "dynamic axes height, width; write AXIS=N"),
+        ("9:1", (FIXED,), "no dynamic axis but the batch"),
+        ("1x2x3:1", (IDS,), "no input takes this shape; the inputs are ids: batchxlength"),
+        (",".join(f"batch={n}:1" for n in range(1, MOST_CELLS + 2)), (FIXED,), "13 shapes, more than 12"),
+        ("nowhere.txt", (IDS,), "neither a file nor a mix such as batch=1:0.7,batch=8:0.3"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(text: str, inputs: Sequence[TensorSpec], message: str) -> None:
+    with pytest.raises(UsageError, match="--traffic") as refusal:
+        settle_traffic(read_traffic(text), inputs)
+    assert message in str(refusal.value)
+
+
+def test_lines_of_a_file_count_by_their_frequency(tmp_path: Path) -> None:
+    path = tmp_path / "lengths é 1.txt"
+    path.write_text("16\n128\n\n16\n 16 \n", encoding="utf-8")
+    assert settle(str(path), IDS) == [(1, {"ids": (1, 16)}, 0.75), (1, {"ids": (1, 128)}, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "is empty"), (b"16\nx\n", "line 2"), (b"\xff\xfe\x00", "cannot be read as text")]
+)
+def test_a_file_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "lengths.txt").write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        read_traffic(str(tmp_path / "lengths.txt"))
+
+
+def test_many_lengths_become_groups_of_equal_frequency_around_their_middle(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(0).integers(1, 381, 5000)
+    path = tmp_path / "lengths.txt"
+    path.write_text("\n".join(map(str, lengths)))
+    cells = settle_traffic(read_traffic(str(path)), (IDS,))
+    assert len(cells) == MOST_CELLS and sum(cell.weight for cell in cells) == pytest.approx(1)
+    assert all(0.07 < cell.weight < 0.1 for cell in cells)
+    chosen = [cell.shapes["ids"][1] for cell in cells]
+    assert chosen == sorted(chosen)
+    # What they stand for: the quantiles of the lengths, and so their mean.
+    expected = np.quantile(lengths, [(i + 0.5) / MOST_CELLS for i in range(MOST_CELLS)])
+    assert np.abs(np.array(chosen) - expected).max() < 5
+    mean = sum(cell.weight * cell.shapes["ids"][1] for cell in cells)
+    assert mean == pytest.approx(float(lengths.mean()), rel=0.01)
+
+
+def test_a_length_that_most_requests_have_is_a_group_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text("\n".join(["128"] * 900 + [str(n) for n in range(1, 101)]))
+    cells = settle_traffic(read_traffic(str(path)), (IDS,))
+    heaviest = max(cells, key=lambda cell: cell.weight)
+    assert heaviest.shapes["ids"] == (1, 128) and heaviest.weight >= 0.9
+    assert len(cells) >= 2
