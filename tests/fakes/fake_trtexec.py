@@ -5,12 +5,13 @@ times are its own, but those of 8.6.0, which are worded as NVIDIA's library word
 `FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
 build_fails, empty_plan, no_driver, no_device, capture_fails, aborts, device_fault, wrong_version, silent_export,
 ignores_precision, ignores_tf32, no_passed, log_disagrees, enqueue_bound, profile_faults, profile_aborts, hangs,
-no_library, weights, not_ready (in the first of two runs).
+no_library, weights, not_ready (in the first of two runs), exhausted (memory, but for little workspace: it is killed).
 """
 
 import json
 import math
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -240,6 +241,10 @@ class Trtexec:
             self.error(f"Error[1]: {place} (Myelin error from unknown graph)")
             self.error("Error[4]: The timing cache will not be used!")
         self.info("Finished parsing network model. Parse time: 0.000484605")
+        if self.has("useDLACore"):
+            self.warn("[TRT] Layer 'softmax' (SOFTMAX): Unsupported on DLA. Switching this layer's device type to GPU.")
+        if "exhausted" in self.faults and self.text("memPoolSize") != "workspace:256":
+            os.kill(os.getpid(), signal.SIGKILL)
         if "build_fails" in self.faults:
             self.fail_save()
         weak = [name for name in PRECISIONS if self.has(name)]

@@ -57,6 +57,8 @@ def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
     runtime = library.make(library.trt.Runtime, "a runtime")
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True
+    if options.get("dla"):  # else a plan for a DLA core is not loaded
+        runtime.DLA_core = int(options["dla"])
     lean = " (the lean runtime, which takes plans built with --version-compatible)" if is_lean(library.trt) else ""
     engine = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is None:

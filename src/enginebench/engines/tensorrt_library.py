@@ -7,6 +7,8 @@ import re
 import sys
 from ctypes import CDLL
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 from ..core.engine_api import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
@@ -24,10 +26,45 @@ LEAN_NOTE = (
     "layers, so no precision is verified"
 )
 
+# Warnings of a layer that a DLA core does not run, in the words of 7 to 10.
+ON_GPU = (
+    re.compile(r"Layer '(.+?)' \([A-Z_]+\): Unsupported on DLA\. Switching"),
+    re.compile(r"Default DLA is enabled but layer (.+?) is not (?:supported|running) on DLA, falling back to GPU"),
+    re.compile(r"Switching to GPU for layer (.+?)\s*$", re.MULTILINE),
+    re.compile(r"DLA only supports FP16 and Int8 precision type\. Switching (.+?) device type to GPU"),
+    re.compile(r"Validation failed for DLA layer: (.+?)\. Switching to GPU"),
+)
+
 # How the builder's description of the layers begins: one message, with a level of detail that shows their types.
 LAYERS = "Layers:\n"
 # Without a driver nearly every error of TensorRT for RTX has a second line with this, whatever the first one is about.
 NOISE = "catchCudaError"
+
+
+# Where JetPack's packages put the bindings: for the system's own Python, outside of every environment.
+SYSTEM_FOLDER = Path("/usr/lib") / "python{}.{}".format(*sys.version_info) / "dist-packages"
+
+
+class SystemFinder:
+    """Finds TensorRT's bindings in `SYSTEM_FOLDER` where this environment has none, and nothing else of that folder."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(SYSTEM_FOLDER)]) if name == MODULES[0] else None
+
+
+# The last to be asked: what is installed in the environment goes first.
+sys.meta_path.append(SystemFinder)
+
+
+def is_of_system(trt: Any) -> bool:
+    """Whether a module was found by `SystemFinder`."""
+    return str(getattr(trt, "__file__", "")).startswith(f"{SYSTEM_FOLDER}/")
+
+
+def find_other_system_folder(root: Path = Path("/usr/lib")) -> Path | None:
+    """Return the folder in which bindings are for another Python than this one; None where there is none."""
+    return next((path.parent for path in sorted(root.glob("python3.*/dist-packages/tensorrt"))), None)
 
 
 def import_tensorrt() -> Any:
@@ -43,6 +80,11 @@ def import_tensorrt() -> Any:
             if error.name != name:
                 raise
     raise ModuleNotFoundError(f"none of {', '.join(MODULES)} is installed", name=MODULES[0])
+
+
+def find_layers_on_gpu(text: str) -> list[str]:
+    """The layers of a build for a DLA core that TensorRT moved to the GPU, by its messages."""
+    return list(dict.fromkeys(match[1] for pattern in ON_GPU for match in pattern.finditer(text)))
 
 
 def is_lean(trt: Any) -> bool:
@@ -120,6 +162,7 @@ def make_log(trt: Any, title: str) -> Any:
             self.errors: list[str] = []
             self.layers = ""
             self.last = ""  # warning or error
+            self.on_gpu: dict[str, None] = {}  # layers that a DLA core does not run
 
         def log(self, severity: Any, msg: str) -> None:
             if msg.startswith(LAYERS):
@@ -129,6 +172,7 @@ def make_log(trt: Any, title: str) -> Any:
             if TIMING_CACHE_LOST.search(msg):
                 print(f"{title} goes on without the timing cache: {msg.strip()}", file=sys.stderr)
                 return
+            self.on_gpu |= dict.fromkeys(find_layers_on_gpu(msg))
             self.last = msg.strip()
             if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
                 self.errors.append(msg.strip())

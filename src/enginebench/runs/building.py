@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from enginebench.core.errors import DependencyError, EngineBenchError, TimedOut, UsageError
 from enginebench.core.records import Artifact, Result
 from enginebench.core.warnings import make_warning
-from enginebench.runs.builds import can_wait, count_builds, count_workers, describe_build, split_runs, tunes
+from enginebench.runs.builds import (
+    can_wait,
+    count_builds,
+    count_workers,
+    describe_build,
+    run_in_memory,
+    split_runs,
+    tunes,
+)
 from enginebench.runs.child.arrays import holds_arrays
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import PreloadJob, PrepareJob, PrepareResponse
@@ -354,7 +362,10 @@ class ConfigurationBuilder:
 
     def run(self, configuration: PlannedConfiguration, job: PrepareJob) -> PrepareResponse:
         self._reporter.step(f"{label(configuration)}: build and check")
-        return run_child(job, timeout_s=self._timeout_s(), on_note=report_steps(self._reporter, label(configuration)))
+        on_note = report_steps(self._reporter, label(configuration))
+        return run_in_memory(
+            job, lambda less: run_child(less, timeout_s=self._timeout_s(), on_note=on_note), self._reporter.say
+        )
 
 
 def attempt(call: Callable[[], PrepareResponse]) -> PrepareResponse | EngineBenchError:

@@ -1,19 +1,25 @@
 """Builds: how many a configuration has, which may run at the same time (nothing is timed then), their record."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.records import Artifact, Build, EngineSpec, Machine
+from enginebench.core.records import Artifact, Build, EngineSpec, Machine, ResultWarning
+from enginebench.core.warnings import make_warning
 from enginebench.engines.registry import find_entry
 from enginebench.runs.child.arrays import load_outputs
-from enginebench.runs.child.jobs import PrepareResponse
+from enginebench.runs.child.jobs import BuildJob, BuildResponse, PrepareJob, PrepareResponse
 from enginebench.runs.child.places import OPTION
 from enginebench.runs.plan import PlannedConfiguration
 from enginebench.stats.drift import measure_drift
+
+J = TypeVar("J", BuildJob, PrepareJob)
+R = TypeVar("R", BuildResponse, PrepareResponse)
 
 # Options that name a file which builds would share.
 SHARED = ("timing_cache",)
@@ -25,6 +31,44 @@ BYTES_OF_ONE = 1 << 30
 COPIES = 4
 # The fraction of the free memory that builds use; the rest covers other processes and estimates that are too low.
 SHARE_OF_MEMORY = 0.5
+
+
+# A builder of plans that ran out of memory is tried again with less: MiB of workspace, and how hard it searches.
+LESS_MEMORY = ((1024, 2), (256, 0))
+# In the words of CUDA, of TensorRT, of C++, and where the kernel ended the process.
+EXHAUSTED = re.compile(r"out of memory|OutOfMemory|cudaErrorMemoryAllocation|bad_alloc|SIGKILL")
+
+
+def run_in_memory(job: J, run: Callable[[J], R], say: Callable[[str], None]) -> R:
+    """Run a job that builds; if memory ran out, again with less workspace and a shorter search, with a warning."""
+    takes_less = {"workspace_mb", "optimization_level"} <= find_entry(job.engine.backend).options.keys()
+    attempts = iter(LESS_MEMORY if takes_less else ())
+    warnings: tuple[ResultWarning, ...] = ()
+    while True:
+        try:
+            response: R = run(job)
+            warned = replace(response.artifact, warnings=(*response.artifact.warnings, *warnings))
+            return replace(response, artifact=warned)
+        except EngineBenchError as error:
+            less = next(attempts, None) if EXHAUSTED.search(str(error)) else None
+            if less is None:
+                raise
+        workspace, level = (
+            min(most, int(job.engine.options.get(key) or most))
+            for key, most in zip(("workspace_mb", "optimization_level"), less, strict=True)
+        )
+        say(f"memory ran out: building again with {workspace} MiB of workspace, at optimization level {level}")
+        options = {**job.engine.options, "workspace_mb": str(workspace), "optimization_level": str(level)}
+        job = replace(job, engine=replace(job.engine, options=options))
+        warnings = (
+            make_warning(
+                "environment.setting",
+                setting="workspace of the build",
+                value=f"{workspace} MiB, its optimization level {level}",
+                effect="memory ran out with more, and the plan may be slower",
+                cure="free memory and build again, or give workspace_mb and optimization_level that fit",
+            ),
+        )
 
 
 def can_wait(engine: EngineSpec) -> bool:

@@ -1,5 +1,7 @@
 """Compute shares, rates and bounds from the times of every stage between file and label, without I/O."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -62,7 +64,7 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     engine_version: str | None = None
     takes_bytes: bool = False  # its first nodes normalise, in `compute`
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
-    others: tuple["StagesDocument", ...] = ()  # the other engines of the same call, in the order given
+    others: tuple[StagesDocument, ...] = ()  # the other engines of the same call, in the order given
 
 
 def describe_stages(

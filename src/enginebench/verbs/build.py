@@ -51,6 +51,7 @@ from enginebench.options import (
     Wait,
     verb,
 )
+from enginebench.runs.builds import run_in_memory
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, ProbeJob, Proof, SourceJob
 from enginebench.runs.child.places import find_place, require_available, strip_environment
@@ -135,6 +136,9 @@ class BuildOptions(Progress, total=False):
     plugins: Annotated[Sequence[PathLike], Opt("A plugin library; can be repeated.", (), multiple=True, path="file")]
     refit: Annotated[bool, Opt("Allow the weights to be replaced later.", False)]
     strip: Annotated[bool, Opt("Leave out the weights; refit them later.", False)]
+    use_dla: Annotated[
+        int | None, Opt("DLA core of a Jetson that runs what it can, and the GPU the rest.", ge=0, le=1, metavar="CORE")
+    ]
     weak_typing: Annotated[bool, Opt("Set the precision by builder flags (TensorRT 10 and older).", False)]
     calib: Annotated[
         PathLike | None,
@@ -294,6 +298,7 @@ def list_engine_options(options: BuildOptions) -> dict[str, str]:
         "calib_cache": cache.absolute() if cache and weak else None,
         "calib_data": data.absolute() if data and weak else None,
         "extra": join_argv(options["extra"]),
+        "dla": options["use_dla"],
     }
     return {key: str(value) for key, value in settings.items() if value not in (None, "")}
 
@@ -442,7 +447,10 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     with open_folder(name_folder(out)) as folder, lock_devices(busy, wait=options["wait"], on_wait=reporter.say):
         spec = store_calibration(spec, artifact, folder)
         job = BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder))
-        response = run_child(job, timeout_s=options["timeout"], on_note=report_steps(reporter, onnx.name))
+        on_note = report_steps(reporter, onnx.name)
+        response = run_in_memory(
+            job, lambda less: run_child(less, timeout_s=options["timeout"], on_note=on_note), reporter.say
+        )
     built = replace(response.artifact, normalize=artifact.normalize, preprocess_sha256=artifact.preprocess_sha256)
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
         built = replace(built, made_with=built.made_with | {"calibration": ranges.name})

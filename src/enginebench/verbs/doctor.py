@@ -1,5 +1,6 @@
 """`doctor`: list the engines that can run here, plug-ins included, each probed in its own process. Never fails."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
@@ -38,6 +39,10 @@ MB = 1 << 20
 FLEET_TIMEOUT_S = 600.0
 # The extras that bring what `run` measures by default; with a GPU, its builds of ONNX Runtime and TensorRT.
 EXTRAS: dict[DeviceKind, str] = {"cpu": "cpu", "cuda": "torch,cuda,openvino,tensorrt"}
+# What has no package for a Python that EngineBench runs on. All versions: docs/engines.md.
+LACKING = {
+    (3, 10): "ONNX Runtime ends with 1.23 for it, and ort-openvino and ort-tensorrt-rtx need 1.24: use Python 3.11"
+}
 
 
 class FeaturePackage(Struct, frozen=True, kw_only=True):
@@ -55,6 +60,7 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
     engines: tuple[Availability, ...]
     features: tuple[FeaturePackage, ...] = ()
     readings: dict[str, str] = {}  # of a Jetson, just now
+    lacking: str | None = None  # engines that cannot be had for this Python
     install: str | None = None  # the command that adds the engines for such a machine; None: they are there
 
 
@@ -123,6 +129,7 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
         engines=(*availabilities, *list_refused()),
         features=tuple(list_feature_packages()),
         readings=dict(list_readings(read_tegrastats())) if machine.jetson else {},
+        lacking=LACKING.get(sys.version_info[:2]),
         install=choose_install(machine, availabilities),
     )
 
@@ -201,7 +208,8 @@ def list_machine(document: DoctorDocument) -> list[Section]:
         features += [("", f"{name}: {fact}") for name, fact in facts.items() if fact]
     install = (("to add", f"{document.install} brings the engines for this machine"),) if document.install else ()
     readings = tuple((f"Jetson {name}", value) for name, value in document.readings.items())
-    parts = (*list_machine_facts(document.machine), *readings), tuple(lines), tuple(features), install
+    lacking = (("Python", document.lacking),) if document.lacking else ()
+    parts = (*list_machine_facts(document.machine), *lacking, *readings), tuple(lines), tuple(features), install
     return [Section(parts=(Notes(lines=part, kind="facts"),)) for part in parts if part]
 
 

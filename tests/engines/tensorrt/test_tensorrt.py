@@ -4,6 +4,8 @@ import _ctypes
 import importlib
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +21,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import CacheFlusher
 from enginebench.core.records import Artifact, EngineSpec, Precision
-from enginebench.engines import registry
+from enginebench.engines import registry, tensorrt_library
 from enginebench.engines.proof import Operator
 from enginebench.models.zoo import DATA_DIR
 from enginebench.stats.plans.layers import PlanFiles
@@ -452,3 +454,70 @@ def test_a_runtime_around_nothing_is_not_used(backend: Any, tmp_path: Path, monk
     artifact = Artifact(kind="plan", model="m", path=str(plan), sha256="", files=(), inputs=(), outputs=())
     with pytest.raises(BackendUnavailable, match="TensorRT cannot create a runtime: createInferRuntime: Error Code 6"):
         backend.load(artifact, make_spec())
+
+
+@pytest.mark.parametrize("version", ["8.6"], indirect=True)
+def test_a_dla_core_runs_what_it_can_and_the_rest_is_named(
+    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(make_spec(dla="1", weak_typing="1"), precision="fp16")
+    with pytest.raises(BackendUnavailable, match="dla=1: TensorRT finds 0 DLA cores here"):
+        backend.build(graph, spec, tmp_path)
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "dla")
+    plan = backend.build(graph, spec, tmp_path)
+    (warning,) = plan.warnings
+    assert warning.message == "the device of 1 layer is the GPU, not DLA core 1: softmax"
+    engine = backend.load(plan, spec)
+    engine.close()
+    with pytest.raises(UsageError, match=r"dla=1.*fp16 and int8, not in fp32"):
+        backend.build(graph, make_spec(dla="1"), tmp_path)
+
+
+def test_versions_without_dla_are_refused_by_name(backend: Any, graph: Artifact, version: str, tmp_path: Path) -> None:
+    if version != "8.6":
+        with pytest.raises(UsageError, match=r"dla=0: TensorRT \S+ has no DLA; 10\.7 and older.*11\.4\.1"):
+            backend.check_ahead(graph, replace(make_spec(dla="0"), precision="fp16"))
+
+
+def test_bindings_of_the_system_are_found_behind_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a process of its own: what is imported stays."""
+    folder = tmp_path / "dist-packages"
+    (folder / "tensorrt").mkdir(parents=True)
+    (folder / "tensorrt" / "__init__.py").write_text("__version__ = '10.3.0'\n")
+    (folder / "numpy.py").write_text("raise ImportError('nothing else of it is imported')\n")
+    (folder / "tensorrt_lean.py").write_text("raise ImportError('nor this')\n")
+    program = (
+        "from pathlib import Path; from importlib.util import find_spec; import sys\n"
+        "from enginebench.engines import tensorrt_library as library\n"
+        "library.SYSTEM_FOLDER = Path(sys.argv[1])\n"
+        "assert find_spec('tensorrt_lean') is None\n"
+        "trt = library.import_tensorrt(); import numpy\n"
+        "print(trt.__version__, library.is_of_system(trt), library.is_of_system(numpy))\n"
+    )
+    for paths, expected in (([], "10.3.0 True False"), ([MODULES], "10.16.1.11 False False")):
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT / "src", *paths]))}
+        command = [sys.executable, "-c", program, str(folder)]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert done.stdout.split()[1:] == expected.split()[1:], done.stderr
+    assert tensorrt_library.find_other_system_folder(tmp_path) is None
+    other = tmp_path / "python3.8" / "dist-packages"
+    (other / "tensorrt").mkdir(parents=True)
+    assert tensorrt_library.find_other_system_folder(tmp_path) == other
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Layer 'conv 1' (CONVOLUTION): Unsupported on DLA. Switching this layer's device type to GPU.",
+        "Default DLA is enabled but layer conv 1 is not supported on DLA, falling back to GPU.",
+        "Default DLA is enabled but layer conv 1 is not running on DLA, falling back to GPU.",
+        "DLA supports only 8 subgraphs per DLA core. Switching to GPU for layer conv 1",
+        "DLA only supports FP16 and Int8 precision type. Switching conv 1 device type to GPU.",
+        "Validation failed for DLA layer: conv 1. Switching to GPU fallback.",
+    ],
+)
+def test_layers_that_went_to_the_gpu_are_read_from_every_wording(message: str) -> None:
+    """As reported in NVIDIA's forum and issues for TensorRT 7 to 10."""
+    assert tensorrt_library.find_layers_on_gpu(f"[W] [TRT] {message}\n[I] done\n[W] {message}\n") == ["conv 1"]

@@ -29,6 +29,7 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from fakes.trtexec_shim import VERSIONS, install_trtexec
 from graphs import write_graph
+from processes import environment, run_cli
 from trtexec_artifacts import find_real_artifacts
 
 EXACT = MeasureSpec(warmup=3, iters=25)
@@ -542,3 +543,17 @@ def test_real_failures_are_explained(version: str, case: str, words: str) -> Non
     found = process.find_first_error(text)
     assert found and re.search(words, found), found
     assert "&&&& PASSED" not in text
+
+
+def test_a_build_that_the_kernel_ends_is_repeated_with_less_memory(
+    graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `build` does it, with real processes."""
+    install_trtexec(tmp_path / "tools", "10.16")
+    variables = environment(tmp_path) | {"TRTEXEC": str(tmp_path / "tools" / "trtexec")}
+    variables["FAKE_TRTEXEC_FAULT"] = "exhausted"
+    result = run_cli(tmp_path, "build", graph.path, "--engine", "trtexec", "--out", "m.plan", "--json", env=variables)
+    document = json.loads(result.stdout)
+    (warning,) = [w for w in document["caveats"] if "workspace" in w["message"]]
+    assert "is 256 MiB, its optimization level 0: memory ran out with more" in warning["message"]
+    assert "--memPoolSize=workspace:256" in document["command"] and result.stderr.count("memory ran out") == 2

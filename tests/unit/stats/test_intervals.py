@@ -97,7 +97,8 @@ def test_percent_becomes_the_nearest_share() -> None:
 
 def test_quantiles_of_t() -> None:
     """One degree of freedom has a closed form; an infinite number is the normal distribution."""
-    assert quantile_of_t(0.5, 3) == 0 and quantile_of_t(0.025, 4.7) == pytest.approx(-quantile_of_t(0.975, 4.7))
+    assert quantile_of_t(0.5, 3) == pytest.approx(0, abs=1e-12)  # SciPy 1.15 gives 7e-17
+    assert quantile_of_t(0.025, 4.7) == pytest.approx(-quantile_of_t(0.975, 4.7))
     assert quantile_of_t(0.975, float("inf")) == NORMAL.inv_cdf(0.975)
-    assert quantile_of_t(0.975, 1) == pytest.approx(np.tan(np.pi * 0.475), rel=1e-12)
+    assert quantile_of_t(0.975, 1) == pytest.approx(np.tan(np.pi * 0.475), rel=1e-10)  # SciPy 1.15 is 2e-11 off
     assert quantile_of_t(0.975, 1e9) == pytest.approx(NORMAL.inv_cdf(0.975), rel=1e-6)

@@ -9,7 +9,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 from enginebench.core.shapes import format_shapes, quote_name
 from enginebench.core.store import explain_reading
-from enginebench.engines.backends.tensorrt.settings import BuildSettings, refuse_half_floats
+from enginebench.engines.backends.tensorrt.settings import BuildSettings, check_dla, refuse_half_floats
 from enginebench.features.trtexec.executable import REPEATABLE, Trtexec
 
 # The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
@@ -38,6 +38,8 @@ OWN_OPTIONS = {
     "saveEngine": "--out",
     "loadEngine": "give that plan as TARGET",
     "device": "--device cuda:N",
+    "useDLACore": "--use-dla N, or trtexec:dla=N",
+    "allowGPUFallback": "--use-dla N, or trtexec:dla=N",
     "iterations": "--warmup and --iters",
     "warmUp": "--warmup and --iters",
     "duration": "--time-limit",
@@ -70,6 +72,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     implicit_batch: int | None = None
     plugins: tuple[str, ...] = ()
     device: int = 0
+    dla: int | None = None
     times: str | None = None
     profile: str | None = None
     layers: str | None = None
@@ -81,6 +84,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 def compose_build(
     tool: Trtexec, onnx: str, plan: str, settings: BuildSettings, layers: str | None = None, extra: tuple[str, ...] = ()
 ) -> list[str]:
+    check_dla(settings, tool.version)
     argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]
     argv += _list_precision(tool, settings)
     for index, profile in enumerate(settings.profiles):
@@ -90,6 +94,7 @@ def compose_build(
         shapes = {"min": profile.smallest, "opt": profile.best, "max": profile.largest}
         argv += [f"--{kind}Shapes={format_shapes(shape)}" for kind, shape in shapes.items()]
     argv += _list_plan_kind(tool, settings)
+    argv += list_dla(settings.dla, fallback=True)
     argv += map(_name_plugins, settings.plugins)
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
     argv += [f"--exportLayerInfo={layers}"] if layers else []
@@ -101,6 +106,7 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
     argv = [tool.path or "trtexec", f"--loadEngine={plan}"]
     argv += _list_inputs(tool, settings)
     argv += list_switches(tool, settings)
+    argv += list_dla(settings.dla)
     argv += [f"--warmUp={settings.warmup_ms}", f"--duration={settings.duration_s:g}"]
     argv += [f"--iterations={settings.iterations}", f"--percentile={','.join(f'{p:g}' for p in settings.percentiles)}"]
     argv += map(_name_plugins, settings.plugins)
@@ -123,6 +129,11 @@ def _name_plugins(path: str) -> str:
     with explain_reading(library):
         exports = library.is_file() and any(name in library.read_bytes() for name in CREATORS)
     return f"--{'dynamic' if exports else 'static'}Plugins={path}"
+
+
+def list_dla(core: int | None, *, fallback: bool = False) -> list[str]:
+    """List the options of a DLA core; with `fallback` the GPU takes what it does not run."""
+    return [] if core is None else [f"--useDLACore={core}", *(["--allowGPUFallback"] if fallback else [])]
 
 
 def list_switches(tool: Trtexec, settings: RunSettings) -> list[str]:

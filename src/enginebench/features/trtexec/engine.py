@@ -37,13 +37,14 @@ from enginebench.engines.backends.tensorrt.settings import (
     check_calib_cache,
     find_newest_opset,
     fit_to_version,
+    list_dla_warnings,
     read_plugins,
     read_settings,
     read_shapes,
     split_argv,
 )
 from enginebench.engines.request import check_request, read_options
-from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
+from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST, find_layers_on_gpu
 from enginebench.features.trtexec import executable, process
 from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
 from enginebench.features.trtexec.entries import TRTEXEC
@@ -252,7 +253,8 @@ class TrtexecBackend(PlanBackend):
         if TIMING_CACHE_LOST.search(outcome.text):
             self._note("TensorRT went on without the timing cache, which it cannot read")
         random = settings.weak_typing and settings.precision == "int8" and not settings.calib_cache
-        return (INVENTED_RANGES,) if random else ()
+        on_gpu = find_layers_on_gpu(outcome.text)
+        return ((INVENTED_RANGES,) if random else ()) + list_dla_warnings(settings, on_gpu)
 
     def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
         """Point the settings to a calibration cache that this trtexec reads: a copy beside the plan, if necessary."""
@@ -355,6 +357,7 @@ class TrtexecBackend(PlanBackend):
             implicit_batch=implicit,
             plugins=read_plugins(options),
             device=read_index(spec),
+            dla=int(options["dla"]) if options["dla"] else None,
         )
 
     def _time_settings(

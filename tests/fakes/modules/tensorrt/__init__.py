@@ -42,6 +42,7 @@ def _make_enum(name):
 BuilderFlag = _make_enum("BuilderFlag")
 NetworkDefinitionCreationFlag = _make_enum("NetworkDefinitionCreationFlag")
 MemoryPoolType = _make_enum("MemoryPoolType")
+DeviceType = _make_enum("DeviceType")
 ProfilingVerbosity = _make_enum("ProfilingVerbosity")
 HardwareCompatibilityLevel = _make_enum("HardwareCompatibilityLevel")
 TensorIOMode = _make_enum("TensorIOMode")
@@ -192,6 +193,10 @@ class Builder:
             logger.log(ILogger.WARNING, "CUDA initialization failure with error: 35. Please check your CUDA")
             raise TypeError("pybind11::init(): factory function returned nullptr")
 
+    @property
+    def num_DLA_cores(self):
+        return 2 if _fault("dla") else 0
+
     def create_network(self, flags=0):
         return INetworkDefinition(flags)
 
@@ -209,6 +214,10 @@ class Builder:
             place = "1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin"
             self._logger.log(ILogger.ERROR, f"{place} (Myelin error from unknown graph)")
             self._logger.log(ILogger.ERROR, "4: The timing cache will not be used!")
+        if hasattr(config, "DLA_core"):
+            assert config.default_device_type == DeviceType.DLA and BuilderFlag.GPU_FALLBACK in config._flags
+            on_gpu = "Default DLA is enabled but layer softmax is not supported on DLA, falling back to GPU."
+            self._logger.log(ILogger.WARNING, on_gpu)
         if getattr(config, "progress_monitor", None) is not None:
             config.progress_monitor.phase_start("Building Engine", None, 2)
             for step in range(2):

@@ -15,6 +15,7 @@ from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     ShapeProfile,
     check_profile,
+    list_dla_warnings,
     make_profile,
     read_profiles,
     read_settings,
@@ -356,3 +357,24 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
 )
 def test_exact_numbers_are_had_without_the_tools_warm_up(measure, warmup_ms, duration_s, iterations) -> None:
     assert plan_timing(measure) == (warmup_ms, duration_s, iterations)
+
+
+def test_a_dla_core_is_named_for_building_and_timing() -> None:
+    fp16 = BuildSettings(precision="fp16", dla=1)
+    argv = compose_build(tool("10.3"), "m", "p", fp16)
+    assert {"--useDLACore=1", "--allowGPUFallback"} <= set(argv)
+    assert "--useDLACore=1" in compose_measure(tool("10.3"), "m", RunSettings(dla=1))
+    assert not {"useDLACore", "allowGPUFallback"} & flags_of(compose_build(tool("10.3"), "m", "p", BuildSettings()))
+    for version in ("10.8", "10.16", "11.0", "11.4"):
+        with pytest.raises(UsageError, match=rf"dla=1: TensorRT {re.escape(version)}\S* has no DLA"):
+            compose_build(tool(version), "m", "p", fp16)
+    assert "--useDLACore=1" in compose_build(tool("11.4.1"), "m", "p", fp16)
+    with pytest.raises(UsageError, match="--use-dla"):
+        keep_extra(tool("10.3"), ("--useDLACore=0",), ("--useDLACore=1",))
+
+
+def test_many_layers_on_the_gpu_are_cut_short() -> None:
+    (warning,) = list_dla_warnings(BuildSettings(dla=0), [f"layer{index}" for index in range(14)])
+    assert warning.message.startswith("the device of 14 layers is the GPU, not DLA core 0: layer0, layer1")
+    assert warning.message.endswith("layer9 and 4 more (all are in the log)")
+    assert list_dla_warnings(BuildSettings(dla=0), []) == list_dla_warnings(BuildSettings(), ["a"]) == ()

@@ -16,11 +16,13 @@ from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
+from enginebench.core.text import count_of
 from enginebench.engines.backends.tensorrt.settings import (
     LAST_WEAK_MAJOR,
     OTHER_RANGES,
     BuildSettings,
     adapt_cache,
+    check_dla,
     refuse_half_floats,
 )
 from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
@@ -106,6 +108,7 @@ def build_plan(
 def check_flags(library: Library, settings: BuildSettings) -> None:
     """Check that this version has every flag that the settings need, before anything is built."""
     require_builder(library)
+    check_dla(settings, read_version(library))
     make_network_flags(library, settings)
     for flag in choose_flags(library, settings):
         library.find_member(library.trt.BuilderFlag, flag)
@@ -150,6 +153,12 @@ def make_config(library: Library, builder: Any, settings: BuildSettings, note: C
     if settings.hardware_compatibility != "none":
         level = library.find_member(trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatibility])
         config.hardware_compatibility_level = level
+    if settings.dla is not None:
+        if settings.dla >= builder.num_DLA_cores:
+            raise BackendUnavailable(
+                f"dla={settings.dla}: {library.title} finds {count_of(builder.num_DLA_cores, 'DLA cores')} here"
+            )
+        config.default_device_type, config.DLA_core = trt.DeviceType.DLA, settings.dla
     for flag in choose_flags(library, settings):
         config.set_flag(library.find_member(trt.BuilderFlag, flag))
     if settings.precision == "fp32":
@@ -184,6 +193,7 @@ def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
         "EXCLUDE_LEAN_RUNTIME": settings.exclude_lean,
         "REFIT": settings.refit,
         "STRIP_PLAN": settings.strip,
+        "GPU_FALLBACK": settings.dla is not None,
     }
     yield from (flag for flag, enabled in flags.items() if enabled)
     yield from settings.flags

@@ -2,7 +2,9 @@
 
 from enginebench.core.entry import Builder, Entry, OnDevice, Option, choice, switch
 from enginebench.core.records import Precision
-from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
+from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE, find_other_system_folder
+
+OTHER_FOLDER = find_other_system_folder()
 
 # Of trtexec, too.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
@@ -27,6 +29,7 @@ BUILD_OPTIONS = {
     "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
     "refit": switch("allow the weights to be replaced later"),
     "strip": switch("leave out the weights; refit them later"),
+    "dla": choice("|0|1", "DLA core of a Jetson that runs what it can of the graph, in fp16 or int8; the GPU the rest"),
     "detailed": switch("keep what layer information and precision verification need", on=True),
 }
 
@@ -54,7 +57,11 @@ TENSORRT = Entry(
     on={"cuda": OnDevice(beside_itself={"spin": "0"}, overlaps=True)},
     modules=(MODULES[0], "cuda.bindings"),
     stand_ins=MODULES[1:],
-    command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
+    command=(
+        f"an environment of the Python that {OTHER_FOLDER} is for: {OTHER_FOLDER.parent.name} -m venv DIR"
+        if OTHER_FOLDER
+        else 'pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)'
+    ),
     verified_on="NVIDIA's own TensorRT 8.6.0 on an H200 and an H100. 10 and 11: names of the bindings, and the lean "
     "runtimes 10.16 and 11.4 without a plan that they take; no builder of 10 or 11 has run with it",
 )

@@ -1,7 +1,7 @@
 """Read the settings of a TensorRT build from the `key=value` options of ENGINE, for trtexec and the Python API."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import CDLL
 from pathlib import Path
 
@@ -11,13 +11,21 @@ from msgspec.structs import replace
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, UsageError, explaining
 from enginebench.core.names import require_precision
-from enginebench.core.records import Artifact, EngineSpec, Precision
+from enginebench.core.records import Artifact, EngineSpec, Precision, ResultWarning
 from enginebench.core.shapes import concrete_shape, join_axes
 from enginebench.core.store import explain_reading
+from enginebench.core.text import count_of
 from enginebench.core.warnings import make_warning
 from enginebench.engines.request import read_number
 
 LAST_WEAK_MAJOR = 10
+
+# What a DLA core computes in, and the versions without it, each from one to before another. Source: "Working with DLA",
+# TensorRT 11.4.1.
+DLA_PRECISIONS = ("fp16", "int8")
+WITHOUT_DLA = (((10, 8, 0), (11, 4, 1)),)
+# Of layers in one warning.
+MOST_NAMES = 10
 
 # Of INT8 by builder flags, for which data of the run is never read.
 INVENTED_RANGES = make_warning(
@@ -66,6 +74,7 @@ class BuildSettings(Struct, frozen=True, kw_only=True):
     strip: bool = False
     detailed: bool = True
     device: int = 0
+    dla: int | None = None  # the core of a Jetson that runs what it can
     targets: tuple[str, ...] = ()  # compute capabilities, where the library builds for several
     flags: tuple[str, ...] = ()  # further builder flags, by name
 
@@ -94,6 +103,42 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
         strip=options["strip"] == "1",
         detailed=options["detailed"] == "1",
         device=read_index(spec),
+        dla=_read_dla(spec, options),
+    )
+
+
+def _read_dla(spec: EngineSpec, options: dict[str, str]) -> int | None:
+    core = options["dla"]
+    if core and spec.precision not in DLA_PRECISIONS:
+        raise UsageError(
+            f"dla={core}: a DLA core computes in {' and '.join(DLA_PRECISIONS)}, not in {spec.precision}; "
+            "give --precision fp16"
+        )
+    return int(core) if core else None
+
+
+def check_dla(settings: BuildSettings, version: Sequence[int]) -> None:
+    """Check that a version of TensorRT builds for DLA cores at all."""
+    if settings.dla is not None and any(first <= tuple(version)[:3] < last for first, last in WITHOUT_DLA):
+        raise UsageError(
+            f"dla={settings.dla}: TensorRT {'.'.join(map(str, version))} has no DLA; 10.7 and older have, and 11.4.1 "
+            "and later on a Jetson AGX Orin with JetPack 7.2.2 or later"
+        )
+
+
+def list_dla_warnings(settings: BuildSettings, on_gpu: Iterable[str]) -> tuple[ResultWarning, ...]:
+    """Return the warning of layers that run on the GPU beside a DLA core, by name."""
+    if settings.dla is None or not (names := list(on_gpu)):
+        return ()
+    more = f" and {len(names) - MOST_NAMES} more (all are in the log)" if len(names) > MOST_NAMES else ""
+    return (
+        make_warning(
+            "environment.setting",
+            setting=f"device of {count_of(len(names), 'layers')}",
+            value=f"the GPU, not DLA core {settings.dla}",
+            effect=f"{', '.join(names[:MOST_NAMES])}{more}",
+            cure="replace what DLA lacks, or leave out dla: data goes back and forth between the two",
+        ),
     )
 
 

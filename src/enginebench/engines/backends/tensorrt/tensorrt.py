@@ -26,12 +26,20 @@ from enginebench.engines.backends.tensorrt.settings import (
     check_calib_cache,
     find_newest_opset,
     fit_to_version,
+    list_dla_warnings,
     read_plugins,
     read_settings,
 )
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt import load_plan
-from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
+from enginebench.engines.tensorrt_library import (
+    LEAN_NOTE,
+    SYSTEM_FOLDER,
+    Library,
+    import_tensorrt,
+    is_lean,
+    is_of_system,
+)
 
 trt = import_tensorrt()
 LIBRARY = Library(trt)
@@ -51,7 +59,9 @@ class TensorRtBackend(PlanBackend):
         except BackendUnavailable as error:
             return Availability(engine=NAME, available=False, version=trt.__version__, reason=str(error))
         count = cuda.count_devices()
-        reason = LEAN_NOTE if is_lean(trt) else None
+        notes = [LEAN_NOTE] if is_lean(trt) else []
+        notes += [f"the bindings of {SYSTEM_FOLDER}, outside of this environment"] if is_of_system(trt) else []
+        reason = "; ".join(notes) or None
         if not count:
             reason = cuda.explain_no_device()
         return Availability(
@@ -110,9 +120,10 @@ class TensorRtBackend(PlanBackend):
         batches = read_batches(Path(options["calib_data"]), whole) if options["calib_data"] else None
         if settings.calib_cache and (batches is None or Path(settings.calib_cache).exists()):
             check_calib_cache(Path(settings.calib_cache))
+        LIBRARY.log.on_gpu.clear()
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
-        return (INVENTED_RANGES,) if guessed else ()
+        return ((INVENTED_RANGES,) if guessed else ()) + list_dla_warnings(settings, LIBRARY.log.on_gpu)
 
 
 create_backend = TensorRtBackend
