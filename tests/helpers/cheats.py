@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -120,6 +121,27 @@ class InThreadUnjoined(InThread):
     def before_fetch(self) -> None:
         if not self.answers:
             self.thread.join()
+
+
+class InQueue(Honest):
+    """One thread works off what `run` asks for, call by call, and `fetch` waits until it is through."""
+
+    queue: queue.Queue[None] | None = None
+
+    def work(self) -> None:
+        if self.queue is None:
+            self.queue = queue.Queue()
+            threading.Thread(target=self.work_off, args=(self.queue,)).start()
+        self.queue.put(None)
+
+    def work_off(self, calls: queue.Queue[None]) -> None:
+        while True:
+            calls.get()
+            self.compute()
+            calls.task_done()
+
+    def before_fetch(self) -> None:
+        self.queue.join()
 
 
 class InFetch(Honest):
@@ -305,6 +327,7 @@ KINDS: dict[str, type[Honest]] = {
     "bind-waits": InBindAndWaits,
     "thread": InThread,
     "thread-unjoined": InThreadUnjoined,
+    "queue": InQueue,
     "fetch": InFetch,
     "fetch-once": InFirstFetch,
     "cached": CachedByContent,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from enginebench.engines.fake import FakeClock
-from enginebench.measure.honesty import find_short_ns, find_skipped_work
+from enginebench.measure.honesty import find_short_ns, find_skipped_work, run_longer
 
 MS = 1_000_000
 FEEDS: Mapping[str, np.ndarray[Any, Any]] = {"x": np.arange(16, dtype=np.float32)}
@@ -62,6 +62,25 @@ def find(cost: Cost, bind_ns: int = 10_000) -> list[str]:
     warnings = find_skipped_work(engine, FEEDS, find_short_ns(times), clock=engine.clock)
     assert engine.content == FEEDS["x"].tobytes(), "the inputs that were timed are bound again"
     return [warning.template for warning in warnings]
+
+
+@pytest.mark.parametrize(
+    ("timed", "calls"),
+    [
+        (5 * [MS], 25),
+        (98 * [MS], 490),
+        (400 * [MS], 500),
+        ([MS] * 3 + [900 * MS], 20),
+        (3 * [2_000 * MS], 0),
+        (9 * [0], 45),
+    ],
+)
+def test_more_calls_than_were_timed_follow_if_they_are_short(timed: list[int], calls: int) -> None:
+    """An engine that stops computing after 500 calls of a millisecond, of which few are timed, comes to that call."""
+    engine = Engine(lambda e: MS)
+    engine.bind(FEEDS)
+    run_longer(engine, timed)
+    assert engine.calls_bound == calls
 
 
 class InMemory(np.ndarray[Any, Any]):

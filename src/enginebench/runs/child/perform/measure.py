@@ -1,9 +1,11 @@
 """The child's part of a measurement: one trial of one row, pinned, watched and timed."""
 
+import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -28,6 +30,8 @@ NOT_PINNED = make_warning("environment.not_pinned")
 REFERENCE_REPEATS = 10
 # More than half of the work: the measured times would be those of the smaller part.
 LEFT_SHARE = 0.5
+# What it may take to fetch the outputs of the last timed call: they are complete, so that a copy is enough.
+DRAIN_S = 10.0
 
 
 def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
@@ -81,10 +85,8 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         )
         memory.end("steady")
         phases = memory.describe()
-        warnings = _find_missing_in_cells(engines, samples, measured, job)
         measured = replace(
             measured,
-            warnings=(*measured.warnings, *warnings),
             import_s=import_s,
             load_s=round(started.load_s, 9),  # the resolution of the clock
             first_run_s=round(started.first_run_s, 9),
@@ -93,6 +95,20 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         )
         measured = add_least(measured, job.engine, engine)
         shapes = {name: array.shape for name, array in feeds[0][0].items()}
+
+        def give_up() -> None:
+            evidence = f"after the timed calls, {DRAIN_S:g} s are not enough to fetch the outputs"
+            endless = make_warning("implausible_time.outside_run", evidence=evidence)
+            keep(complete(replace(measured, warnings=(*measured.warnings, endless)), shapes))
+            os._exit(0)  # the engine would be waited for
+
+        if job.measure.scope == "compute":
+            with calling_after(DRAIN_S, give_up):
+                for one, own in zip(engines, feeds, strict=True):
+                    one.fetch()
+                    one.bind(own[0])
+        warnings = _find_missing_in_cells(engines, samples, measured, job)
+        measured = replace(measured, warnings=(*measured.warnings, *warnings))
         if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
             sure = complete(measured, shapes)
             keep(sure)
@@ -162,6 +178,18 @@ def _find_missing_in_cells(
     return list(dict.fromkeys(warnings))
 
 
+@contextmanager
+def calling_after(limit_s: float, give_up: Callable[[], None]) -> Iterator[None]:
+    """Call `give_up` in a thread if the block takes longer, as where a queue of a million calls is worked off in it."""
+    timer = Timer(limit_s, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _find_missing_work(
     engine: Engine,
     samples: Sequence[Feeds],
@@ -170,13 +198,16 @@ def _find_missing_work(
     expected: Sequence[Mapping[str, Array]] | None,
 ) -> list[ResultWarning]:
     """Return warnings on an engine that does not do the work of the model in the calls that were timed."""
-    from enginebench.measure.honesty import find_short_ns, find_skipped_work
+    from enginebench.measure.honesty import find_short_ns, find_skipped_work, run_longer
     from enginebench.measure.loop import measure_left
     from enginebench.runs.child.perform import recheck
 
     precision, warnings = job.engine.precision, list[ResultWarning]()
     if expected is not None:  # first: an engine that skips its work after some calls must not be woken
         warnings += recheck.recheck_outputs(engine, samples, expected, precision)
+        if job.trial == 0 and not warnings:
+            run_longer(engine, measured.latency_ns)
+            warnings += recheck.recheck_outputs(engine, samples, expected, precision)
     if job.measure.scope != "compute":
         return warnings  # scope io times binding new inputs, and the fetch, in each call
     if expected is not None and not warnings:

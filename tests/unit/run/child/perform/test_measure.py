@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -22,7 +23,7 @@ from enginebench.models.precision.quantize import quantize
 from enginebench.runs.child import opening
 from enginebench.runs.child.other_jobs import ProfileJob, ProfileResponse
 from enginebench.runs.child.perform import measure as perform
-from enginebench.runs.child.perform.measure import check_cache
+from enginebench.runs.child.perform.measure import calling_after, check_cache
 from enginebench.runs.child.watching import add_least, add_telemetry
 
 TOY = Artifact(kind="onnx", model="toy", path="toy.onnx", sha256="0" * 64, files=(), inputs=(), outputs=())
@@ -51,6 +52,15 @@ def test_as_many_engines_are_loaded_as_have_batches_on_their_way(scope, count, m
         perform.measure_trial(job, lambda text: None, lambda answer: None)
     assert timed == [engine.__enter__() for engine in engines]
     assert all(engine.__exit__.called for engine in engines)
+
+
+def test_a_block_that_does_not_end_is_given_up_and_no_other() -> None:
+    called = Event()
+    with calling_after(3600.0, called.set):
+        pass
+    assert not called.is_set()
+    with calling_after(0.01, called.set):
+        assert called.wait(600)
 
 
 @dataclass
