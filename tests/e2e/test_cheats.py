@@ -13,7 +13,7 @@ from processes import ROOT, environment, run_cli
 FOUND = {
     "bind": ("implausible_time.bound", "same"),
     "bind-waits": ("implausible_time.outside_run", "same"),
-    "queue": ("implausible_time.outside_run", "same"),
+    "queue": ("implausible_time.bound", "same"),
     "fetch": ("implausible_time.outside_run", "same"),
     "first-500": ("implausible_time.outputs", "same"),
     "cached-in-run": ("implausible_time.repeated", "same"),

@@ -63,6 +63,24 @@ def test_a_block_that_does_not_end_is_given_up_and_no_other() -> None:
         assert called.wait(600)
 
 
+def test_a_queue_of_calls_that_does_not_end_ends_the_trial(monkeypatch) -> None:
+    """The outputs come only once the process is left, as where each takes an hour."""
+    left, kept = Event(), list[Any]()
+    engine = MagicMock()
+    engine.__enter__().fetch.side_effect = lambda: {} if left.wait(600) else None
+    backend = SimpleNamespace(load=print, load_several=lambda *_: [engine])
+    measured = Measurement(clock="host", latency_ns=[1_000] * 10, blocks=(), stop_rule="settled")
+    monkeypatch.setattr(perform, "open_for", lambda *_: backend)
+    monkeypatch.setattr(perform, "time_watched", lambda *_, **__: measured)
+    monkeypatch.setattr(perform, "_find_missing_work", lambda *_: [])
+    monkeypatch.setattr(perform, "DRAIN_S", 0.01)
+    monkeypatch.setattr(perform.os, "_exit", lambda code: left.set())
+    job = replace(JOB, engine=EngineSpec(backend="fake"), pin=False)
+    perform.measure_trial(job, lambda text: None, kept.append)
+    assert [w.template for w in kept[0].measurement.warnings] == ["implausible_time.outside_run"]
+    assert kept[0].measurement.latency_ns == measured.latency_ns
+
+
 @dataclass
 class FakeWatch:
     hides_processes: bool
