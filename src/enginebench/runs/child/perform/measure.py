@@ -104,9 +104,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
 
         if job.measure.scope == "compute":
             with calling_after(DRAIN_S, give_up):
-                for one, own in zip(engines, feeds, strict=True):
-                    one.fetch()
-                    one.bind(own[0])
+                _fetch_all(started)
         warnings = _find_missing_in_cells(engines, samples, measured, job)
         measured = replace(measured, warnings=(*measured.warnings, *warnings))
         if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
@@ -176,6 +174,12 @@ def _find_missing_in_cells(
         outputs = expected[len(own) * i : len(own) * (i + 1)] or None
         warnings += _find_missing_work(engine, own, replace(measured, latency_ns=times[i]), job, outputs)
     return list(dict.fromkeys(warnings))
+
+
+def _fetch_all(started: Started) -> None:
+    for engine, own in zip(started.engines, started.feeds, strict=True):
+        engine.fetch()
+        engine.bind(own[0])
 
 
 @contextmanager
