@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from onnx import ModelProto, TensorProto
 
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.judging import hash_file
 from enginebench.core.protocols import Array, Backend, Engine, Loadable
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
 from enginebench.engines.abilities import ComputesOutputs
@@ -132,11 +133,11 @@ class GraphProgram(Graph):
         # A text of shapes is for the inputs of the whole graph; those of a part are fixed in it.
         options = {key: value for key, value in engine.options.items() if key != "shapes" or ":" not in value}
         spec = replace(engine, options=options, shapes={})
-        fed = self.pick_fed(model, values)
+        fed, path = self.pick_fed(model, values), self.write(model)
         artifact = replace(
             self.artifact,
-            path=str(self.write(model)),
-            sha256="",
+            path=str(path),
+            sha256=hash_file(path),  # by which a builder of plans finds what it has built
             files=(),
             inputs=tuple(describe_array(name, array) for name, array in fed.items()),
             outputs=tuple(describe_array(value.name, like[value.name]) for value in model.graph.output),

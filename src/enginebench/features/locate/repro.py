@@ -164,7 +164,11 @@ def write_report(
         caused,
         "Weights and inputs are drawn from a seed." if case.seeded else "Weights and inputs are those of a model.",
     )
-    places = {True: "repro.py exits with 1 while the fault is there.", False: "repro.py did not show it when written."}
+    places = {
+        True: "repro.py exits with 1 while the fault is there.",
+        False: "repro.py did not show it when written.",
+        None: "Build model.onnx with the engine, give it inputs.npz, and compare its outputs with expected.npz.",
+    }
     plain = {old: f"{new} ({old})" for old, new in names.items()}
     rows = [
         (node.op_type, *(", ".join(plain.get(name, name) for name in listed) for listed in (node.input, node.output)))
@@ -182,8 +186,8 @@ def write_report(
         Section(
             title="To reproduce",
             parts=(
-                Notes(lines=(("", "python repro.py"),), kind="command"),
-                Notes(lines=(("", places.get(bool(shown), "")),) if shown is not None else ()),
+                *((Notes(lines=(("", "python repro.py"),), kind="command"),) if shown is not None else ()),
+                Notes(lines=(("", places[shown]),)),
             ),
         ),
         Section(

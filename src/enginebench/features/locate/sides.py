@@ -140,7 +140,9 @@ class GraphSide:
         # A node without a name is called after what it makes.
         names = {fault.node, fault.tensor}
         having = [one for one in layers if names.intersection((one.name, *one.onnx_nodes))]
-        texts = (" ".join(filter(None, (one.name, one.kind, *one.kernels, one.precision))) for one in having[:1])
+        texts = (
+            " ".join(filter(None, (one.name, one.kind, *one.kernels, one.tactic, one.precision))) for one in having[:1]
+        )
         return next(texts, "")
 
     def make_whole(self) -> Case:

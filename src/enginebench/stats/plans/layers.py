@@ -356,6 +356,7 @@ class PlanFiles:
                     precision=REORDER if layer.overhead else layer.precision,
                     kind=layer.type,
                     onnx_nodes=layer.onnx_nodes,
+                    tactic=layer.tactic or None,
                 )
                 for layer in document.layers
                 if layer.average_ms

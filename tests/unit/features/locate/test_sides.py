@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -234,3 +235,23 @@ def test_both_of_two_faults_are_named(tmp_path: Path) -> None:
     side = search(write_graph(tmp_path / "m.onnx", text, opset=13), tmp_path)
     assert side.fault is not None and side.fault.tensor in ("normed", "scaled", "u")
     assert [fault.tensor for fault in side.further] in (["scaled2"], ["normed2"], ["y"])
+
+
+def test_every_cut_has_a_hash_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A builder of plans takes what it has built of the same hash: on an H200 all cuts were the plan of the first."""
+    from enginebench.features.locate import graph_program
+
+    hashes = list[str]()
+    build = graph_program.build_graph
+
+    def record(backend: Any, artifact: Artifact, *rest: Any) -> Artifact:
+        hashes.append(artifact.sha256)
+        return build(backend, artifact, *rest)
+
+    monkeypatch.setattr(graph_program, "build_graph", record)
+    graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13)
+    program = graph_program.GraphProgram(graph, EngineSpec(backend="ort"), tmp_path / "s", lambda text: None)
+    program.record({"x": np.random.default_rng(0).standard_normal((8, 8), np.float32)}, 1 << 20)
+    for wanted in ("mean", "centred", "mean"):
+        program.compute([], [wanted], {"x": program.values["x"]}, program.values)
+    assert hashes[0] == hashes[2] != hashes[1] and all(len(text) == 64 for text in hashes)
