@@ -30,7 +30,7 @@ from reporters import Silent
 __all__ = ["children"]
 
 # All that may differ between the two: times, what is computed from them alone, and how much memory a process took.
-TIMES_OF_RECORD = {"started_utc", "machine", "command", "took_s"}
+TIMES_OF_RECORD = {"started_utc", "machine", "command", "took_s", "parts_s"}
 TIMES_OF_ROW = {"build_s", "machine", "layers"}
 TIMES_OF_MEASUREMENT = {
     *("latency_ns", "blocks", "started_utc", "reference_ns", "call_overhead_ns", "least_ns", "load_s", "first_run_s"),

@@ -62,6 +62,14 @@ class Builder(Struct, frozen=True, kw_only=True):
     qdq_rules: bool = False  # it refuses some Q/DQ nodes, or ends its process at them: they are looked at before
 
 
+class Int8Choice(Struct, frozen=True, kw_only=True):
+    """The recipe that `int8` is for a kind of graph, on a CPU that has these instructions."""
+
+    graph: Literal["attention", "gates"]
+    instructions: frozenset[str] = frozenset()  # as the machine's record names them; none: any CPU
+    recipe: Recipe
+
+
 class OnDevice(Struct, frozen=True, kw_only=True):
     """The properties of an engine on one kind of device."""
 
@@ -99,6 +107,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     lacks: Mapping[Precision, str] = {}  # others, each with the reason why it never runs them
     device: str | None = None  # the device that it runs on, if that is not the CPU
     recipe: Recipe = "tensorrt"  # what `int8` means where no recipe is named: what its kernels were made for
+    int8: tuple[Int8Choice, ...] = ()  # kinds of graphs for which it means another recipe; the first that fits
+    # Recipe -> the one that `run` measures beside it where little of the time was in INT8.
+    next_recipes: Mapping[Recipe, Recipe] = {}
+    # The options with which it computes the rest of an INT8 graph in BF16; {}: it does not.
+    bf16_beside_int8: Mapping[str, str] = {}
     other_recipes: tuple[Recipe, ...] = ()  # that `tune` may try, too
     # By kind of device: `tune` may choose the number of its threads. Elsewhere threads do not compute what is timed.
     chooses_threads: tuple[DeviceKind, ...] = ()

@@ -19,6 +19,8 @@ ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design", "aoti"]
 # What an engine has built already, as files.
 BUILT: tuple[ArtifactKind, ...] = ("plan", "aoti")
 Scope = Literal["compute", "io", "pipelined"]
+# The parts of a run: making its model and graphs, building and checking its configurations, timing them.
+RunPart = Literal["model", "builds", "trials"]
 Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]
 Status = Literal["ok", "partial", "failed", "skipped"]

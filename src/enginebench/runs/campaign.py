@@ -17,7 +17,7 @@ from enginebench.runs.builds import builds_slowly, count_at_once, count_builds
 from enginebench.runs.checking import CHECK_SAMPLES, OutputCheck
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedConfiguration
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import PartTimes, Reporter
 from enginebench.runs.references import References
 from enginebench.runs.results import (
     BEFORE_EXPORT,
@@ -50,6 +50,7 @@ class Campaign:
         checks_graph: bool = True,
         samples: int = CHECK_SAMPLES,
         propose: Propose | None = None,
+        parts: PartTimes | None = None,
     ) -> None:
         """Take the configurations of a run; nothing is done yet.
 
@@ -57,10 +58,11 @@ class Campaign:
             checks_graph: compare outputs with those of the unchanged graph, not of the first configuration.
             samples: number of samples over which outputs are compared.
             propose: returns one more configuration to measure beside one that was built and checked, or None.
+            parts: gets the seconds that building and timing take.
         """
         limit_s = timeout_s if callable(timeout_s) else lambda: timeout_s
         self._reporter, self._rules = reporter, rules
-        self._checks_graph, self._propose = checks_graph, propose
+        self._checks_graph, self._propose, self._parts = checks_graph, propose, parts or PartTimes()
         self._at_once = at_once = count_at_once(machine)
         self._results = results = ResultStore(folder, configurations, machine)
         self._builder = builder = ConfigurationBuilder(
@@ -124,6 +126,7 @@ class Campaign:
             self._alternatives.add_lower_levels()
         if self._propose is not None:
             self._alternatives.add_proposed(self._propose)
+        self._parts.begin("trials")
         trials = order_trials(list(self._results.configurations.values()))
         for start, end in pairwise((0, *LEVELS, ENDLESS)):
             self._trials.run([trial for trial in trials if start <= trial.number < end])
@@ -147,8 +150,10 @@ class Campaign:
 
         One that was timed before the export has a figure already, and comes last.
         """
+        self._parts.begin("builds")
         self._builder.prepare(configurations)
         self._check.compare()
+        self._parts.begin("trials")
         current = self._results.current
         ready = [configuration for configuration in configurations if current[configuration.id].status == "partial"]
         timed = [configuration for configuration in ready if current[configuration.id].measurements]
@@ -180,6 +185,7 @@ class Campaign:
 
     def check(self) -> None:
         """Build every configuration that was not built before, compare its outputs with the reference, score them."""
+        self._parts.begin("builds")
         self._builder.prepare(list(self._results.configurations.values()))
         refused = self._builder.refused
         if refused is not None and all(result.status == "skipped" for result in self._results.current.values()):

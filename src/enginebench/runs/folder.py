@@ -29,6 +29,7 @@ from enginebench.core.records import (
     Precision,
     Recipe,
     Result,
+    RunPart,
     Scope,
     Task,
 )
@@ -142,6 +143,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
     notes: tuple[str, ...] = ()  # on what the defaults leave out, and why there is no accuracy
     took_s: float | None = None  # seconds, those before it was continued included
+    parts_s: dict[RunPart, float] = {}  # of these: making the model and its graphs, building and checking, timing
     winner: str | None = None  # the id that a search recommends; from its own document, not from `run.json`
 
 

@@ -22,7 +22,7 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, begin_reco
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import PlannedConfiguration, list_devices, plan_configurations, resolve
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import PartTimes, Reporter
 from enginebench.runs.reporting import make_rules
 from enginebench.runs.results import note_kept
 from enginebench.runs.scoring import Scoring
@@ -75,11 +75,12 @@ def run_model(
         lock_devices(devices, wait=wait, on_wait=reporter.say),
         ExitStack() as children,
     ):
-        start = time.monotonic() - (record.took_s or 0.0)
+        start, parts = time.monotonic() - (record.took_s or 0.0), PartTimes(record.parts_s)
+        parts.begin("model")
         scoring = choose_scoring(effective)
         if stored is None:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
-        early = AheadOfExport(folder, record, scoring, reporter, on_results, children)
+        early = AheadOfExport(folder, record, scoring, reporter, on_results, children, parts)
         record, sources, planned = begin_configurations(folder, record, reporter, early)
         scoring = fit_scoring(scoring, effective, sources.artifacts)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *warnings, *note_unlabelled(scoring)))))
@@ -95,6 +96,7 @@ def run_model(
             rules=make_rules(effective),
             samples=count_samples(effective),
             propose=recipes.propose,
+            parts=parts,
         )
         campaign.take_over(early.begun)
         if resume or early.results:
@@ -110,7 +112,8 @@ def run_model(
                 dict.fromkeys((*record.rows, *campaign.results))
             )  # with those that were not requested
             notes = tuple(dict.fromkeys((*record.notes, *recipes.describe(campaign.results))))
-            record = replace(record, rows=configurations, notes=notes, took_s=round(time.monotonic() - start, 1))
+            took_s = round(time.monotonic() - start, 1)
+            record = replace(record, rows=configurations, notes=notes, took_s=took_s, parts_s=parts.end())
             folder.write_record(record)
             on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
@@ -127,10 +130,11 @@ class AheadOfExport:
         reporter: Reporter,
         on_results: OnResults,
         children: ExitStack,
+        parts: PartTimes,
     ) -> None:
         """Take what the run knows without the module; `children` ends those that are begun."""
         self._folder, self._record, self._scoring = folder, record, scoring
-        self._reporter, self._on_results, self._children = reporter, on_results, children
+        self._reporter, self._on_results, self._children, self._parts = reporter, on_results, children, parts
         self.results: list[Result] = []
         self.begun: dict[str, Begun] = {}
 
@@ -160,7 +164,9 @@ class AheadOfExport:
             scoring=fit_scoring(self._scoring, request, [module]),
             samples=count_samples(request),
         )
+        self._parts.begin("trials")
         campaign.measure_unchecked(first)
+        self._parts.begin("model")
         self.results.extend(campaign.results.values())
         record = replace(self._record, rows=(first.id,))
         self._folder.write_record(record)

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from enginebench.core.names import configuration_id, show_engine
 from enginebench.core.recipes import BF16
-from enginebench.core.records import Artifact, Recipe, Result
+from enginebench.core.records import Artifact, Result
+from enginebench.engines.registry import find_entry
 from enginebench.measure.machine import read_instructions
 from enginebench.runs.families import is_attentive
 from enginebench.runs.folder import RunFolder, RunRequest
@@ -23,14 +24,6 @@ SUITED_SHARE = 0.6
 # The same for a transformer in OpenVINO on a CPU that multiplies in BF16, where the rest gains, too: ViT-tiny by `nncf`
 # spends 86% in INT8 on an EPYC with VNNI, and took 1.18 times as long as by `tensorrt` beside BF16.
 SUITED_BESIDE_BF16 = 0.9
-# (engine, recipe) -> the recipe that is tried next.
-# Source: ViT in ONNX Runtime, 18.7 ms by cpu instead of 20.3.
-NEXT: dict[tuple[str, Recipe | None], Recipe] = {
-    ("openvino", "cpu"): "tensorrt",
-    ("openvino", "nncf"): "tensorrt",
-    ("openvino", "tensorrt"): "nncf",
-    ("ort", "dynamic"): "cpu",
-}
 
 
 class NextRecipes:
@@ -43,7 +36,8 @@ class NextRecipes:
     def propose(self, configuration: PlannedConfiguration, result: Result) -> PlannedConfiguration | None:
         """The configuration with the engine's next recipe; None if its own suits, was requested, or is the last.
 
-        For a transformer in OpenVINO on a CPU with BF16 it is int8@tensorrt with the rest in BF16, if it is not.
+        For a transformer on a CPU with BF16, in an engine that computes the rest in it, it is int8@tensorrt so, if it
+        is not.
         """
         shares, spec = result.effective_precision, configuration.engine
         graph = next((artifact for artifact in self._sources if artifact.kind == "onnx"), None)
@@ -52,15 +46,17 @@ class NextRecipes:
             return None
         if not shares or configuration.source is None or graph is None:
             return None
-        may_gain = spec.options.get("floats") != "bf16" and not BF16.isdisjoint(read_instructions())
-        beside_bf16 = spec.backend == "openvino" and is_attentive(graph) and may_gain
+        entry = find_entry(spec.backend)
+        beside = entry.bf16_beside_int8
+        may_gain = not beside.items() <= spec.options.items() and not BF16.isdisjoint(read_instructions())
+        beside_bf16 = bool(beside) and may_gain and is_attentive(graph)
         suited = SUITED_BESIDE_BF16 if beside_bf16 else SUITED_SHARE
         if shares.get("int8", 0.0) >= suited or graph.precision != "fp32" or spec.device != "cpu":
             return None
         if beside_bf16:
-            engine = replace(spec, recipe="tensorrt", options={**spec.options, "floats": "bf16"})
-        elif (spec.backend, spec.recipe) in NEXT:
-            engine = replace(spec, recipe=NEXT[spec.backend, spec.recipe])
+            engine = replace(spec, recipe="tensorrt", options={**spec.options, **beside})
+        elif spec.recipe in entry.next_recipes:
+            engine = replace(spec, recipe=entry.next_recipes[spec.recipe])
         else:
             return None
         proposed_id = configuration_id(engine, configuration.requested_precision, configuration.measure)

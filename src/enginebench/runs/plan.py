@@ -68,19 +68,8 @@ from enginebench.runs.traffic import list_open_inputs, settle_traffic
 
 # Precision -> the only recipe that makes it.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
-# Engine -> what int8 means there for a kind of graph on a CPU with these instructions, the first that fits; for other
-# graphs see its entry. Measured with one thread, batch 1 (docs/which-precision.md). OpenVINO on a Xeon with AMX:
-# MiniLM's size 2.85 ms, by nncf 3.21; ViT-tiny 11.1 ms beside BF16, by nncf 13.6; efficientnet_b0 10.9 ms, by cpu 19.1;
-# RegNetY-400MF 7.2 ms, by cpu 9.3. A detector with SiLU ends its process in OpenVINO 2026.4 by cpu (SIGFPE). ONNX
-# Runtime: MiniLM on an EPYC with VNNI 62 ms, by cpu 143.
-INT8_RECIPES: dict[str, tuple[tuple[Callable[[Artifact], bool], frozenset[str], Recipe], ...]] = {
-    "openvino": (
-        (is_attentive, frozenset({"amx_int8"}), "tensorrt"),
-        (is_attentive, frozenset(), "nncf"),
-        (is_gated, frozenset(), "tensorrt"),
-    ),
-    "ort": ((is_attentive, frozenset(), "dynamic"),),
-}
+# Signs of the kinds of graphs for which an engine's `int8` may mean a recipe of its own.
+GRAPH_KINDS: dict[str, Callable[[Artifact], bool]] = {"attention": is_attentive, "gates": is_gated}
 # The note about the precisions that `run` and `tune` leave out on a GPU unless they are named.
 LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
 # Key of the problem that there is no graph at all.
@@ -336,18 +325,18 @@ def _choose_recipe(spec: EngineSpec, requested: Recipe | None, sources: Sequence
 def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequence[Artifact] = ()) -> Recipe:
     """Choose the recipe for a precision of few bits and an engine of graphs where none is named.
 
-    For some kinds of graphs it is not that of the engine: see `INT8_RECIPES`.
+    For some kinds of graphs it is not the usual one of the engine: see `Entry.int8`.
     """
     if precision in ONLY_RECIPES:
         return ONLY_RECIPES[precision]
     graph = next((a for a in sources if a.kind == "onnx" and a.precision == "fp32"), None)
-    present = read_instructions()
+    entry, present = find_entry(backend), read_instructions()
     fitting = (
-        recipe
-        for is_kind, needed, recipe in INT8_RECIPES.get(backend, ())
-        if graph is not None and needed <= present and is_kind(graph)
+        choice.recipe
+        for choice in entry.int8
+        if graph is not None and choice.instructions <= present and GRAPH_KINDS[choice.graph](graph)
     )
-    return next(fitting, find_entry(backend).recipe)
+    return next(fitting, entry.recipe)
 
 
 def lacks_torchao(recipe: Recipe | None) -> bool:

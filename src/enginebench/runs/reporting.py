@@ -89,7 +89,12 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
     )
     missing = tuple(row for row in record.rows if row not in stored_ids)
     document = replace(
-        document, missing=missing, took_s=record.took_s, notes=record.notes, p99_reasons=explain_p99(document, results)
+        document,
+        missing=missing,
+        took_s=record.took_s,
+        parts_s=record.parts_s,
+        notes=record.notes,
+        p99_reasons=explain_p99(document, results),
     )
     return _recommend(document, [r for r in results if r.id == record.winner]) if searched else document
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from PIL import Image
 from enginebench.core.errors import ChildFailed, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs import main_job
+from enginebench.report.run.sections import list_sections
+from enginebench.runs import main_job, progress
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run, read_results
 from enginebench.runs.main_job import run_model
@@ -52,6 +54,27 @@ def test_a_run_is_its_record_and_its_configurations_and_all_of_it_is_stored(tmp_
     assert told.calls == [(record, results)], "once, with what is returned"
     assert read_results(tmp_path / "r") == (record, results)
     assert all(not Path(a.path).is_absolute() for a in record.sources), "the folder can be moved"
+
+
+def test_the_time_of_a_run_is_that_of_its_parts(tmp_path: Path, children: Children, monkeypatch) -> None:
+    """Those of an interrupted attempt count, too."""
+    spent_s = {SourceJob: 10.0, PrepareJob: 20.0, MeasureJob: 3.0}
+    now_s = [0.0]
+
+    def spend(job: Any) -> None:
+        now_s[0] += spent_s[type(job)]
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    children.before = spend
+    record, results = run(tmp_path / "r")
+    assert record.parts_s == {"model": 10.0, "builds": 40.0, "trials": 12.0}
+    (head, *_) = list_sections(describe_stored(replace(record, took_s=63.4), results))
+    assert head.title.endswith(" · 2 trials each · 63 s (model 10, builds 40, trials 12)")
+    stored = RunFolder(tmp_path / "r").read_result(results[1].id)
+    assert stored is not None
+    RunFolder(tmp_path / "r").write_result(replace(stored, status="partial", measurements=stored.measurements[:1]))
+    again, _ = run(tmp_path / "r", resume=True)
+    assert again.parts_s == {"model": 10.0, "builds": 40.0, "trials": 15.0}
 
 
 def test_one_engine_without_its_environment_costs_its_own_configurations(tmp_path: Path, children: Children) -> None:
@@ -156,7 +179,10 @@ def test_a_precision_that_cannot_be_made_is_remembered(tmp_path: Path, children:
     assert {r.reason for r in results[2:]} == {"no graph in int8@cpu: killed by SIGKILL"}
     children.jobs.clear()
     again, same = run(tmp_path / "r", resume=True)
-    assert children.jobs == [] and (replace(again, took_s=record.took_s), same) == (record, results)
+    assert children.jobs == [] and (replace(again, took_s=record.took_s, parts_s=record.parts_s), same) == (
+        record,
+        results,
+    )
 
 
 @pytest.mark.parametrize("error", [ModelError("no weights"), UsageError("--no-such-thing"), ChildFailed("killed")])
@@ -250,6 +276,6 @@ def test_whatever_the_moment_the_document_is_that_of_an_undisturbed_run(tmp_path
     def run(root: Path) -> object:
         folder = root / "run"
         found = run_model(REQUESTS[request_of], folder, reporter=Silent(), resume=holds_run(folder))
-        return replace(describe_stored(*found), took_s=None)
+        return replace(describe_stored(*found), took_s=None, parts_s={})
 
     check_any_moment(run, tmp_path)

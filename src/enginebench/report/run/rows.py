@@ -28,6 +28,7 @@ from enginebench.core.records import (
     RatioValidity,
     Recipe,
     Result,
+    RunPart,
     ResultWarning,
     Scope,
     Score,
@@ -193,6 +194,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
     took_s: float | None = None  # the run, with what it built and checked
+    parts_s: dict[RunPart, float] = {}  # of these: making the model and its graphs, building and checking, timing
     notes: tuple[str, ...] = ()  # what the defaults left out, and why there is no accuracy
     p99_reasons: dict[str, str] = {}  # of a headline whose p99 another one beats: where they differ most
 

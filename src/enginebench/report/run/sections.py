@@ -149,7 +149,8 @@ def list_facts(document: RunDocument) -> list[str]:
         count = str(trials[0]) if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
         parts.append(f"{count} trial{'s' if trials[-1] > 1 else ''} each")
     if document.took_s is not None:
-        parts.append(f"{format_significant(document.took_s, 2)} s")
+        shares = ", ".join(f"{name} {format_significant(spent, 2)}" for name, spent in document.parts_s.items())
+        parts.append(f"{format_significant(document.took_s, 2)} s" + (f" ({shares})" if shares else ""))
     return [part for part in parts if part]
 
 
