@@ -55,7 +55,7 @@ class NextRecipes:
             return None
         if beside_bf16:
             engine = replace(spec, recipe="tensorrt", options={**spec.options, **beside})
-        elif spec.recipe in entry.next_recipes:
+        elif spec.recipe is not None and spec.recipe in entry.next_recipes:
             engine = replace(spec, recipe=entry.next_recipes[spec.recipe])
         else:
             return None
