@@ -70,6 +70,15 @@ class Int8Choice(Struct, frozen=True, kw_only=True):
     recipe: Recipe
 
 
+class OtherRecipes(Struct, frozen=True, kw_only=True):
+    """The recipes of eight bits that an engine takes beside its usual one, each where it was faster."""
+
+    by_graph: tuple[Int8Choice, ...] = ()  # in place of it; the first that fits
+    next: Mapping[Recipe, Recipe] = {}  # recipe -> what `run` measures beside it if little of the time was in INT8
+    beside_bf16: Mapping[str, str] = {}  # options with which the rest of a graph is in BF16; {}: there are none
+    searched: tuple[Recipe, ...] = ()  # that `tune` may try, too
+
+
 class OnDevice(Struct, frozen=True, kw_only=True):
     """The properties of an engine on one kind of device."""
 
@@ -107,12 +116,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     lacks: Mapping[Precision, str] = {}  # others, each with the reason why it never runs them
     device: str | None = None  # the device that it runs on, if that is not the CPU
     recipe: Recipe = "tensorrt"  # what `int8` means where no recipe is named: what its kernels were made for
-    int8: tuple[Int8Choice, ...] = ()  # kinds of graphs for which it means another recipe; the first that fits
-    # Recipe -> the one that `run` measures beside it where little of the time was in INT8.
-    next_recipes: Mapping[Recipe, Recipe] = {}
-    # The options with which it computes the rest of an INT8 graph in BF16; {}: it does not.
-    bf16_beside_int8: Mapping[str, str] = {}
-    other_recipes: tuple[Recipe, ...] = ()  # that `tune` may try, too
+    other_recipes: OtherRecipes = OtherRecipes()
     # By kind of device: `tune` may choose the number of its threads. Elsewhere threads do not compute what is timed.
     chooses_threads: tuple[DeviceKind, ...] = ()
     builder: Builder = Builder()

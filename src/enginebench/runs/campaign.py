@@ -50,7 +50,6 @@ class Campaign:
         checks_graph: bool = True,
         samples: int = CHECK_SAMPLES,
         propose: Propose | None = None,
-        parts: PartTimes | None = None,
     ) -> None:
         """Take the configurations of a run; nothing is done yet.
 
@@ -58,11 +57,10 @@ class Campaign:
             checks_graph: compare outputs with those of the unchanged graph, not of the first configuration.
             samples: number of samples over which outputs are compared.
             propose: returns one more configuration to measure beside one that was built and checked, or None.
-            parts: gets the seconds that building and timing take.
         """
         limit_s = timeout_s if callable(timeout_s) else lambda: timeout_s
         self._reporter, self._rules = reporter, rules
-        self._checks_graph, self._propose, self._parts = checks_graph, propose, parts or PartTimes()
+        self._checks_graph, self._propose, self._parts = checks_graph, propose, PartTimes()
         self._at_once = at_once = count_at_once(machine)
         self._results = results = ResultStore(folder, configurations, machine)
         self._builder = builder = ConfigurationBuilder(
@@ -100,8 +98,13 @@ class Campaign:
         """Restore the configurations that an earlier, interrupted run stored."""
         self._results.restore(with_failed=with_failed)
 
-    def run(self) -> list[Result]:
-        """Prepare, check and measure every configuration until no verdict can change; one that fails has a reason."""
+    def run(self, parts: PartTimes | None = None) -> list[Result]:
+        """Prepare, check and measure every configuration until no verdict can change; one that fails has a reason.
+
+        Args:
+            parts: gets the seconds that building and timing take.
+        """
+        self._parts = parts or self._parts
         try:
             return self._run()
         except KeyboardInterrupt as error:

@@ -96,13 +96,12 @@ def run_model(
             rules=make_rules(effective),
             samples=count_samples(effective),
             propose=recipes.propose,
-            parts=parts,
         )
         campaign.take_over(early.begun)
         if resume or early.results:
             campaign.restore()
         try:
-            campaign.run()
+            campaign.run(parts)
             if effective.for_calls is not None:
                 add_cold_starts(folder, record, campaign.results, reporter)
             for finish in find_hooks(RunFinished):

@@ -46,8 +46,8 @@ class NextRecipes:
             return None
         if not shares or configuration.source is None or graph is None:
             return None
-        entry = find_entry(spec.backend)
-        beside = entry.bf16_beside_int8
+        others = find_entry(spec.backend).other_recipes
+        beside = others.beside_bf16
         may_gain = not beside.items() <= spec.options.items() and not BF16.isdisjoint(read_instructions())
         beside_bf16 = bool(beside) and may_gain and is_attentive(graph)
         suited = SUITED_BESIDE_BF16 if beside_bf16 else SUITED_SHARE
@@ -55,8 +55,8 @@ class NextRecipes:
             return None
         if beside_bf16:
             engine = replace(spec, recipe="tensorrt", options={**spec.options, **beside})
-        elif spec.recipe is not None and spec.recipe in entry.next_recipes:
-            engine = replace(spec, recipe=entry.next_recipes[spec.recipe])
+        elif spec.recipe is not None and spec.recipe in others.next:
+            engine = replace(spec, recipe=others.next[spec.recipe])
         else:
             return None
         proposed_id = configuration_id(engine, configuration.requested_precision, configuration.measure)

@@ -325,7 +325,7 @@ def _choose_recipe(spec: EngineSpec, requested: Recipe | None, sources: Sequence
 def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequence[Artifact] = ()) -> Recipe:
     """Choose the recipe for a precision of few bits and an engine of graphs where none is named.
 
-    For some kinds of graphs it is not the usual one of the engine: see `Entry.int8`.
+    For some kinds of graphs it is not the usual one of the engine: see `OtherRecipes`.
     """
     if precision in ONLY_RECIPES:
         return ONLY_RECIPES[precision]
@@ -333,7 +333,7 @@ def choose_graph_recipe(backend: str, precision: Precision | None, sources: Sequ
     entry, present = find_entry(backend), read_instructions()
     fitting = (
         choice.recipe
-        for choice in entry.int8
+        for choice in entry.other_recipes.by_graph
         if graph is not None and choice.instructions <= present and GRAPH_KINDS[choice.graph](graph)
     )
     return next(fitting, entry.recipe)

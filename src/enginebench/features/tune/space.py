@@ -145,7 +145,7 @@ def list_arms(
         if precision in FEW_BITS:
             # `recipe` or `recipe/method`, the default first; one that the user named stays, its ranges do not.
             first = recipe or own or choose_graph_recipe(engine, precision, sources)
-            others = [one for one in (entry.recipe, *entry.other_recipes) if one != first]
+            others = [one for one in (entry.recipe, *entry.other_recipes.searched) if one != first]
             others = others if (recipe or own) is None and precision == "int8" else []
             methods = [method for method in METHODS if method != request.calibration_method]
             ranges = [f"{first}/{method}" for method in methods if RECIPES[first].needs == "ranges"]

@@ -1,6 +1,6 @@
 """Entries of the engines that run on ONNX Runtime, one for each of its providers. It is not imported here."""
 
-from enginebench.core.entry import Builder, Entry, Int8Choice, OnDevice, Option, choice, switch
+from enginebench.core.entry import Builder, Entry, Int8Choice, OnDevice, Option, OtherRecipes, choice, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 # The optimizers of ONNX Runtime that can be left out, as `disable` takes them: letters and digits, one name for what it
@@ -69,9 +69,11 @@ ORT = Entry(
     lacks={p: f"ONNX Runtime's CPU provider has no {p.upper()} convolution or matrix product" for p in ("bf16", "fp8")},
     recipe="cpu",
     # MiniLM on an EPYC with VNNI: 62 ms, by cpu 143. ViT: 18.7 ms by cpu instead of 20.3.
-    int8=(Int8Choice(graph="attention", recipe="dynamic"),),
-    next_recipes={"dynamic": "cpu"},
-    other_recipes=("dynamic", "tensorrt", "w8"),
+    other_recipes=OtherRecipes(
+        by_graph=(Int8Choice(graph="attention", recipe="dynamic"),),
+        next={"dynamic": "cpu"},
+        searched=("dynamic", "tensorrt", "w8"),
+    ),
     chooses_threads=("cpu",),
     on={
         "cpu": OnDevice(

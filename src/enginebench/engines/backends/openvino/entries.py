@@ -1,6 +1,6 @@
 """The entry of OpenVINO, which is not imported here."""
 
-from enginebench.core.entry import Builder, Entry, Int8Choice, OnDevice, choice
+from enginebench.core.entry import Builder, Entry, Int8Choice, OnDevice, OtherRecipes, choice
 from enginebench.engines.verified import CPU_VERIFIED, FORCE
 
 BESIDE = {"floats": "bf16"}
@@ -40,14 +40,16 @@ OPENVINO = Entry(
     # One thread, batch 1, on a Xeon with AMX: MiniLM's size 2.85 ms, by nncf 3.21; ViT-tiny 11.1 ms beside BF16, by
     # nncf 13.6; efficientnet_b0 10.9 ms, by cpu 19.1; RegNetY-400MF 7.2 ms, by cpu 9.3. A detector with SiLU ends its
     # process in OpenVINO 2026.4 by cpu (SIGFPE).
-    int8=(
-        Int8Choice(graph="attention", instructions=frozenset({"amx_int8"}), recipe="tensorrt"),
-        Int8Choice(graph="attention", recipe="nncf"),
-        Int8Choice(graph="gates", recipe="tensorrt"),
+    other_recipes=OtherRecipes(
+        by_graph=(
+            Int8Choice(graph="attention", instructions=frozenset({"amx_int8"}), recipe="tensorrt"),
+            Int8Choice(graph="attention", recipe="nncf"),
+            Int8Choice(graph="gates", recipe="tensorrt"),
+        ),
+        next={"cpu": "tensorrt", "nncf": "tensorrt", "tensorrt": "nncf"},
+        beside_bf16=BESIDE,
+        searched=("nncf", "tensorrt", "dynamic", "w8"),
     ),
-    next_recipes={"cpu": "tensorrt", "nncf": "tensorrt", "tensorrt": "nncf"},
-    bf16_beside_int8=BESIDE,
-    other_recipes=("nncf", "tensorrt", "dynamic", "w8"),
     chooses_threads=("cpu",),
     on={
         "cpu": OnDevice(
