@@ -16,6 +16,7 @@ from printed_commands import (
     NAMED,
     OPTION,
     cut_command,
+    find_command,
     find_refusal,
     list_foreign,
     list_own,
@@ -75,6 +76,33 @@ def test_every_printed_command_is_one_that_the_program_takes() -> None:
     faults = [f"{where}: {fault}" for where, text in commands if (fault := find_refusal(text))]
     assert not faults, "\n".join(dict.fromkeys(faults))
     assert len(commands) > 350  # the harvest sees what is there
+
+
+def list_literal_commands(path: Path) -> Iterator[str]:
+    """The commands with arguments that a source writes out itself, not in a docstring or in a text of --help."""
+    tree = ast.parse(path.read_bytes())
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    passed = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    passed |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "help"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
+            for found in NAMED.finditer(node.value):
+                words = cut_command(found[0])
+                if len(words) > find_command(words)[1]:
+                    yield shlex.join(words)
+
+
+def test_every_command_with_an_argument_comes_from_the_function_that_makes_commands() -> None:
+    """A verb alone is a name. What a bundle prints is not ours to format: it needs no EngineBench."""
+    own = [path for path in SOURCES if "as-shipped" not in path.parts]
+    literal = [f"{path.relative_to(ROOT)}: {command}" for path in own for command in list_literal_commands(path)]
+    assert not literal, "\n".join(literal)
+
+
+def test_a_literal_command_is_seen(tmp_path: Path) -> None:
+    source = tmp_path / "x.py"
+    source.write_text('"""enginebench run MODEL"""\na = f"{1}: enginebench export MODEL --out {2}; enginebench run"\n')
+    assert list(list_literal_commands(source)) == ["export MODEL --out"]
 
 
 @pytest.mark.parametrize(

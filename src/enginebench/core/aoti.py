@@ -51,8 +51,8 @@ def read_package_record(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path} is damaged ({error}). Build it again with enginebench build") from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA or not isinstance(record.get("here"), dict):
         raise ArtifactError(
-            f"{path} does not say for which machine and version of PyTorch it was compiled. Expected a package that "
-            "enginebench build MODEL --engine pytorch-aoti wrote"
+            f"{path} does not say for which machine and version of PyTorch it was compiled. Expected a package of "
+            "pytorch-aoti that enginebench build wrote"
         )
     return record
 

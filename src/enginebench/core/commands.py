@@ -44,7 +44,7 @@ OPTIONS: dict[str, frozenset[str]] = {
     "drift": frozenset({"--task", "--locate", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
     "env list": frozenset(),
     "env make": frozenset(),
-    "export": frozenset({"--batch", *_MODEL_INPUTS}),
+    "export": frozenset({"--batch", "--dynamic-batch", *_MODEL_INPUTS}),
     "infer": frozenset({"--no-wait", *_MODEL_INPUTS}),
     "load": frozenset(
         {
@@ -52,6 +52,7 @@ OPTIONS: dict[str, frozenset[str]] = {
             *("--allow-code", *_MODEL_INPUTS),
         }
     ),
+    "parse": frozenset(),
     "profile": frozenset({"--batch", "--no-wait", *_MODEL_INPUTS}),
     "quantize": frozenset({"--to", "--calib", "--calib-cache", "--inputs", "--ort-extension"}),
     "report": frozenset({"--warnings"}),
@@ -59,7 +60,7 @@ OPTIONS: dict[str, frozenset[str]] = {
     "run": frozenset(
         {
             *("--batch", "--builds", "--data", "--targets", "--metric", "--scope", "--task", "--no-wait", "--resume"),
-            *("--out", "--allow-code"),
+            *("--out", "--allow-code", "--precisions"),
             *_TRIALS,
             *_MODEL_INPUTS,
         }
@@ -111,6 +112,11 @@ def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -
     """
     shown = format_choices(verb, options)
     return " ".join(filter(None, (f"enginebench {verb}", join_words(arguments), shown)))
+
+
+def advise_dynamic_batch() -> str:
+    """The command that exports a model with an open batch, between backticks."""
+    return f"`{format_command('export', 'MODEL', options=[('--dynamic-batch', None)])}`"
 
 
 def list_own_options(options: Sequence[str]) -> list[str]:

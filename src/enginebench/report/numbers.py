@@ -59,8 +59,12 @@ def format_before_after(before_ms: float | None, after_ms: float | None) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """Format a rate per second, in thousands from five digits on: `421`, `4821`, `68.2k`."""
-    return format_significant(per_second) if per_second < FIVE_DIGITS else f"{format_significant(per_second / 1000)}k"
+    """Format a rate per second, in thousands from five digits on, then in millions: `421`, `4821`, `68.2k`, `215M`."""
+    if not math.isfinite(per_second):
+        return str(per_second)
+    units = ("", "k", "M", "G")
+    steps = next((i for i in range(len(units)) if per_second / 1000**i < FIVE_DIGITS), len(units) - 1)
+    return f"{format_significant(per_second / 1000**steps)}{units[steps]}"
 
 
 def format_significant(value: float, digits: int = 3) -> str:

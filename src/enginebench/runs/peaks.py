@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import slug
 from enginebench.core.peaks import PEAKS_SCHEMA, Peaks, list_differences
@@ -12,7 +13,8 @@ from enginebench.core.records import Machine
 from enginebench.core.store import encode, find_cache, read_record, write_atomic
 
 FILE = "ceilings.json"
-ADVICE = "`enginebench roofline` measures it, `enginebench roofline --quick` in less than a minute"
+_QUICK = format_command("roofline", options=[("--quick", None)])
+ADVICE = f"`{format_command('roofline')}` measures it, `{_QUICK}` in less than a minute"
 
 
 class StoredPeaks(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.commands import name_flag
+from enginebench.core.commands import advise_dynamic_batch, name_flag
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, refuse_all
 from enginebench.core.names import (
@@ -470,10 +470,7 @@ def _reason_to_skip(
         return None
     if source.kind == "aoti":
         return f"the package was built for a batch of {static}, not {other}: build it again with --batch"
-    return (
-        f"the graph has a fixed batch of {static}; batch {other} needs one of "
-        "`enginebench export MODEL --dynamic-batch`"
-    )
+    return f"the graph has a fixed batch of {static}; batch {other} needs one of {advise_dynamic_batch()}"
 
 
 def _refuse_traffic(spec: EngineSpec) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import click
 
 from enginebench import door
+from enginebench.core.commands import format_command
 from enginebench.core.text import clean_text, count_of
 from enginebench.options import Opt, PathLike, Printed, Store, Unpack, verb
 from enginebench.report.numbers import format_time
@@ -109,7 +110,8 @@ def print_baselines(document: BaselineList, console: Console) -> None:
     from enginebench.report.terminal import print_sections
 
     if not document.baselines:
-        click.echo(f"no baselines in {document.store}; save one with: enginebench baseline save NAME DIR", err=True)
+        make = format_command("baseline save", "NAME", "DIR")
+        click.echo(f"no baselines in {document.store}; save one with: {make}", err=True)
         return
     lines = [
         (b.name, b.model, str(b.rows), format_time(b.started_utc), b.reason or b.cpu_model) for b in document.baselines

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.aoti import is_package
+from enginebench.core.commands import advise_dynamic_batch, format_command
 from enginebench.core.errors import UsageError
 from enginebench.core.names import format_precision, parse_precision, require_precision, slug
 from enginebench.core.plan_notes import write_note
@@ -389,8 +390,8 @@ def build_package(model: str, out: Path, options: BuildOptions, reporter: Report
         raise UsageError(f"--out {out}: PyTorch opens packages whose names end in .pt2")
     if recipe is not None or precision in FEW_BITS:
         raise UsageError(
-            f"build makes packages in floats, not in {precision}; `enginebench run MODEL --precisions {precision}` "
-            "keeps one"
+            f"build makes packages in floats, not in {precision}; "
+            f"`{format_command('run', 'MODEL', options=[('--precisions', precision)])}` keeps one"
         )
     device, batch = read_device(options["device"] or "cpu"), options["batch"] or 1
     threads = default_threads()
@@ -466,7 +467,7 @@ def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
     if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
         raise UsageError(
             f"{graph.path} has a batch of {first[0]}, not {spec.batch}: leave out --batch, or export it with "
-            "`enginebench export MODEL --dynamic-batch`"
+            f"{advise_dynamic_batch()}"
         )
 
 

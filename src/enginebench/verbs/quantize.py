@@ -259,9 +259,10 @@ def open_calibration(calib: Path, artifact: Artifact) -> CalibrationData | None:
     if calib.suffix.lower() in (".npy", ".npz"):
         return open_arrays(calib, artifact.inputs, ALL_ENTRIES)
     if not calib.exists():
+        make = format_command("calibrate", "digits-cnn", options=[("--data", "digits"), ("--out", "calib.json")])
         raise UsageError(
             f"--calib {calib}: no such file; expected calib.json, F.npy, F.npz, or a folder of arrays or images. For "
-            "the digits: enginebench calibrate digits-cnn --data digits --out calib.json, then --calib calib.json"
+            f"the digits: {make}, then --calib calib.json"
         )
     n = SOME_ENTRIES
     return open_data(str(calib), model=artifact.model, inputs=artifact.inputs, n=n) if calib.is_dir() else None

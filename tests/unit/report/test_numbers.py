@@ -1,5 +1,6 @@
 """Figures as people read them: no time has five digits before the point, whatever stands beside it."""
 
+import math
 import re
 
 import pytest
@@ -62,6 +63,8 @@ def test_a_change_and_a_rate_are_read_at_a_glance() -> None:
     assert format_before_after(None, 0.5) == "- -> 500 us"
     assert [format_alone(ms) for ms in (0.0101, 2.31, 12_345.0)] == ["10.1 us", "2.31 ms", "12.3 s"]
     assert [format_rate(rate) for rate in (3.14159, 421.4, 68_163.2)] == ["3.14", "421", "68.2k"]
+    rates = (9999.4, 9999.6, 9.9e6, 214_952e3, 3_600_879e3, math.nan)
+    assert [format_rate(rate) for rate in rates] == ["9999", "10.0k", "9900k", "215M", "3601M", "nan"]
     assert [format_ms(time) for time in (0.0, 2.31, 9999.0, 12_345.0)] == ["0 ms", "2.31 ms", "9999 ms", "12.3 s"]
 
 

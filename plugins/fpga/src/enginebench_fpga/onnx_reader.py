@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ModelError, ParseError
 from enginebench.core.store import check_regular
 from enginebench_fpga.network import Layer, Network, Quantization, fit_multipliers, make_layer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     Constant: TypeAlias = Any  # an array of whatever type the file holds
 
+_QUANTIZE = format_command("quantize", "F.onnx", options=[("--to", "int8")])
 # Names that only reshape: the gateware sees a flat vector anyhow.
 SHAPE_OPERATORS = ("Flatten", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Dropout")
 RANGES = {np.dtype(np.int8): (-128, 127), np.dtype(np.uint8): (0, 255)}
@@ -133,7 +135,7 @@ class _Reader:
 
     def _begin_layer(self, node: onnx.NodeProto, tensor: str) -> None:
         if self.current is None or (self.layers and self.layers[-1].target is None):
-            self._refuse(node, "its input is not quantized; quantize the model: enginebench quantize F.onnx --to int8")
+            self._refuse(node, f"its input is not quantized; quantize the model: {_QUANTIZE}")
         if node.input[0] != tensor or len(node.input) < 2:
             self._refuse(node, "the weights must be its second input")
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -180,7 +182,7 @@ class _Reader:
         name = node.input[1]
         dequantize = self.producers.get(name)
         if dequantize is None or dequantize.op_type != "DequantizeLinear":
-            self._refuse(node, "its weights are not quantized; run: enginebench quantize F.onnx --to int8")
+            self._refuse(node, f"its weights are not quantized; run: {_QUANTIZE}")
         values = self._evaluate(dequantize, dequantize.input[0])
         scale, zero = self._read_scale(dequantize)
         if values.ndim != 2 or not 0 < values.size <= LARGEST_LAYER or values.dtype not in RANGES:

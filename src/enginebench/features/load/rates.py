@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import advise_dynamic_batch
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets
 from enginebench.core.names import escape_precision, format_engine, format_precision, slug
@@ -117,7 +118,7 @@ def make_bench(configuration: LoadRow, artifact: Artifact, *, model: str, out_di
     if configuration.max_batch > 1 and not has_open_batch(artifact):
         raise UsageError(
             f"{configuration.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave "
-            "--max-batch out, or export the model with `enginebench export MODEL --dynamic-batch`"
+            f"--max-batch out, or export the model with {advise_dynamic_batch()}"
         )
     inputs_folder = find_samples(out_dir)
     job = ServeJob(

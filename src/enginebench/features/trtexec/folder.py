@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Literal
 
 import msgspec
 
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import JsonObject, explain_access, parsing
 from enginebench.engines.abilities import PROCESS
@@ -164,7 +164,7 @@ def explain_kind(path: Path, kind: Kind) -> Iterator[None]:
         content = find_content(path) if error.path == str(path) else None
         if content in (None, kind):
             raise
-        command = f"enginebench parse {content} {quote(str(path))}"
+        command = format_command("parse", content, str(path))
         raise ParseError(path, "", KINDS[content], KINDS[kind], f"To read it: {command}") from error
 
 

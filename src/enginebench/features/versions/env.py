@@ -16,6 +16,7 @@ import click
 from msgspec import Struct
 
 from enginebench import door
+from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.store import explain_writing
 from enginebench.engines.registry import list_installed
@@ -103,7 +104,7 @@ def print_environments(document: EnvironmentsDocument, console: Console) -> None
     from enginebench.report.terminal import print_sections
 
     if not document.environments:
-        click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
+        click.echo(f"no environment was made yet: {format_command('env make', 'NAME', 'PACKAGE==VERSION')}")
         return
     lines = []
     for line in document.environments:

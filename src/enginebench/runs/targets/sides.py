@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import advise_dynamic_batch
 from enginebench.core.errors import ArtifactError, FeedError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
@@ -206,8 +207,7 @@ def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
     fixed = sorted({batch for batch in batches if batch is not None})
     if len(fixed) > 1:
         raise FeedError(
-            f"the sides have fixed batches of {fixed[0]} and {fixed[1]}; export one with "
-            "`enginebench export MODEL --dynamic-batch`"
+            f"the sides have fixed batches of {fixed[0]} and {fixed[1]}; export one with {advise_dynamic_batch()}"
         )
     if fixed:
         return fixed[0]

@@ -1,10 +1,17 @@
 """The entry of TensorRT's Python API, which is not imported here."""
 
+from enginebench.core.commands import format_command
 from enginebench.core.entry import Builder, Entry, OnDevice, Option, choice, switch
 from enginebench.core.records import Precision
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE, find_other_system_folder
 
 OTHER_FOLDER = find_other_system_folder()
+
+
+def _quantize_with(option: str) -> str:
+    """The command that makes Q/DQ nodes of ranges, which `option` reads from a file."""
+    return format_command("quantize", "F.onnx", options=[("--to", "int8"), (option, "FILE")])
+
 
 # Of trtexec, too.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
@@ -106,8 +113,8 @@ TENSORRT_RTX = Entry(
         "refit": _NO_GPU,
         "strip": _NO_GPU,
         "weak_typing": "its networks are strongly typed: the graph sets the precision",
-        "calib_cache": "the graph holds the ranges: enginebench quantize F.onnx --to int8 --calib-cache FILE",
-        "calib_data": "the graph holds the ranges: enginebench quantize F.onnx --to int8 --calib FILE",
+        "calib_cache": f"the graph holds the ranges: {_quantize_with('--calib-cache')}",
+        "calib_data": f"the graph holds the ranges: {_quantize_with('--calib')}",
     },
     device="cuda:0",
     on={"cuda": OnDevice(beside_itself={"spin": "0"})},

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.commands import Choice, advise_dynamic_batch, format_command
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, UsageError, explaining
 from enginebench.core.names import require_precision
@@ -39,11 +40,20 @@ SEPARATOR = "\n"
 
 # Of the first line, `TRT-<version>-<algorithm>`.
 CACHE_HEAD = b"TRT-"
+_FROM_CACHE: tuple[Choice, ...] = (("--to", "int8"), ("--calib-cache", "FILE"))
+_LET_CALIBRATE: tuple[Choice, ...] = (
+    ("--engine", "tensorrt"),
+    ("--weak-typing", None),
+    ("--precision", "int8"),
+    ("--calib", "F.npz"),
+    ("--calib-cache", "NEW.cache"),
+)
 # What to do with ranges that TensorRT's calibrator does not take: it wants those of tensors that it makes up itself.
 OTHER_RANGES = (
     "Ranges that were not written by TensorRT lack those of tensors that it makes up itself. Let it write the cache: "
-    "enginebench build GRAPH --engine tensorrt --weak-typing --precision int8 --calib F.npz --calib-cache NEW.cache; "
-    "or make Q/DQ nodes of the ranges: enginebench quantize GRAPH --to int8 --calib-cache FILE"
+    + format_command("build", "GRAPH", options=_LET_CALIBRATE)
+    + "; or make Q/DQ nodes of the ranges: "
+    + format_command("quantize", "GRAPH", options=_FROM_CACHE)
 )
 
 
@@ -85,7 +95,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     if options["calib_cache"] and not weak:
         raise UsageError(
             "a calibration cache is read under weak typing only (--weak-typing, TensorRT 10 and older); for a graph "
-            "with Q/DQ nodes of the same ranges: enginebench quantize F.onnx --to int8 --calib-cache FILE"
+            f"with Q/DQ nodes of the same ranges: {format_command('quantize', 'F.onnx', options=_FROM_CACHE)}"
         )
     return BuildSettings(
         precision=require_precision(spec.precision),
@@ -215,10 +225,7 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     for profile in profiles:
         check_profile(profile, artifact)
     if profiles and artifact.inputs and not dynamic:
-        raise UsageError(
-            "the graph has no dynamic axis and takes no shapes; export it with "
-            "`enginebench export MODEL --dynamic-batch`"
-        )
+        raise UsageError(f"the graph has no dynamic axis and takes no shapes; export it with {advise_dynamic_batch()}")
     return tuple(profiles)
 
 
