@@ -223,7 +223,7 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
     verb = "may be"
     choice = " and ".join(headline.choice)
     if headline.tie_reason:
-        return f"{names[row.id]} {choice}. No verdict against {listed}: {headline.tie_reason}"
+        return f"no verdict against {listed} ({headline.tie_reason}); {names[row.id]} {choice}"
     alike = [one for one in document.rows if one.id in (row.id, *tied)]
     n, noun = (
         (row.costs.builds.builds, "builds") if row.costs.builds else (min(one.processes for one in alike), "trials")

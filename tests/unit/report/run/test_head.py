@@ -146,8 +146,8 @@ def test_of_few_trials_the_fastest_is_named_whether_its_outputs_were_judged_or_n
 def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
     gpu = [replace(row, engine=replace(row.engine, device="cuda:0")) for row in (ort(19.99), ort(5))]
     base = make_result(median_ms=20, drift=AGREE)
-    why = "No verdict against ort fp32: device: cuda:0 against cpu"
-    assert f"pytorch fp32 is what you have. {why}" in head(base, gpu[0])["USE"]
+    why = "no verdict against ort fp32 (device: cuda:0 against cpu)"
+    assert f"{why}; pytorch fp32 is what you have" in head(base, gpu[0])["USE"]
     assert head(base, gpu[1])["USE"].startswith("ort fp32   5.02 ms")
 
 
