@@ -36,6 +36,8 @@ Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable
 # The task of a model: how its outputs are read, and the metric that evaluates them.
 Task = Literal["classification", "detection", "segmentation", "regression", "text", "embedding", "asr"]
 Axes = Literal["open", "fixed"]
+# Where another engine is called without a pause while one is timed: in a process of its own, or in a thread.
+Placing = Literal["process", "thread"]
 # What outputs are compared with: those of a configuration, or of the model's unchanged graph, which ONNX Runtime
 # computes without graph optimizations or, where it cannot, onnx's reference evaluator.
 ReferenceKind = Literal["configuration", "ort_unoptimized", "onnx_evaluator"]
@@ -663,6 +665,7 @@ class Result(Struct, frozen=True, kw_only=True):
     capacity: Capacity | None = None  # requests a second, where the run looked for it
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
     axes: Axes | None = None  # whether the engine was made for these shapes alone; None: it does not say
+    beside: Placing | None = None  # where another configuration was called meanwhile; None: it was timed alone
     cold_start: ColdStart | None = None  # where a run was asked for the calls of a process
     builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
     look: int | None = None  # trials after which its verdicts were settled; None: as many as requested

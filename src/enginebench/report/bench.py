@@ -7,14 +7,15 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Machine, Result
-from enginebench.report.numbers import format_latency, format_range, format_significant, format_verdict
+from enginebench.report.numbers import format_latency, format_ms, format_range, format_significant, format_verdict
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
-from enginebench.report.table import Section, make_notes
+from enginebench.report.table import Notes, Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.assessment import assess_result
 from enginebench.stats.compare import MIN_TRIALS, NOUNS, Comparison
 from enginebench.stats.diff import DiffRow, diff_results
+from enginebench.stats.life import Interference, list_interference
 
 # Failures that the verdict itself names.
 _IN_VERDICT = ("slower", "not comparable")
@@ -32,10 +33,17 @@ class BenchDocument(Struct, frozen=True, kw_only=True):
     warmup_dropped: tuple[int, ...]
     against: Row | None = None
     comparison: DiffRow | None = None
+    beside: tuple[Interference, ...] = ()  # of both sides, where each was also timed beside the other
 
 
 def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> BenchDocument:
-    """Make the document of one result, or of two: then the first is the base and the second the candidate."""
+    """Make the document of one result, or of two: then the first is the base and the second the candidate.
+
+    Of configurations that were timed beside each other it is that of the last one alone.
+    """
+    if any(result.beside for result in results):
+        own = [result for result in results if result.beside is None][-1]
+        return replace(describe_bench([own], margin=margin), beside=list_interference(results))
     base, cand = (results[0] if len(results) > 1 else None), results[-1]
     comparison = against = None
     if base:
@@ -70,6 +78,8 @@ def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[
     for name, estimate in document.row.times.percentiles_ms.items():
         sure = "" if estimate.supported else f", too few samples ({estimate.n})"
         texts.append(f"p{name}: {format_latency(estimate)}{sure}")
+    if document.beside:
+        return [Section(title=" · ".join([document.model, *list_facts(run)]), parts=tuple(make_beside(document)))]
     title = " · ".join([document.model, *list_facts(run)])
     warnings = list_warnings(run)
     return [
@@ -78,6 +88,23 @@ def list_bench(document: BenchDocument, machine: Machine | None = None) -> list[
         *list_others(run),
         *([Section(parts=(warnings,))] if warnings.lines else []),
     ]
+
+
+def make_beside(document: BenchDocument) -> list[Table | Notes]:
+    """Make the table of both sides: each alone, and how many times as long it takes beside the other one."""
+    lines = [
+        (
+            one.name,
+            one.model,
+            format_ms(one.alone_ms.value) if one.alone_ms else "",
+            *(format_range(ratio, "x") if ratio else "" for ratio in (one.process, one.thread)),
+        )
+        for one in document.beside
+    ]
+    columns = list_texts(("configuration", "of"), ("alone", "beside, own process", "beside, one process"))
+    title = "The mean of the calls of each alone, and how many times as long it is beside the other"
+    reasons = [f"{one.name}: {reason}." for one in document.beside for reason in one.reasons]
+    return [make_table(columns, lines, file="beside", title=title), *make_notes(list(dict.fromkeys(reasons)), "list")]
 
 
 def list_rows(document: BenchDocument) -> RunDocument:

@@ -36,6 +36,7 @@ from enginebench.core.records import (
     Axes,
     EngineSpec,
     MeasureSpec,
+    Placing,
     Precision,
     Recipe,
     TrafficCell,
@@ -92,6 +93,7 @@ class PlannedConfiguration(Struct, frozen=True, kw_only=True):
     # the reference side. None: its own.
     inputs_of: str | None = None
     graph: str | None = None  # that a finished plan was built from, if it is still there
+    beside: tuple[str, Placing] | None = None  # another configuration that is called without a pause meanwhile
 
     @property
     def inputs_model(self) -> str:

@@ -140,6 +140,7 @@ class ResultStore:
             requested_precision=configuration.requested_precision,
             machine=machine,
             artifacts=configuration.chain,
+            beside=configuration.beside[1] if configuration.beside else None,
             axes=find_axes(configuration.engine, configuration.source),
             **fields,  # type: ignore[arg-type]
         )

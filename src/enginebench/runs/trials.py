@@ -17,7 +17,7 @@ from enginebench.report.numbers import format_alone, format_significant
 from enginebench.runs.building import describe_preload, make_build_folder, proves_when_timed
 from enginebench.runs.builds import can_wait
 from enginebench.runs.child.isolate import Child, child_environment, run_child
-from enginebench.runs.child.jobs import LeastWorkJob, MeasureJob
+from enginebench.runs.child.jobs import LeastWorkJob, MeasureJob, Neighbour
 from enginebench.runs.child.places import find_place
 from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
@@ -156,6 +156,7 @@ class TrialRunner:
             prove=proves_when_timed(configuration) and lacks_proof(result),
             inputs=self._results.inputs,
             recheck_path=self._find_recheck(result),
+            beside=self._describe_neighbour(configuration),
         )
         # A child that ended before it got a job is no failure of the configuration: another one is started.
         usable = waiting if waiting and waiting.alive else None
@@ -184,6 +185,21 @@ class TrialRunner:
         )
         measured = apply_proof(measured, response.proof) if response.proof else measured
         return warn_implausible(replace(measured, work=measured.work or self._count_work(measured)))
+
+    def _describe_neighbour(self, configuration: PlannedConfiguration) -> Neighbour | None:
+        if configuration.beside is None:
+            return None
+        other, placing = configuration.beside
+        planned, result = self._results.configurations[other], self._results.current[other]
+        return Neighbour(
+            model=planned.inputs_model,
+            artifact=result.artifacts[-1],
+            engine=planned.engine,
+            out_dir=make_build_folder(self._results.folder, planned),
+            seed=planned.measure.seed,
+            placing=placing,
+            inputs=self._results.inputs,
+        )
 
     def _find_recheck(self, result: Result) -> str:
         """Return the file of the outputs that a trial must reproduce; "" if they differ from call to call anyway."""

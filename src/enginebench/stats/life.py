@@ -1,4 +1,8 @@
-"""The time of whole processes: start, first output and a number of calls."""
+"""The time of whole processes: start, first output and a number of calls; and how much two of them slow each other.
+
+Interference is that of the means of calls: engines that take turns on a core leave the median of short calls as it is,
+and make a few of them wait for milliseconds.
+"""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -6,11 +10,14 @@ from statistics import fmean
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.records import Block, Mark, Measurement, Result
+from enginebench.core.records import Block, Estimate, Mark, Measurement, Placing, Result
+from enginebench.stats.assessment import compare_configurations, name_result
 from enginebench.stats.needs import find_first_output_s
+from enginebench.stats.summary import estimate_p50
 
 # A process is marked like its calls, if more of them than this were.
 MOSTLY = 0.5
+_PLACES: dict[Placing, str] = {"process": "a process of its own", "thread": "one process"}
 
 
 def spend_lives(result: Result, calls: int) -> Result:
@@ -23,7 +30,11 @@ def spend_lives(result: Result, calls: int) -> Result:
 
 
 def _spend_life(measurement: Measurement, calls: int) -> Measurement:
-    start_s = find_first_output_s(measurement)
+    return spend_calls(measurement, find_first_output_s(measurement), calls)
+
+
+def spend_calls(measurement: Measurement, start_s: float | None, calls: int) -> Measurement:
+    """Return a trial with one time: that of a start and so many calls at its mean; without one if the start is None."""
     bare = replace(
         measurement,
         latency_ns=[],
@@ -99,3 +110,51 @@ def find_leads(costs: Sequence[LifeCosts], *, with_build: bool = False) -> list[
 def _is_sure(one: LifeCosts, before: LifeCosts) -> bool:
     """Whether the calls of one are faster than those of the other by their intervals."""
     return one.call_high_s is not None and before.call_low_s is not None and one.call_high_s < before.call_low_s
+
+
+class Interference(Struct, frozen=True, kw_only=True):
+    """The mean of a configuration's calls alone, and its ratios beside the other one to that, over paired trials."""
+
+    id: str
+    name: str
+    model: str
+    alone_ms: Estimate | None
+    process: Estimate | None = None  # the other one in a process of its own
+    thread: Estimate | None = None  # in a thread of this process
+    reasons: tuple[str, ...] = ()  # why a ratio is missing, or not good
+
+
+def list_interference(results: Sequence[Result]) -> tuple[Interference, ...]:
+    """Return the interference of each configuration that was timed alone; those beside another follow it."""
+    sides: list[tuple[Result, dict[Placing, Result]]] = []
+    for result in results:
+        if result.beside is None:
+            sides.append((result, {}))
+        elif sides:
+            sides[-1][1][result.beside] = result
+    return tuple(_describe_side(alone, beside) for alone, beside in sides)
+
+
+def _describe_side(alone: Result, beside: dict[Placing, Result]) -> Interference:
+    ratios: dict[Placing, Estimate | None] = {}
+    reasons: list[str] = []
+    for placing, result in beside.items():
+        comparison = compare_configurations(_take_means(result), _take_means(alone))
+        ratios[placing] = comparison.ratio
+        why = "; ".join(comparison.reasons) if comparison.ratio is None else comparison.ratio_reason
+        if why:
+            reasons.append(f"beside the other in {_PLACES[placing]}: {why}")
+    return Interference(
+        id=alone.id,
+        name=name_result(alone),
+        model=alone.model,
+        alone_ms=estimate_p50(_take_means(alone).measurements) if alone.measurements else None,
+        process=ratios.get("process"),
+        thread=ratios.get("thread"),
+        reasons=tuple(reasons),
+    )
+
+
+def _take_means(result: Result) -> Result:
+    """Return the configuration with one time in each trial, the mean of its calls."""
+    return replace(result, measurements=tuple(spend_calls(m, 0.0, 1) for m in result.measurements))

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 import click
 from msgspec import Struct
@@ -22,7 +22,7 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import ToolDifference
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
-from enginebench.core.records import Result
+from enginebench.core.records import Placing, Result
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
@@ -61,6 +61,14 @@ class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
             "ENGINE, ENGINE@TARGET, the file of a stored result, or a bundle; if TARGET is a bundle, also its RUN.",
             metavar="SIDE",
             more="It is the base of the ratio",
+        ),
+    ]
+    beside: Annotated[
+        opts.Side | None,
+        Opt(
+            "Time TARGET and this other engine each alone, and each while the other is called without a pause.",
+            metavar="SIDE",
+            more="In a process of its own, and in one process ([several models](life.md#several-models-at-once))",
         ),
     ]
     against_precision: Annotated[str | None, Opt("Precision of the other side. [--precision]", metavar="PRECISION")]
@@ -138,7 +146,15 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
     """
     root = common.choose_root(options["out"], f"bench-{Path(common.name_model(target)).stem}")
     with open_bench_request(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
-        results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
+        results = bench_sides(
+            request,
+            side,
+            root,
+            reporter=reporter,
+            wait=options["wait"],
+            command=COMMAND.get(),
+            beside=options["beside"] is not None,
+        )
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
 
 
@@ -162,7 +178,15 @@ def command(
         out = Path(shown["out"]) if shown["out"] is not None else None
         file = out if out is not None and out.suffix.lower() == ".json" else None
         root = common.choose_root(out if file is None else None, f"bench-{stem}")
-        results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
+        results = bench_sides(
+            request,
+            side,
+            root,
+            reporter=reporter,
+            wait=options["wait"],
+            command=COMMAND.get(),
+            beside=options["beside"] is not None,
+        )
     if shown["log"] is not None and (logs := find_logs(root, results[-1])):
         write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
     done = Bench(root, tuple(results), options["margin"])
@@ -183,6 +207,7 @@ def open_bench_request(
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
     """Yield the request that the options make, the other side, and the reporter; children can open a module."""
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
+    check_beside(options)
     if against is None and options["gate"]:
         raise UsageError(TWO_SIDES)
     if against is None and options["against_precision"]:
@@ -203,7 +228,7 @@ def open_bench_request(
     ((name, own),) = pass_on([(name, own)], extra)
     with (
         common.take_model(target, options["example_inputs"]) as taken,
-        common.take_side(against if against is not None else "", options["example_inputs"]) as other,
+        common.take_side(against or options["beside"] or "", options["example_inputs"]) as other,
         common.open_progress(options["progress"]) as reporter,
     ):
         precision = parse_precision(options["against_precision"] or options["precision"])
@@ -217,7 +242,7 @@ def open_bench_request(
             options["seed"],
             percentiles=read_percentiles(options["percentile"]),
             builds=options["builds"],
-            margin=options["margin"] if other else None,
+            margin=options["margin"] if against is not None else None,
         )
         request = make_request(
             taken.text,
@@ -231,6 +256,20 @@ def open_bench_request(
             dry=dry,
         )
         yield request, side, reporter
+
+
+def check_beside(options: BenchOptions) -> None:
+    """Check the options that do not go with --beside, which gives no verdict on the two."""
+    refused = {
+        "--against": options["against"] is not None,
+        "--gate": options["gate"],
+        "--inputs": options["inputs"] is not None,  # of which model?
+        "--builds": options["builds"] is not None,
+        "--scope pipelined": options["scope"] == "pipelined",
+    }
+    for name, is_there in refused.items():
+        if options["beside"] is not None and is_there:
+            raise UsageError(f"{name} does not go with --beside. Leave one of them out")
 
 
 TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --against SIDE"
@@ -275,12 +314,15 @@ def bench_sides(
     reporter: Reporter,
     wait: bool = True,
     command: tuple[str, ...] = (),
+    beside: bool = False,
 ) -> list[Result]:
     """Measure the engine of `request`; with `against`, both sides interleaved, and return that side's result first.
 
-    Both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
+    With `beside` each side is measured alone and beside the other, on inputs of its own.
+
+    Else both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
     """
-    other = None if against is None else _request_other(request, against)
+    other = None if against is None else _request_other(request, against, beside=beside)
     requests_of_sides = [request, *filter(None, (other,))]
     for spec in (spec for side_request in requests_of_sides for spec in common.list_specs(side_request)):
         # What can be checked before anything is built: options, and the command of a tool that times itself.
@@ -305,12 +347,16 @@ def bench_sides(
                 for configuration in configurations
             ]
         if against is not None and other is not None:
-            base = with_suffix(_plan_side(folder, other, against.stored, "against", reporter), "against")
+            suffix = "other" if beside else "against"
+            base = with_suffix(_plan_side(folder, other, against.stored, suffix, reporter), suffix)
             mine, theirs = configurations[0].engine.batch, base.engine.batch
-            if mine != theirs:
+            if mine != theirs and not beside:
                 advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
                 raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
-            configurations = [replace(configuration, inputs_of=base.model) for configuration in (base, *configurations)]
+            if beside:
+                configurations = place_beside(base, configurations[0])
+            else:
+                configurations = [replace(one, inputs_of=base.model) for one in (base, *configurations)]
         folder.write_record(
             replace(record, rows=tuple(configuration.id for configuration in configurations), notes=warnings)
         )
@@ -334,8 +380,25 @@ def bench_sides(
         return results
 
 
-def _request_other(request: RunRequest, against: sides.Side) -> RunRequest:
-    """Return the request of the other side; a UsageError if its stored result has another batch or thread count."""
+def place_beside(other: PlannedConfiguration, own: PlannedConfiguration) -> list[PlannedConfiguration]:
+    """Return both configurations alone, and each beside the other, in each placing; the other one's first."""
+    listed: list[PlannedConfiguration] = []
+    for side, neighbour in ((other, own), (own, other)):
+        listed.append(side)
+        listed += [
+            replace(with_suffix(side, f"beside-{placing}"), beside=(neighbour.id, placing))
+            for placing in get_args(Placing)
+        ]
+    return listed
+
+
+def _request_other(request: RunRequest, against: sides.Side, *, beside: bool) -> RunRequest:
+    """Return the request of the other side; a UsageError if its stored result has another batch or thread count.
+
+    With `beside` it is a model of its own, which the options about inputs and weights do not mean.
+    """
+    if beside:
+        request = replace(request, input_shapes=None, input_size=None, normalize=None, weights="default")
     for name, mine, theirs in (
         ("batch", request.batches[0], against.batch),
         ("threads", request.threads, against.threads),

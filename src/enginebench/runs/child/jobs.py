@@ -26,6 +26,7 @@ from enginebench.core.records import (
     Measurement,
     MeasureSpec,
     ModelSource,
+    Placing,
     Precision,
     Recipe,
     ReferenceKind,
@@ -214,6 +215,18 @@ class MeasureResponse(Provable, frozen=True, kw_only=True):
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed; empty if a tool made them itself
 
 
+class Neighbour(Struct, frozen=True, kw_only=True):
+    """Another engine that is called without a pause while one is timed."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    seed: int
+    placing: Placing
+    inputs: str | None = None
+
+
 class MeasureJob(Job[MeasureResponse], frozen=True, kw_only=True, tag="measure"):
     timed = True
 
@@ -230,6 +243,7 @@ class MeasureJob(Job[MeasureResponse], frozen=True, kw_only=True, tag="measure")
     imported_ahead: bool = False  # the child has the engine's packages, imported while others imported theirs
     inputs: str | None = None  # folder of the user's inputs
     recheck_path: str = ""  # outputs of the check, to be reproduced after the timed calls; "": none
+    beside: Neighbour | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
         from enginebench.runs.child.perform.measure import measure_trial

@@ -13,7 +13,7 @@ from enginebench.core.records import (
     ResultWarning,
     TensorSpec,
 )
-from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
+from enginebench.runs.child.jobs import Job, KeepCall, Neighbour, NoteCall
 
 
 class StagesResponse(Struct, frozen=True, kw_only=True):
@@ -114,3 +114,20 @@ class FitJob(Job[bool], frozen=True, kw_only=True, tag="fit"):
         from enginebench.runs.child.perform.sources import check_weights_fit
 
         return check_weights_fit(self.source)
+
+
+class BusyJob(Job[int], frozen=True, kw_only=True, tag="busy"):
+    """Call an engine without a pause until the parent ends the process; the first note says that it has begun."""
+
+    timed = True
+
+    neighbour: Neighbour
+
+    @property
+    def engine(self) -> EngineSpec:
+        return self.neighbour.engine
+
+    def perform(self, note: NoteCall, keep: KeepCall[int]) -> int:
+        from enginebench.runs.child.perform.beside import call_forever
+
+        return call_forever(self, note)

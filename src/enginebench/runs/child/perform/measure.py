@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,7 +70,7 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
 
     if isinstance(backend, SelfTimed):
         pass_notes(backend, note)
-        check_cache(job.engine, job.measure)
+        _check_self_timed(job)
         return complete(backend.measure(job.artifact, job.engine, job.measure), {})
     assert isinstance(backend, Loadable)
     gpu = open_gpu(job.engine)
@@ -80,9 +80,10 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
         note("timing")
         engine, weights = engines[0], [cell.weight for cell in job.engine.traffic]
         mix = [MixPart(*part) for part in zip(engines, feeds, weights, strict=True)] if weights else []
-        measured = time_watched(
-            engine, feeds[0], job.measure, job.engine, pinned=pinned, gpu=gpu, others=started.others, mix=mix
-        )
+        with _keep_busy(job):
+            measured = time_watched(
+                engine, feeds[0], job.measure, job.engine, pinned=pinned, gpu=gpu, others=started.others, mix=mix
+            )
         memory.end("steady")
         phases = memory.describe()
         measured = replace(
@@ -113,6 +114,21 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
             note("verifying the precision")
             return replace(sure, proof=prove_timed_engine(engine))
     return complete(measured, shapes)
+
+
+def _check_self_timed(job: MeasureJob) -> None:
+    if job.beside is not None:
+        raise UsageError(f"{job.engine.backend} times itself: it cannot be timed beside another engine")
+    check_cache(job.engine, job.measure)
+
+
+def _keep_busy(job: MeasureJob) -> AbstractContextManager[None]:
+    """Call the other engine meanwhile, if there is one."""
+    if job.beside is None:
+        return nullcontext()
+    from enginebench.runs.child.perform.beside import keep_busy
+
+    return keep_busy(job.beside)
 
 
 class Started(NamedTuple):

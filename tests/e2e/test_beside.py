@@ -1,0 +1,95 @@
+"""Two engines beside each other: each is really called while the other one is timed, in a process and in a thread."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.records import EngineSpec
+from enginebench.models.onnx.source import read_onnx
+from enginebench.runs.child.jobs import Neighbour
+from enginebench.runs.child.perform.beside import keep_busy
+from graphs import write_text
+from processes import Cli
+
+
+def write_product(folder: Path) -> Path:
+    weights = {"w": np.random.default_rng(0).standard_normal((64, 64), np.float32)}
+    return write_text(
+        folder / "product é 1.onnx", "(float[batch, 64] x) => (float[batch, 64] y) { y = MatMul(x, w) }", weights
+    )
+
+
+def find_descendants(pid: str = "self") -> set[str]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = {child for task in tasks for child in task.read_text().split()}
+    return children.union(*(find_descendants(child) for child in children))
+
+
+def make_neighbour(folder: Path, **changes: object) -> Neighbour:
+    model = write_product(folder)
+    settings = {"engine": EngineSpec(backend="ort"), "placing": "process"} | changes
+    return Neighbour(
+        model=str(model),
+        artifact=read_onnx(model),
+        out_dir=str(folder),
+        seed=0,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def read_ticks(pids: set[str]) -> int:
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(own[11]) + int(own[12]) for own in fields)
+
+
+def test_a_process_is_busy_in_the_block_and_gone_after_it(tmp_path: Path) -> None:
+    before = find_descendants()
+    with keep_busy(make_neighbour(tmp_path)):
+        (pid,) = find_descendants() - before
+        ticks, end = read_ticks({pid}), time.monotonic() + 60
+        while read_ticks({pid}) < ticks + 5 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert read_ticks({pid}) >= ticks + 5
+    assert find_descendants() == before
+
+
+def test_a_thread_is_busy_in_the_block_and_gone_after_it(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with keep_busy(make_neighbour(tmp_path, placing="thread")):
+        assert threading.active_count() == before + 1
+        used, end = time.process_time(), time.monotonic() + 60
+        while time.process_time() < used + 0.05 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert time.process_time() >= used + 0.05
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("placing", ["process", "thread"])
+def test_a_neighbour_that_cannot_run_is_an_error_not_a_figure(tmp_path: Path, placing: str) -> None:
+    wrong = make_neighbour(tmp_path, placing=placing, engine=EngineSpec(backend="ort", options={"opt": "nosuch"}))
+    with pytest.raises(EngineBenchError, match="nosuch"), keep_busy(wrong):
+        raise AssertionError("the block must not be entered")
+
+
+def test_both_sides_alone_and_beside_each_other(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    other = write_product(tmp_path)
+    few = ("--threads", "1", "--processes", "2", "--time-limit", "0.1", "--out", tmp_path / "b", "--json")
+    done = cli("bench", tiny_onnx, "--engine", "ort", "--beside", f"openvino@{other}", *few)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    first, second = document["beside"]
+    assert first["name"] == "openvino fp32" and second["name"] == "ort fp32" and second["model"].endswith("tiny.onnx")
+    assert document["row"]["engine"] == "ort" and document["comparison"] is None
+    for side in (first, second):
+        assert side["alone_ms"]["value"] > 0
+        assert side["process"] or side["reasons"]
+    stored = [json.loads(path.read_text()) for path in (tmp_path / "b" / "rows").glob("*.json")]
+    assert sorted(str(one["beside"]) for one in stored) == ["None", "None", "process", "process", "thread", "thread"]
+    assert all(len(one["measurements"]) == 2 for one in stored)
+    # No run of the models' outputs was compared with the other's.
+    assert all(one["drift"] is None or not one["drift"]["unlike"] for one in stored)
