@@ -16,7 +16,7 @@ from enginebench.core.protocols import Array, Backend, Engine, Loadable
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
 from enginebench.engines.abilities import ComputesOutputs
 from enginebench.features.locate.graphs import Graph
-from enginebench.features.locate.program import Arrays
+from enginebench.features.locate.program import Arrays, slice_sizes
 from enginebench.models.onnx.reference import GraphReference
 from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES
 from enginebench.models.onnx.tensors import fix_inputs, infer_tensors
@@ -82,16 +82,12 @@ class GraphProgram(Graph):
             self.values.add(self.expect(places, wanted, self.values))
 
     def slice_steps(self, places: Sequence[int]) -> list[list[int]]:
-        slices, left = list[list[int]](), 0
-        for place in places:
-            sizes = (self._sizes.get(name, self._slice_bytes // UNKNOWN_SHARE) for name in self.steps[place].outputs)
-            need = sum(sizes)
-            if need > left or not slices:
-                slices.append([])
-                left = self._slice_bytes
-            slices[-1].append(place)
-            left -= need
-        return slices
+        unknown = self._slice_bytes // UNKNOWN_SHARE
+
+        def measure(place: int) -> int:
+            return sum(self._sizes.get(name, unknown) for name in self.steps[place].outputs)
+
+        return slice_sizes(places, measure, self._slice_bytes)
 
     def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
         return self.refer(self.cut(places, wanted, values), values)

@@ -8,7 +8,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from enginebench.core.protocols import Array
-from enginebench.features.locate.program import Step
+from enginebench.features.locate.program import Step, complete_steps
 from enginebench.models.onnx.needs import list_read_tensors
 from enginebench.models.onnx.source import load_external_data, load_graph, read_graphs, read_tensor_values
 from enginebench.models.onnx.work import RANDOM
@@ -49,7 +49,7 @@ class Graph:
             values: also of weights, for which they stand in.
             like: arrays of the types and shapes that the tensors have, for their declarations.
         """
-        places = self.complete(places, wanted, values)
+        places = complete_steps(self, places, wanted, values)
         steps = [self.steps[i] for i in places]
         made = {name for step in steps for name in step.outputs}
         read = list(dict.fromkeys(name for step in steps for name in step.inputs if name not in made))
@@ -82,19 +82,6 @@ class Graph:
             values = read_tensor_values(switch, self.path) if switch is not None else None
             return values is None or bool(values.any())
         return (node.op_type in RANDOM and not node.domain) or any(map(self._draws, inner))
-
-    def complete(self, places: Collection[int], wanted: Sequence[str], values: Collection[str]) -> list[int]:
-        """Return the steps, in order, with those before them that make what there is no array for."""
-        places_needed = set[int]()
-        waiting = [*places, *(self.producers[name] for name in wanted if name in self.producers)]
-        while waiting:
-            place = waiting.pop()
-            if place in places_needed:
-                continue
-            places_needed.add(place)
-            before = {name: self.producers[name] for name in self.steps[place].inputs if name in self.producers}
-            waiting += [i for name, i in before.items() if i in self.folded or name not in values]
-        return sorted(places_needed)
 
 
 def _describe_step(node: NodeProto) -> Step:

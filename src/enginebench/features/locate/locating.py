@@ -127,9 +127,9 @@ def add_commands(fault: FoundFault, side: OpenSide) -> FoundFault:
     """Add to each way around the command that measures it; of a stored configuration on the graph in its folder."""
     engine, at, target = side.text.partition("@")
     if not at or Path(side.text).exists():  # a stored result, or a bundle
+        if side.artifact.kind != "onnx":
+            return fault
         engine, target = format_engine(side.engine), os.path.relpath(side.artifact.path)
-    if side.artifact.kind != "onnx":
-        return fault
     return replace(fault, ways=tuple(add_command(way, engine, target) for way in fault.ways))
 
 
@@ -152,6 +152,8 @@ def lend_graph(side: OpenSide, sides: Sequence[OpenSide]) -> OpenSide:
 
 def explain_unsearched(side: OpenSide) -> str | None:
     """Explain why a side cannot be searched; None if it can."""
-    if side.artifact.kind != "onnx":
+    if side.engine.backend == "pytorch":
+        return "pytorch runs a module operation by operation, as it is written: its own graph is all that it has"
+    if side.artifact.kind != "onnx" and side.engine.backend != "pytorch-compile":
         return f"{side.engine.backend} runs no graph here ({side.artifact.kind}), so that none can be cut"
     return None

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections import ChainMap, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -393,7 +394,8 @@ def measure_long(pair: Pair, places: Sequence[int], precision: Precision, job: P
             expected = first.values[pair.matches[name]]
             if measure_deviation(expected, actual[name].astype(expected.dtype), precision).leaves:
                 return None
-        slowdown = compare_times(second, (whole, job.engine), (long, job.engine))
+        loads = [partial(second.load, case.model, feeds, case.expected, job.engine) for case in (whole, long)]
+        slowdown = compare_times(loads, feeds)
     except EngineBenchError:
         return None
     path = str(save_changed(long.model, Path(job.graph))) if job.graph is not None else ""

@@ -1,6 +1,6 @@
 """The interface of a search to a model on its engine: steps in an order, their tensors, two ways to compute them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -55,3 +55,45 @@ class Program(Protocol):
 
     def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
         """Return what the reference computes for the same."""
+
+
+class Ordered(Protocol):
+    """Steps in an order in which they can run, and which of them makes a tensor."""
+
+    @property
+    def steps(self) -> Sequence[Step]: ...
+
+    @property
+    def folded(self) -> Collection[int]: ...
+
+    @property
+    def producers(self) -> Mapping[str, int]: ...
+
+
+def complete_steps(
+    program: Ordered, places: Collection[int], wanted: Sequence[str], values: Collection[str]
+) -> list[int]:
+    """Return the steps, in order, with those before them that make what there is no array for."""
+    places_needed = set[int]()
+    waiting = [*places, *(program.producers[name] for name in wanted if name in program.producers)]
+    while waiting:
+        place = waiting.pop()
+        if place in places_needed:
+            continue
+        places_needed.add(place)
+        before = {name: program.producers[name] for name in program.steps[place].inputs if name in program.producers}
+        waiting += [i for name, i in before.items() if i in program.folded or name not in values]
+    return sorted(places_needed)
+
+
+def slice_sizes(places: Sequence[int], measure: Callable[[int], int], slice_bytes: int) -> list[list[int]]:
+    """Return the steps in parts whose tensors take so many bytes; `measure` says how many those of a step take."""
+    slices, left = list[list[int]](), 0
+    for place in places:
+        need = measure(place)
+        if need > left or not slices:
+            slices.append([])
+            left = slice_bytes
+        slices[-1].append(place)
+        left -= need
+    return slices

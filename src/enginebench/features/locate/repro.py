@@ -34,7 +34,16 @@ PROGRAMS = Path(__file__).parent / "as-shipped"
 PROGRAM_OF = {"ort": "repro_ort.py", "ort-cuda": "repro_ort.py", "openvino": "repro_openvino.py"}
 PROVIDERS = {"ort": "CPUExecutionProvider", "ort-cuda": "CUDAExecutionProvider"}
 TIMEOUT_S = 60.0
-WRITTEN = {"model.onnx", "model.data", "inputs.npz", "expected.npz", "settings.json", "repro.py", "report.md"}
+WRITTEN = {
+    "model.onnx",
+    "model.data",
+    "model.pt2",
+    "inputs.npz",
+    "expected.npz",
+    "settings.json",
+    "repro.py",
+    "report.md",
+}
 # Of the largest expected value, where the fault itself has no size: a value that is not finite, another shape.
 ROUNDING = 1e-3
 # Of a graph that is shown in a report.

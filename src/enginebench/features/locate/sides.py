@@ -1,6 +1,5 @@
 """Search one side of a comparison, in a child process: the fault, its cause, its smallest form, the ways around it."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from enginebench.engines.registry import find_entry, find_installed, list_names,
 from enginebench.features.locate.bodies import cut_body
 from enginebench.features.locate.changed import keep_long, mark_outputs, save_changed
 from enginebench.features.locate.cures import disable, find_level, find_optimizers
+from enginebench.features.locate.describing import describe_fault, start_answer, start_timer
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
@@ -56,31 +56,10 @@ class GraphSide:
         self.search = Search(self.program, self.precision, note)
 
     def describe(self, fault: Fault) -> FoundFault:
-        steps = self.program.steps
-        tensor, deviation = min(fault.deviations.items(), key=lambda item: item[1].snr_db or 0.0)
-        step = steps[self.search.producers[tensor]]
-        return FoundFault(
-            node=step.name,
-            kind=step.kind,
-            tensor=tensor,
-            nodes=tuple(steps[i].name for i in fault.places),
-            hidden_by=fault.hidden_by,
-            untried=fault.untried,
-            snr_db=deviation.snr_db,
-            largest=deviation.largest,
-            nonfinite=deviation.nonfinite,
-        )
+        return describe_fault(self.search, fault)
 
     def start_answer(self) -> LocatedSide:
-        """Return what is said of every search of this graph: the nodes and the outputs that it leaves out."""
-        program = self.program
-        made = [name for name in program.outputs if name in program.producers]
-        return LocatedSide(
-            text=self.job.text,
-            state="unknown",
-            drawn=tuple(program.steps[i].name for i in sorted(program.drawing)),
-            uncompared=tuple(name for name in made if name not in program.values),
-        )
+        return start_answer(self.search, self.job.text)
 
     def open_body(self, fault: Fault) -> tuple[str, "GraphSide"] | None:
         """Return the graph inside of the one node that shows a fault as a side of its own, and where that is."""
@@ -175,7 +154,10 @@ class GraphSide:
     def measure(self, whole: Case, way: tuple[Case, EngineSpec]) -> Estimate | None:
         """Measure a way around beside the faulty engine; None if one of both is no engine that is called."""
         try:
-            return compare_times(self.program, (whole, self.job.engine), way)
+            sides = ((whole, self.job.engine), way)
+            return compare_times(
+                [partial(self.program.load, c.model, c.feeds, c.expected, e) for c, e in sides], whole.feeds
+            )
         except EngineBenchError:
             return None
 
@@ -216,13 +198,11 @@ class GraphSide:
         return here and takes and find_installed(name).available
 
 
-def start_timer(limit_s: float) -> Callable[[], bool]:
-    """Return a function that tells whether less than this time has gone by."""
-    start = time.monotonic()
-    return lambda: time.monotonic() - start < limit_s
-
-
 def search_side(job: SideJob, note: NoteCall) -> LocatedSide:
+    if job.artifact.kind == "torch":
+        from enginebench.features.locate.torch_sides import search_module
+
+        return search_module(job, note)
     for call in job.calls:
         side = GraphSide(job, job.artifact, load_arrays(Path(call)), Path(job.out_dir), note)
         if (fault := side.search.find_first()) is not None:

@@ -2,12 +2,13 @@
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from enginebench.core.engine_api import RunCall
-from enginebench.core.records import EngineSpec, Estimate
-from enginebench.features.locate.graph_program import GraphProgram
-from enginebench.features.locate.shrink import Case
+from enginebench.core.protocols import Engine
+from enginebench.core.records import Estimate
+from enginebench.features.locate.program import Arrays
 from enginebench.stats.intervals import estimate_geometric, measure_spread
 
 # Turns of each engine, and the seconds of a turn: the interval of twelve is 1.1 times as wide as that of twenty, and a
@@ -17,15 +18,12 @@ TURN_S, ENOUGH_S = 0.05, 10.0
 LEVEL = 0.95
 
 
-def compare_times(program: GraphProgram, base: tuple[Case, EngineSpec], other: tuple[Case, EngineSpec]) -> Estimate:
-    """Return the time of `other` over that of `base`, interleaved, with its interval."""
+def compare_times(loads: Sequence[Callable[[], Engine]], feeds: Arrays) -> Estimate:
+    """Return the time of the second engine over that of the first, interleaved, with its interval."""
     with ExitStack() as stack:
-        calls = [
-            stack.enter_context(program.load(case.model, case.feeds, case.expected, engine))
-            for case, engine in (base, other)
-        ]
-        for engine, (case, _) in zip(calls, (base, other), strict=True):
-            engine.bind(dict(case.feeds))
+        calls = [stack.enter_context(load()) for load in loads]
+        for engine in calls:
+            engine.bind(dict(feeds))
             engine.run()
         counts = [_count_calls(engine.run) for engine in calls]
         logs, start = list[float](), time.perf_counter()
