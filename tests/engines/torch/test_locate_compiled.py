@@ -17,7 +17,6 @@ from enginebench.features.locate.jobs import SideJob  # noqa: E402
 from enginebench.report.located import LocatedSide  # noqa: E402
 from enginebench.runs.child.arrays import save_arrays  # noqa: E402
 
-
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
