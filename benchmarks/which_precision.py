@@ -11,7 +11,9 @@ Needs a quiet machine: other work slows engines whose threads wait for each othe
 them; with `--threads 1` CPU time is taken, which other work changes least. Outputs are compared on the data, against
 FP32, as centred cosine, and by the limits of the precision.
 
-`--hand` adds candidates that no recipe makes: NNCF on the model as OpenVINO reads it. `--json FILE` keeps the time of
+`--hand` adds candidates that no recipe makes: NNCF on the model as OpenVINO reads it. The last lines are then the time
+of each row in INT8 over that of the fastest of these, lap by lap: the median, and its 95% interval by the bootstrap.
+`--json FILE` keeps the time of
 every lap, so that any two rows can be paired; with `ONEDNN_MAX_CPU_ISA=AVX2` OpenVINO and PyTorch compute as on an
 older processor (ONNX Runtime has no such setting).
 
@@ -46,7 +48,7 @@ from enginebench.models.precision.graph import is_transformer, load_whole_graph
 from enginebench.models.precision.quantize import quantize
 from enginebench.stats.drift import default_limits, measure_drift
 
-CALLS, CHECKED = 4, 64
+CALLS, CHECKED, RESAMPLES = 4, 64, 4000
 BF16 = "openvino:floats=bf16"
 ROWS: tuple[tuple[str, Any, Any], ...] = (
     ("pytorch", "fp32", None),
@@ -130,8 +132,26 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         )
         kept[name] = {"ms": times[name], "cosine": near, "passed": drift.passed, "ran": shares}
         kept[name]["snr_min"] = min(o.snr_db or 0.0 for o in drift.outputs)
+    if options.hand:
+        print_over_hand(times)
     if options.json:
         Path(options.json).write_text(json.dumps(kept))
+
+
+def print_over_hand(times: dict[str, list[float]]) -> None:
+    by_hand = min((n for n in times if "by hand" in n), key=lambda n: statistics.median(times[n]), default=None)
+    for name in times if by_hand else ():
+        if " int8" in name and "by hand" not in name:
+            middle, low, high = estimate_ratio(times[name], times[by_hand])
+            print(f"{name:34} takes {middle:.3f} ({low:.3f} to {high:.3f}) of the time of {by_hand}", flush=True)
+
+
+def estimate_ratio(own: list[float], other: list[float]) -> tuple[float, float, float]:
+    """The median of the laps' ratios, and the ends of its 95% interval."""
+    ratios = np.array(own) / np.array(other)
+    drawn = np.random.default_rng(0).choice(ratios, (RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(np.median(ratios)), float(low), float(high)
 
 
 def judge(found: list[Any], wanted: list[Any], name: str) -> Any:
