@@ -131,7 +131,8 @@ def _check_source_alone(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 def _require_shapes(source: ModelSource) -> None:
     """Check that a TorchScript archive, which holds no example inputs, is given with their shapes."""
-    if source.input_shapes or source.inputs is not None or not Path(source.model).is_file():
+    path = Path(source.model)
+    if source.input_shapes or source.inputs is not None or not path.is_file() or path.suffix.lower() in PLAN_SUFFIXES:
         return
     ref = resolve_model(source.model)
     inputs = read_script_inputs(ref.path) if ref.kind == "torchscript" else None
