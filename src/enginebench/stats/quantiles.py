@@ -29,7 +29,12 @@ def median(values: Sequence[float] | Array) -> float:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise MeasurementError("no samples to take a median of; at least one is needed")
-    return float(np.median(array))
+    # Like `np.median`, without 5 us on the way: a report takes a hundred medians of each configuration.
+    low, high = (array.size - 1) // 2, array.size // 2
+    ordered = np.partition(array, (low, high, array.size - 1), axis=None)
+    if np.isnan(ordered[-1]):  # it sorts behind all numbers
+        return math.nan
+    return float(ordered[low] if low == high else (ordered[low] + ordered[high]) / 2)
 
 
 def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:

@@ -14,6 +14,7 @@ from enginebench.stats.quantiles import (
     bound_rank,
     count_effective,
     estimate_tails,
+    median,
     min_samples,
     size_blocks,
 )
@@ -27,6 +28,17 @@ def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]
         Block(start=a, stop=b, duration_ns=sum(latency_ns[a:b]), marks=m) for (a, b), m in (marks or {}).items()
     )
     return Measurement(clock="host", latency_ns=latency_ns, blocks=blocks, stop_rule="settled", **more)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 11, 3000])
+@pytest.mark.parametrize("strange", [(), (math.inf,), (-math.inf,), (math.nan,), (0.0, 0.0)])
+def test_the_median_is_that_of_numpy_to_the_last_bit(n: int, strange: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(n)
+    for values in (rng.standard_normal(n), rng.integers(0, 4, n), np.full(n, 1e308)):
+        given = rng.permutation(np.concatenate([values, strange]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            assert np.array_equal(median(given), np.median(given), equal_nan=True)
+            assert np.array_equal(median(list(given)), np.median(given), equal_nan=True)
 
 
 def test_counts_mean_throughput_and_percentiles_of_what_was_measured() -> None:
