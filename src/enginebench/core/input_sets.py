@@ -16,7 +16,7 @@ NUDGED = "nudged"
 # In front of a shape of a mix of requests, as `core/shapes.py: name_cells` names it.
 CELL = "shape "
 # Calls of each of these shapes; of the first one as many as of any configuration.
-CELL_CALLS = 8
+CELL_CALLS = 4
 
 # What each is called, behind "on".
 SET_NAMES: dict[str, str] = {
