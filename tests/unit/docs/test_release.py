@@ -71,3 +71,20 @@ def test_a_tag_publishes_without_a_secret() -> None:
     commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     assert not [command for command in commands if "${{" in command]
     assert re.search(r"^release:.*\n\t.*tools/release.py", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+
+
+def test_actions_of_others_are_pinned_by_commit() -> None:
+    """A tag can be moved to other code, which would run beside the right to publish."""
+    files = [*ROOT.glob(".github/workflows/*.yml"), ROOT / "action.yml", ROOT / "comment" / "action.yml"]
+    used = [found for path in files for found in re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))]
+    assert len(used) > 8
+    assert [action for action, _ in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []
+    assert [action for action, remark in used if not re.fullmatch(r" # v\d+\.\d+\.\d+", remark)] == []
+    # One commit for each action: another is a slip of the pen.
+    assert len(dict(action.split("@") for action, _ in used)) == len({action for action, _ in used})
+
+
+def test_the_oldest_and_the_newest_python_are_tried() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/check.yml").read_text(encoding="utf-8"))["jobs"]
+    oldest = re.search(r'requires-python = ">=(\S+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert oldest is not None and jobs["pythons"]["strategy"]["matrix"]["python"] == [oldest[1], "3.14"]
