@@ -154,6 +154,18 @@ def list_fed(compiled: Any) -> frozenset[str]:
     return frozenset(name for port in compiled.inputs for name in port.get_names())
 
 
+def find_ports(compiled: Any, inputs: Sequence[TensorSpecLike]) -> dict[str, Any]:
+    """Return the port of each input that a graph takes, by its name.
+
+    Compiled, an input that a graph hands out as it is has only the name of that output: its position tells which it is,
+    unless others were dropped.
+    """
+    named = {name: port for port in compiled.inputs for name in port.get_names()}
+    if len(compiled.inputs) == len(inputs):
+        named = {spec.name: port for spec, port in zip(inputs, compiled.inputs, strict=True)} | named
+    return {spec.name: named[spec.name] for spec in inputs if spec.name in named}
+
+
 def copy_outputs(request: Any, outputs: Sequence[TensorSpecLike]) -> dict[str, Array]:
     """Return copies of the outputs of a request that has ended."""
     return {spec.name: np.array(request.get_tensor(spec.name).data, order="C") for spec in outputs}
@@ -273,6 +285,6 @@ class OpenvinoEngine(Closing):
             self._open_request()
         self._values, self._declared = values, False
         tensors = {s.name: openvino.Tensor(openvino.Type(np.dtype(s.dtype)), [*shapes[s.name]]) for s in self.inputs}
-        for name in list_fed(self._compiled) & tensors.keys():
-            self._request.set_tensor(name, tensors[name])
+        for name, port in find_ports(self._compiled, self.inputs).items():
+            self._request.set_tensor(port, tensors[name])
         self._views = {name: tensor.data for name, tensor in tensors.items()}

@@ -229,6 +229,19 @@ def test_graphs_that_declare_other_batches_or_names_are_run_all_the_same(tmp_pat
         assert run_on(engine, feeds)["y"].tolist() == [[2, 2]]
 
 
+def test_an_input_that_is_handed_out_as_it_is_has_its_values(tmp_path: Path) -> None:
+    """Compiled, it has only the name of that output."""
+    graph = "g (float[4] z, float[4] x) => (float[4] y, float[4] d) { y = Dropout (x) d = Sub (z, x) }"
+    artifact = write_graph(tmp_path / "g.onnx", graph)
+    with OpenvinoBackend().load(artifact, SPEC) as engine:
+        for factor in (1, 3):
+            feeds = {"z": np.full(4, 10, np.float32), "x": factor * np.arange(4, dtype=np.float32)}
+            outputs = run_on(engine, feeds)
+            assert outputs["y"].tolist() == feeds["x"].tolist()
+            assert outputs["d"].tolist() == (feeds["z"] - feeds["x"]).tolist()
+        assert engine.record_layers().layers
+
+
 # Mean times of nodes out of counters that tell whole microseconds, averaged over all runs so far.
 
 

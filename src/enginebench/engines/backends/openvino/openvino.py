@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, drop_filling, fill_batch, random_feeds, sum_entries
-from enginebench.core.protocols import Feeds
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile, ResultWarning
 from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
@@ -35,8 +35,8 @@ from enginebench.engines.openvino import (
     check_declared,
     compile_model,
     copy_outputs,
+    find_ports,
     has_lost_bf16,
-    list_fed,
     make_settings,
 )
 from enginebench.engines.proof import (
@@ -132,7 +132,7 @@ def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, st
     return options
 
 
-def record_counters(compiled: Any, feeds: Feeds) -> list[list[Any]]:
+def record_counters(compiled: Any, feeds: Mapping[Any, Array]) -> list[list[Any]]:
     """The counters of every node after each of a few runs on these arrays."""
     request = compiled.create_infer_request()
     start = time.perf_counter()
@@ -214,8 +214,8 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             model = self._check_open().open(shapes, self._values)
             with explaining_refusal(UNCOMPILED):
                 compiled = compile_model(model, self._settings | COUNT)
-            fed = list_fed(compiled)
-            runs = record_counters(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
+            ports = find_ports(compiled, self.inputs)
+            runs = record_counters(compiled, {port: self._views[name].copy() for name, port in ports.items()})
             # Those whose first input holds truth values: in counters these are eight bits, as INT8 is.
             boolean = frozenset(
                 node.get_friendly_name()
@@ -242,7 +242,7 @@ class OpenvinoStreams:
     ) -> None:
         self._graph, self._artifact, self._settings, self._clock = graph, artifact, settings, clock
         self._buckets = choose_buckets(wanted.max_batch)
-        self._queues: dict[StreamKey, Any] = {}  # with the names that its graph takes
+        self._queues: dict[StreamKey, Any] = {}  # with the ports of the inputs that its graph takes
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._compiled: dict[StreamKey, Any] = {}
         self.depth = wanted.streams
@@ -262,9 +262,9 @@ class OpenvinoStreams:
             if key not in self._queues:
                 queue = openvino.AsyncInferQueue(compiled, self.depth)
                 queue.set_callback(self._finish)
-                self._queues[key] = queue, list_fed(compiled)
-            queue, fed = self._queues[key]
-            taken = {name: array for name, array in feeds.items() if name in fed}
+                self._queues[key] = queue, find_ports(compiled, self._artifact.inputs)
+            queue, ports = self._queues[key]
+            taken = {port: feeds[name] for name, port in ports.items()}
             queue.start_async(taken, (ticket, started_ns, entries, size))
         except Exception as error:  # each runtime has its own
             self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
