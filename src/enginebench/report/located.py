@@ -40,6 +40,7 @@ class FoundFault(Struct, frozen=True, kw_only=True):
     snr_db: float | None = None
     largest: float | None = None  # difference
     nonfinite: int = 0  # values that are finite in the reference
+    tamed: int = 0  # values that are not finite in the reference, and others here
     overflowed: str = ""  # where values that are not finite begin, and from which value
     optimizations: tuple[str, ...] = ()  # of the engine; without them these nodes are right
     unlike: str = ""  # how the node is not the same as its counterpart in the other graph

@@ -21,6 +21,7 @@ def describe_fault(search: Search, fault: Fault) -> FoundFault:
         snr_db=deviation.snr_db,
         largest=deviation.largest,
         nonfinite=deviation.nonfinite,
+        tamed=deviation.tamed,
     )
 
 

@@ -19,6 +19,7 @@ class Deviation(Struct, frozen=True, kw_only=True):
     snr_db: float | None = None
     largest: float = 0.0  # difference
     nonfinite: int = 0  # values that are not finite here, and are in the reference
+    tamed: int = 0  # values that are not finite in the reference, and others here
     shape: str = ""  # where the shapes differ
 
 
@@ -32,7 +33,7 @@ def measure_deviation(expected: Array, actual: Array, precision: Precision | Non
     a, b = np.atleast_1d(expected).astype(np.float64), np.atleast_1d(actual).astype(np.float64)
     finite = np.isfinite(a)
     lost = int(np.count_nonzero(finite & ~np.isfinite(b)))
-    other = bool((~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))).any())
+    tamed = int(np.count_nonzero(~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))))
     both = finite & np.isfinite(b)
     a, b = np.where(both, a, 0.0), np.where(both, b, 0.0)
     largest = float(np.abs(a - b).max(initial=0.0))
@@ -42,7 +43,8 @@ def measure_deviation(expected: Array, actual: Array, precision: Precision | Non
     if not low and "snr_min" in limits and largest > 0:
         worst = find_worst_slice(a[None], b[None], samples=False)
         low = worst is not None and worst[0] < limits["snr_min"]
-    return Deviation(leaves=low or lost > 0 or other, snr_db=snr, largest=largest, nonfinite=lost)
+    leaves = low or lost > 0 or tamed > 0
+    return Deviation(leaves=leaves, snr_db=snr, largest=largest, nonfinite=lost, tamed=tamed)
 
 
 def measure_ratio(expected: Floats, actual: Floats) -> float:

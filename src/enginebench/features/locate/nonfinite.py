@@ -25,17 +25,29 @@ def explain_beginning(program: Program) -> str:
         seen.update(before)
     if not begins:
         return "An input holds values that are not finite." if seen else ""
-    step = program.steps[min(begins)]
-    read = [program.values[name] for name in step.inputs if name in program.values]
+    return describe_beginning(program, min(begins))
+
+
+def describe_beginning(program: Program, place: int) -> str:
+    """Describe a node that makes values which are not finite: which, and the values that it reads there."""
+    step = program.steps[place]
+    made = next(program.values[name] for name in step.outputs if has_nonfinite(program, name))
+    kind = "NaN" if np.isnan(made).any() else "infinity"
+    read = [np.asarray(program.values[name]) for name in step.inputs if name in program.values]
     floats = [array for array in read if array.dtype.kind == "f" and array.size]
-    largest = max((float(np.abs(array.astype(np.float64)).max()) for array in floats), default=None)
-    kind = "NaN" if any(np.isnan(program.values[n]).any() for n in step.outputs if n in program.values) else "infinity"
-    source = f"the largest value that it reads is {largest:.6g}" if largest is not None else "it reads constants alone"
-    return f"Values that are not finite begin at {step.name} ({step.kind}): it makes {kind}, and {source}."
+    if floats and all(array.shape == made.shape for array in floats):  # value by value
+        first = np.unravel_index(int(np.argmax(~np.isfinite(made))), made.shape)
+        source = f"where it reads {' and '.join(f'{float(array[first]):.6g}' for array in floats)}"
+    else:
+        largest = max((float(np.abs(array.astype(np.float64)).max()) for array in floats), default=None)
+        source = (
+            f"and the largest value that it reads is {largest:.6g}" if largest is not None else "from constants alone"
+        )
+    return f"Values that are not finite begin at {step.name} ({step.kind}): it makes {kind}, {source}."
 
 
 def has_nonfinite(program: Program, name: str) -> bool:
     if name not in program.values:
         return False
-    array = program.values[name]
-    return array.dtype.kind == "f" and not np.isfinite(array).all()
+    array = np.asarray(program.values[name])
+    return array.dtype.kind == "f" and not bool(np.isfinite(array).all())

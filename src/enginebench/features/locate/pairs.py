@@ -22,6 +22,7 @@ from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.jobs import PairJob, PairResponse
 from enginebench.features.locate.judging import Deviation, measure_deviation, measure_ratio
+from enginebench.features.locate.nonfinite import describe_beginning
 from enginebench.features.locate.shrink import Case
 from enginebench.features.locate.timing import compare_times
 from enginebench.models.onnx.source import read_tensor_values
@@ -75,6 +76,7 @@ class Pair:
             snr_db=deviation.snr_db,
             largest=deviation.largest if tensor in self.matches else None,
             nonfinite=deviation.nonfinite,
+            tamed=deviation.tamed,
             overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
             unlike=self._explain_unlike(place) or self._explain_before(place),
         )
@@ -100,6 +102,8 @@ class Pair:
         return further
 
     def _explain_overflow(self, tensor: str) -> str:
+        if not self._is_beyond(tensor, self.matches[tensor]):
+            return describe_beginning(self.second, self.second.producers[tensor])
         expected = to_floats(self.first.values[self.matches[tensor]])
         lost = ~np.isfinite(np.atleast_1d(self.second.values[tensor]))
         largest = float(np.abs(expected[lost]).max(initial=0.0))

@@ -214,6 +214,8 @@ def explain_deviation(deviation: Deviation) -> str:
         return f"the shape is {deviation.shape}"
     if deviation.nonfinite and deviation.largest == 0:
         return f"{count_of(deviation.nonfinite, 'values')} are not finite"
+    if deviation.tamed:
+        return f"{count_of(deviation.tamed, 'values')} that should not be finite are others"
     return f"the largest difference is {deviation.largest:g}"
 
 

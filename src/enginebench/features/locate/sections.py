@@ -106,6 +106,8 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     size = f"largest difference {fault.largest:.3g}{ratio}" if fault.largest is not None else "other values"
     if fault.nonfinite:
         size = f"{count_of(fault.nonfinite, 'values')} are not finite; {size}"
+    if fault.tamed:
+        size = f"{count_of(fault.tamed, 'values')} that are not finite in the reference are others; {size}"
     yield f"The first node is {fault.node} ({fault.kind}): its output {fault.tensor} leaves the reference ({size})."
     if fault.within:
         yield f"It is inside of {', in '.join(fault.within)}."

@@ -89,7 +89,7 @@ def test_a_stored_result_in_a_folder_with_an_at_sign_is_no_engine(side: OpenSide
 def test_what_cannot_be_searched_says_why(side: OpenSide, tmp_path: Path) -> None:
     module = replace(side, artifact=replace(side.artifact, kind="torch"), engine=EngineSpec(backend="pytorch"))
     (only,) = locate([module], tmp_path).sides
-    assert only.state == "unknown" and "runs no graph" in only.why
+    assert only.state == "unknown" and "operation by operation" in only.why
 
 
 def test_a_plan_is_built_anew_from_the_graph_of_the_other_side(side: OpenSide) -> None:

@@ -221,3 +221,27 @@ def test_graphs_that_draw_are_compared_with_the_same_numbers(tmp_path: Path) -> 
     )
     between = compare(first, second, tmp_path).between
     assert between is not None and between.node == "y"
+
+
+def test_nan_in_one_branch_of_a_network_is_found_with_the_value_that_it_comes_from(tmp_path: Path) -> None:
+    """The other branch, which goes around it, is right."""
+    from enginebench.features.locate.graph_program import GraphProgram
+
+    rng = np.random.default_rng(0)
+    shapes = {"a": (8, 3, 3, 3), "b": (16, 8, 3, 3), "t": (16, 8, 2, 2), "d": (2, 16, 3, 3)}
+    constants = {name: rng.standard_normal(shape, np.float32) / 5 for name, shape in shapes.items()}
+    text = """
+        c1 = Conv <pads = [1, 1, 1, 1]> (x, a) r1 = Relu (c1) p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r1)
+        c2 = Conv <pads = [1, 1, 1, 1]> (p, b) r2 = Relu (c2) bottom = Tanh (r2)
+        up = ConvTranspose <strides = [2, 2]> (bottom, t) both = Concat <axis = 1> (up, r1)
+        c3 = Conv <pads = [1, 1, 1, 1]> (both, d) y = Sigmoid (c3)
+    """
+    ends = ([1, 3, 16, 16], [1, 2, 16, 16])
+    first, second = (build_graph(each, constants, *ends) for each in (text, text.replace("Tanh", "Log")))
+    between = compare(first, second, tmp_path, (1, 3, 16, 16)).between
+    assert between is not None and between.node == "bottom" and between.nonfinite
+    begins = "Values that are not finite begin at bottom (Log): it makes infinity, where it reads 0."
+    assert (between.unlike, between.overflowed) == ("It is a Log in place of a Tanh.", begins)
+    program = GraphProgram(read_onnx(tmp_path / "second.onnx"), EngineSpec(backend="ort"), tmp_path / "s", print)
+    program.record({"x": np.random.default_rng(1).standard_normal((1, 3, 16, 16), np.float32)}, 1 << 20)
+    assert explain_beginning(program) == begins

@@ -198,3 +198,8 @@ def test_a_fault_behind_the_first_is_found_from_there() -> None:
     later = searched.find_first(max(fault.places) + 1)
     assert later is not None and later.places == (30,)
     assert searched.find_first(31) is None
+
+
+def test_values_that_are_finite_here_alone_are_counted() -> None:
+    deviation = measure_deviation(np.array([np.nan, np.inf, 1.0]), np.array([0.0, np.inf, 1.0]), "fp32")
+    assert deviation.leaves and (deviation.tamed, deviation.nonfinite) == (1, 0)
