@@ -97,7 +97,7 @@ def assess_outputs(
     if is_reference and (drift is None or drift.reference == result.id):
         if broken:
             return "not_judged", "its own outputs are not finite"
-        return "same", f"the reference{own}{random and ', with '}{random}"
+        return "same", f"it is the reference{own}{random and ', with '}{random}"
     if drift is None or drift.unlike or not drift.n:
         return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
     finite = [replace(o, nonfinite=o.nonfinite - 2 * o.nonfinite_alike) for o in drift.outputs]

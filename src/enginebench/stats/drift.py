@@ -808,7 +808,8 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
             return f"the reference is 0 everywhere{where}, and these outputs are not (limit of SNR {limit:g} dB)"
         error, most = (10 ** (-db / 20) for db in (value, limit))
         shown, decibels = format_apart(error, most, "g", 3), format_apart(value, limit, "g", 3)
-        return f"error is {shown} of the signal{where}, limit {most:.3g} (SNR {decibels} dB, limit {limit:g})"
+        size = f"{shown} times the signal" if error > 1 else f"{shown} of the signal"
+        return f"error is {size}{where}, limit {most:.3g} (SNR {decibels} dB, limit {limit:g})"
     if name in _SHARES and figure == name:
         return f"{_SHARES[name].format(value=format_apart(value, limit, '%', 1))}, limit {limit:.1%}"
     if name == "centred_cosine":

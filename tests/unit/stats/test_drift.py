@@ -550,6 +550,7 @@ SLICES = [
             "error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)",
         ),
         ("snr", 36.0, "snr", 60.0, "error is 0.0158 of the signal, limit 0.001 (SNR 36 dB, limit 60)"),
+        ("snr", -23.6, "snr", 60.0, "error is 15.1 times the signal, limit 0.001 (SNR -23.6 dB, limit 60)"),
         (
             "snr",
             -math.inf,

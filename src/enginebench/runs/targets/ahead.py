@@ -33,7 +33,7 @@ from enginebench.models.onnx.input_sizes import find_batches
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
 from enginebench.models.task import choose_preprocess
-from enginebench.models.zoo import BUILTIN, check_timm_name, resolve_model
+from enginebench.models.zoo import BUILTIN, ModelRef, check_timm_name, resolve_model
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.other_jobs import FitJob
 from enginebench.runs.child.places import require_available
@@ -131,13 +131,12 @@ def _check_source_alone(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 def _require_shapes(source: ModelSource) -> None:
     """Check that a TorchScript archive, which holds no example inputs, is given with their shapes."""
-    path = Path(source.model)
-    if source.input_shapes or source.inputs is not None or not path.is_file() or path.suffix.lower() in PLAN_SUFFIXES:
+    if source.input_shapes or source.inputs is not None:
         return
-    ref = resolve_model(source.model)
-    inputs = read_script_inputs(ref.path) if ref.kind == "torchscript" else None
+    ref = _find_ref(source)
+    inputs = read_script_inputs(ref.path) if ref is not None and ref.kind == "torchscript" else None
     if inputs is not None:
-        raise UsageError(explain_no_examples(ref.text, inputs))
+        raise UsageError(explain_no_examples(source.model, inputs))
 
 
 def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
@@ -176,11 +175,18 @@ def _check_shapes(
     match_axes(specs, shapes, find_batches(specs))
 
 
-def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
+def _find_ref(source: ModelSource) -> ModelRef | None:
+    """Take a MODEL apart; None for an engine file, for a bundle, and where there is none."""
     path = Path(source.model)
     if not source.model or path.suffix.lower() in PLAN_SUFFIXES or is_bundle(path):
         return None
-    ref = resolve_model(source.model)
+    return resolve_model(source.model)
+
+
+def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
+    ref = _find_ref(source)
+    if ref is None:
+        return None
     if ref.kind == "factory":
         check_importable(ref.name, ModelError, ref.text)
     if ref.kind == "timm":
@@ -207,7 +213,8 @@ def _check_weights(source: ModelSource) -> None:
     if not path.is_file():
         return
     check_weights_file(path)
-    if resolve_model(source.model).kind == "builtin" and is_any_held():
+    ref = _find_ref(source)
+    if ref is not None and ref.kind == "builtin" and is_any_held():
         with suppress(ChildFailed, DependencyError, TimedOut):  # the run itself reports these
             run_child(FitJob(source=source), timeout_s=FIT_S, environment=child_environment(1))
 
