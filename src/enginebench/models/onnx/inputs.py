@@ -44,6 +44,8 @@ STATE_WORDS = frozenset({"state", "states", "h", "c", "h0", "c0", "hn", "cn", "c
 LENGTHS = frozenset({"length", "lengths", "len", "lens"})
 RATE_WORDS = frozenset({"sr", "rate", "samplerate"})
 SAMPLE_RATE = 16000  # of speech: that of nearly every model with a rate as input
+# Of single floats, which are 1 beside other inputs: a scale, a strength.
+AROUND_ONE: Values = (0.5, 2.0)
 # Ranges for floats of which nothing is known, after standard normal ones gave outputs that are not finite.
 TAMER: tuple[Values, ...] = ((0.0, 1.0), (0.01, 1.0), (1.0, 2.0))
 # Ranges for integers of which nothing is known, after 0 to 99 were out of a table's bounds.
@@ -213,7 +215,13 @@ class _Reader:
                 self._used.setdefault(name, []).append((node, place))
 
     def guess_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        return tuple(replace(spec, values=self._guess_values(spec)) for spec in specs)
+        guessed = [replace(spec, values=self._guess_values(spec)) for spec in specs]
+        if all(spec.values is not None and spec.values[0] == spec.values[1] for spec in guessed):
+            # All samples would be equal, and so would be their outputs, whatever an engine does.
+            guessed = [
+                replace(s, values=AROUND_ONE) if not s.shape and s.dtype.startswith("float") else s for s in guessed
+            ]
+        return tuple(guessed)
 
     def _guess_values(self, spec: TensorSpec) -> Values | None:
         """Return the lowest and highest value that an input should have; None where any will do."""

@@ -119,6 +119,13 @@ def test_a_recurrent_network_starts_from_zeros_whatever_its_states_are_called(tm
     assert answer(made, batch=3)[0].shape == (100, 1, 3, 5)
 
 
+def test_a_single_number_is_one_beside_others_and_varies_where_nothing_else_does(tmp_path: Path) -> None:
+    alone = settle(tmp_path, "(float x) => (float y) { y = Mul (x, x) }")
+    assert len({float(answer(alone, seed=seed)[0]) for seed in range(4)}) == 4
+    beside = settle(tmp_path, "(float[4] x, float k) => (float[4] y) { y = Mul (x, k) }")
+    assert [spec.values for spec in (*alone.inputs, *beside.inputs)] == [(0.5, 2.0), None, (1, 1)]
+
+
 def test_a_graph_that_refuses_every_size_says_so(tmp_path: Path) -> None:
     text = "(float[batch, length] x) => (float[1, 7, 11, 13] y) { y = Reshape (x, to) }"
     made = settle(tmp_path, text, {"to": np.array([1, 7, 11, 13])})
