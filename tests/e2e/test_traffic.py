@@ -74,6 +74,7 @@ def test_a_bundle_of_a_mix_checks_every_shape(ran: tuple[Path, dict[str, Any]], 
     out = tmp_path / "ship é 1"
     done = cli("deliver", folder, "--row", ids["openvino:shapes=dynamic"], "--out", out)
     assert done.returncode == 0, done.stderr
+    assert "batch=1:0.7,batch=8:0.3" in (out / "README.md").read_text("utf-8")
     check = [sys.executable, out / "predict.py", "--check"]
     passed = subprocess.run(check, capture_output=True, text=True, check=False)
     assert passed.returncode == 0 and "in 2 shapes" in passed.stdout

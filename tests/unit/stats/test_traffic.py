@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, Result, TrafficCell
+from enginebench.stats.compare import comparable
 from enginebench.stats.condensed import condense_result, summarize_result
 from enginebench.stats.traffic import draw_requests, list_cell_times
 
@@ -72,3 +73,11 @@ def test_each_cell_has_times_of_its_own_also_once_its_samples_are_condensed() ->
         assert first.p50_ms.value == pytest.approx(1.0693, rel=0.005)
         assert second.p50_ms.value == pytest.approx(8.277, rel=0.005)
         assert second.p50_ms.low is not None and second.p50_ms.low < second.p50_ms.value
+
+
+def test_a_mix_is_not_compared_with_one_of_its_shapes() -> None:
+    mixed = make_result(n=40)
+    single = replace(mixed, engine=replace(mixed.engine, traffic=()))
+    assert comparable(mixed, mixed, neighbours=True) == []
+    (reason,) = comparable(mixed, single, neighbours=True)
+    assert "traffic" in reason and "one shape" in reason and "batch=8:0.25" in reason

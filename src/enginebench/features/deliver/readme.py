@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from enginebench.core.names import show_engine
-from enginebench.core.shapes import concrete_shape, format_input_shapes
+from enginebench.core.shapes import concrete_shape, format_input_shapes, format_traffic
 from enginebench.core.warnings import format_warning
 from enginebench.report.markdown import escape
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_range, format_significant
@@ -61,7 +61,10 @@ def _list_figures(bundle: Bundle) -> Iterator[tuple[str, str]]:
     yield "trials", str(figures.processes)
     yield "on", bundle.machine_name
     yield "when", bundle.measured_utc[:10]
-    yield "batch and inputs", f"{bundle.engine.batch}; {_format_shapes(bundle)}"
+    if bundle.engine.traffic:
+        yield "of the mean request of", format_traffic(bundle.engine.traffic)
+    else:
+        yield "batch and inputs", f"{bundle.engine.batch}; {_format_shapes(bundle)}"
     agree = {True: "within the limits", False: "NOT within the limits", None: "not compared"}
     yield "outputs against the reference of the run", agree[figures.outputs_agree]
 
