@@ -204,6 +204,7 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     finished: bool
     proposed_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    locating: str = ""  # the command that finds where the first outputs that changed leave the reference
     validity: Validity = "valid"  # the worst of the final
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")  # of the machine
     started_utc: str = ""

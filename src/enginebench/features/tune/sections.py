@@ -14,7 +14,7 @@ from enginebench.report.numbers import format_range, format_ratio, format_time, 
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
-from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
+from enginebench.report.table import Chart, Column, Notes, Section, list_texts, make_notes, make_table
 
 FOOTER = (
     "In each round every remaining candidate runs in one fresh process. A candidate is dropped once it is, with 95% "
@@ -115,10 +115,12 @@ def _list_answer(document: TuneDocument) -> list[Section]:
         ),
     )
     final = make_table(columns, document.final, file="final")
+    locating = Notes(lines=(("Locate it", document.locating),), kind="command")
     return [
         Section(title=f"{document.model} tuned · {' · '.join(filter(None, facts))}", parts=tuple(conclusion)),
         *([Section(title="Final", name="final", parts=(final,))] if document.final else []),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
+        *([Section(title="Where outputs changed", parts=(locating,))] if document.locating else []),
     ]
 
 

@@ -2,16 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.core.commands import format_command
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import MissingDependency, add_note, refuse_all
 from enginebench.core.features import find_hook
-from enginebench.core.hooks import ModelBound
+from enginebench.core.hooks import FaultLocator, ModelBound
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
 from enginebench.core.recipes import BF16
@@ -72,6 +73,7 @@ from enginebench.runs.main_job import continue_record, find_sources
 from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
+from enginebench.runs.results import has_changed, has_outputs
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import choose_scoring, fit_scoring, note_unlabelled
 from enginebench.stats.metrics.scores import find_score
@@ -140,6 +142,18 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         validity=find_worst(one.validity for one in finalists),
         warnings=machine.warnings,
     )
+
+
+def find_locating(root: Path, results: Iterable[Result]) -> str:
+    """Return the command that locates where the first changed outputs leave the reference; "" where there are none."""
+    if find_hook(FaultLocator) is None:
+        return ""
+    for result in results:
+        if has_outputs(result) and has_changed(result) and result.drift and result.drift.reference:
+            files = [root / "rows" / f"{name}.json" for name in (result.drift.reference, result.id)]
+            if all(file.is_file() for file in files):
+                return format_command("drift", *map(str, files), options=[("--locate", None)])
+    return ""
 
 
 def _find(search: Search, name: str | None) -> Setting | None:
@@ -283,7 +297,8 @@ def tune_model(
                 *(line for sentences in lines for line in sentences),
                 *remains,
             )
-            return replace(document, notes=notes, started_utc=run.started_utc)
+            locating = find_locating(root, read_results(root, condensed=True)[1])
+            return replace(document, notes=notes, locating=locating, started_utc=run.started_utc)
 
         try:
             search.run()

@@ -2,6 +2,7 @@
 
 import html
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from enginebench.core.warnings import format_warning, make_warning
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
 from enginebench.features.tune.records import Candidate, Dropped, Finalist, TuneDocument, TuneRef
 from enginebench.features.tune.sections import draw_frontier, format_answer, list_tune, list_tune_page
-from enginebench.features.tune.session import find_frontier, format_headroom
+from enginebench.features.tune.session import find_frontier, find_locating, format_headroom
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
 from reports import draw
@@ -206,3 +207,23 @@ def test_the_frontier_is_what_nobody_beats_in_both() -> None:
     assert [point.candidate for point in PICTURED.frontier] == ["int8", "mix <b>", "fp32"]
     rounds_otherwise = make_candidate("x", 0.3, 1.00000001)
     assert find_frontier([*CANDIDATES, rounds_otherwise]) == PICTURED.frontier
+
+
+def test_the_command_that_locates_changed_outputs_is_printed_and_parses(tmp_path: Path) -> None:
+    """Of files that are there, in a folder whose name has a space; of outputs that keep to the limits there is none."""
+    root = tmp_path / "the run"
+    reference, changed = make_results()[:2]
+    assert changed.drift is not None
+    broken = replace(changed.drift, reference=reference.id, passed=False)
+    broken = replace(broken, outputs=tuple(replace(output, nonfinite=3) for output in broken.outputs))
+    results = [reference, replace(changed, drift=broken)]
+    assert find_locating(root, results) == ""
+    (root / "rows").mkdir(parents=True)
+    paths = [str(root / "rows" / f"{one.id}.json") for one in results]
+    for path in paths:
+        Path(path).write_text("{}")
+    command = find_locating(root, results)
+    assert shlex.split(command)[1:] == ["drift", *paths, "--locate"]
+    assert find_locating(root, results[:1]) == ""
+    assert command in draw(list_tune(replace(BEATEN, locating=command)))
+    assert "--locate" not in draw(list_tune(BEATEN))
