@@ -42,6 +42,8 @@ MOST_CELLS = 200_000
 LEFT_OUT = {"engines", "precisions", "batch", "scope"}
 # its store is the folder, it always waits, and its cells say what failed; these are of one machine, or of an ENGINE.
 LEFT_OUT |= {"out", "resume", "deliver", "wait", "strict_precision", "env", "trtexec", "extra"}
+# Its batches are an axis of the sweep, and its engines each become two.
+LEFT_OUT |= {"traffic"}
 OPTIONS = {name: o for name, o in list_all_options(RunOptions).items() if name not in LEFT_OUT and not o.program}
 # Those that a machine may have of its own: all others change what is measured, and machines share a model's graphs.
 OF_MACHINE = {"baseline", "builds", "cache", "device", "iters", "load_p99_ms", "p99_limit_ms", "processes", "quick"}
