@@ -14,7 +14,7 @@ def find_verb(words: list[str]) -> tuple[click.Command, list[str]]:
     context = click.Context(program)
     command = program.get_command(context, words[0])
     assert command is not None, words
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and words[1:]:  # of `parse`, the kind of file is chosen where it is printed
         return command.commands[words[1]], words[2:]
     return command, words[1:]
 

@@ -99,7 +99,7 @@ def explain_refusal(result: Result) -> str | None:
         )
     apart = find_entry(engine.backend).describe_on(engine.device).for_shapes[1:]
     if engine.traffic and apart and apart[0].items() <= engine.options.items():
-        return "it has an engine for each shape, and a bundle has one for all; deliver the configuration that has, too"
+        return "it has an engine for each shape, and a bundle has one for all shapes"
     text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
     if text and engine.backend != "ort":
         return f"{', '.join(text)} holds text, which only a bundle of ort takes and gives; deliver one of ort"
