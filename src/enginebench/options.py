@@ -362,7 +362,7 @@ Need: TypeAlias = Annotated[
     ),
 ]
 Traffic: TypeAlias = Annotated[
-    Mapping[str, float] | str | None,
+    Mapping[str, float] | PathLike | None,
     Opt(
         "Serve a mix of shapes with one process: batch=1:0.7,batch=8:0.3, or a file with a length or shape a line.",
         metavar="MIX",

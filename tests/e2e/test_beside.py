@@ -93,3 +93,15 @@ def test_both_sides_alone_and_beside_each_other(cli: Cli, tiny_onnx: Path, tmp_p
     assert all(len(one["measurements"]) == 2 for one in stored)
     # No run of the models' outputs was compared with the other's.
     assert all(one["drift"] is None or not one["drift"]["unlike"] for one in stored)
+
+
+def test_beside_a_bundle_a_graph_keeps_the_batch_that_it_fixes(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    run, bundle = tmp_path / "run", tmp_path / "ship é 1"
+    assert cli("run", tiny_onnx, "--engines", "ort", "--quick", "--iters", "20", "--out", run).returncode == 0
+    assert cli("deliver", run, "--out", bundle).returncode == 0
+    fixed = write_text(tmp_path / "fixed.onnx", "(float[4, 3] x) => (float[4, 3] y) { y = Neg(x) }", {})
+    few = ("--processes", "1", "--iters", "20", "--out", tmp_path / "b", "--json")
+    done = cli("bench", bundle, "--beside", f"ort@{fixed}", *few)
+    assert done.returncode == 0, done.stderr
+    other, own = json.loads(done.stdout)["beside"]
+    assert (other["size"], own["size"]) == ("batch 4", "batch 1") and other["alone_ms"] and own["process"]

@@ -37,18 +37,28 @@ def format_bucket(engine: EngineSpec) -> str:
     return format_traffic(engine.traffic) if engine.traffic else format_shapes(engine.shapes)
 
 
+def name_size(engine: EngineSpec) -> str:
+    """Name what a call of a configuration takes: `batch 8`, `batch 1, ids:1x128`, or its mix."""
+    return format_traffic(engine.traffic) or ", ".join(filter(None, (f"batch {engine.batch}", format_bucket(engine))))
+
+
 def format_traffic(cells: Sequence[TrafficCell]) -> str:
     """Format a mix of requests: `batch=1:0.7,batch=8:0.3`."""
     return ",".join(f"{name}:{cell.weight:.3g}" for name, cell in zip(name_cells(cells), cells, strict=True))
 
 
 def name_cells(cells: Sequence[TrafficCell]) -> list[str]:
-    """Name each cell of a mix: `batch=8`, or the shape of the first input that differs between the cells, `1x128`."""
-    names = dict.fromkeys(name for cell in cells for name in cell.shapes)
-    varied = [name for name in names if len({cell.shapes.get(name) for cell in cells}) > 1]
+    """Name each cell of a mix, no two alike: `batch=8`, or the shape of the inputs that differ between cells, `1x128`.
+
+    Where those have several shapes, each stands there, in the order of the inputs: `1x3x4+1x8x4`.
+    """
+    names = list(dict.fromkeys(name for cell in cells for name in cell.shapes))
+    varied = [name for name in names if len({cell.shapes.get(name) for cell in cells}) > 1] or names
     if not varied:
         return [f"batch={cell.batch}" for cell in cells]
-    return [format_shape(cell.shapes.get(varied[0], ())) for cell in cells]
+    shapes = [[format_shape(cell.shapes.get(name, ())) for name in varied] for cell in cells]
+    alike = all(len(set(own)) == 1 for own in shapes)
+    return ["+".join(own[:1] if alike else own) for own in shapes]
 
 
 def list_cells(engine: EngineSpec) -> list[EngineSpec]:

@@ -17,6 +17,8 @@ MOST_CALLS = 40
 CLOSE = 0.01
 # Orders of the calls of a round, one after another: what follows what is as random as in the requests.
 ORDERS = 64
+# So many rounds are all at an end of their cells' sorted calls; of more some lie between.
+MOST_ENDS = 2
 
 
 class MixPart(Struct, frozen=True):
@@ -64,7 +66,9 @@ def join_cells(cells_ns: Sequence[Sequence[int]], weights: Sequence[float], roun
 
     So the median is the weighted mean of the cells' medians, and the mean that of their means. A round's own mean would
     be no such figure: where other programs interrupt one call of each round, half of the rounds hold an interruption.
-    The slowest rounds have the largest times, so that what changes over time still shows.
+    The slowest rounds have the largest times, so that what changes over time still shows. Of one or two rounds, each of
+    them has an end of the cells' calls, where one call that was interrupted would decide the median: their times are
+    the quantiles in the middle of their shares, and their mean leaves such a call out.
 
     Args:
         cells_ns: calls of each cell, an equal number from each round.
@@ -73,7 +77,8 @@ def join_cells(cells_ns: Sequence[Sequence[int]], weights: Sequence[float], roun
     rounds = len(rounds_ns)
     quantiles = np.zeros(rounds)
     for own, weight in zip(cells_ns, weights, strict=True):
-        quantiles += weight * np.sort(np.asarray(own, dtype=np.float64)).reshape(rounds, -1).mean(axis=1)
+        shares = np.sort(np.asarray(own, dtype=np.float64)).reshape(rounds, -1)
+        quantiles += weight * (shares.mean(axis=1) if rounds > MOST_ENDS else np.median(shares, axis=1))
     times = np.empty(rounds)
     times[np.argsort(np.asarray(rounds_ns), kind="stable")] = quantiles
     joined: list[int] = np.rint(times).astype(np.int64).tolist()

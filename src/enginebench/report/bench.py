@@ -95,7 +95,7 @@ def make_beside(document: BenchDocument) -> list[Table | Notes]:
     lines = [
         (
             one.name,
-            one.model,
+            f"{one.model}, {one.size}",
             format_ms(one.alone_ms.value) if one.alone_ms else "",
             *(format_range(ratio, "x") if ratio else "" for ratio in (one.process, one.thread)),
         )

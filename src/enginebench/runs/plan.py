@@ -462,8 +462,8 @@ def _reason_to_skip(
         return f"no {'module' if kind == 'torch' else 'graph'} in {label}: {problems[label]}"
     if source is None:
         return f"{format_engine(spec)} {NEEDS_MODULE if kind == 'torch' else f'needs a graph in {label}'}"
-    if takes_whole(source.inputs) and spec.batch != 1:
-        return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
+    if takes_whole(source.inputs) and (batch := max(cell.batch for cell in list_cells(spec))) != 1:
+        return f"no axis of the inputs can be a batch of {batch}; leave {'it' if spec.traffic else '--batch'} out"
     if spec.traffic and (why := _refuse_traffic(spec)):
         return why
     static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None

@@ -1,6 +1,7 @@
 """A mix of requests: read from `--traffic`, and its shapes settled by the inputs of the model."""
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes,
 MOST_CELLS = 12
 # Lines of a file that are read: a day of requests; a longer one is a log, of which a sample does.
 MOST_LINES = 1_000_000
+# Less is a slip of the pen: a request in a billion.
+LEAST_WEIGHT = 1e-9
 _SHAPE = re.compile(r"[1-9]\d{0,8}(x[1-9]\d{0,8})*")
 _FORMS = "batch=N, AXIS=N (joined by +), a length, or a whole shape such as 1x128"
 
@@ -29,21 +32,28 @@ class TrafficPart(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...] = ()  # of the inputs that have as many axes; of one axis: the length of the only dynamic one
 
 
-def read_traffic(requested: str | Mapping[str, float] | None) -> tuple[TrafficPart, ...]:
+def read_traffic(requested: str | os.PathLike[str] | Mapping[str, float] | None) -> tuple[TrafficPart, ...]:
     """Read a mix: `batch=1:0.7,batch=8:0.3`, {"batch=1": 0.7, ...}, or a file with a length or shape on each line.
 
-    Weights are made to sum to 1. Lines of a file count by their frequency; where they have more than `MOST_CELLS`
-    different shapes, they are cut into as many groups of equal frequency, each with its middle one.
+    Weights are made to sum to 1; those of a shape that is given twice are added. Lines of a file count by their
+    frequency; where they have more than `MOST_CELLS` different shapes, they are cut into as many groups of equal
+    frequency, each with its middle one. A file that is there is read, whatever its name looks like.
 
     Raises:
-        UsageError: no such file, a shape that cannot be read, a weight that is not positive, or a shape given twice.
+        UsageError: no such file, a shape that cannot be read, or a weight that is not positive.
     """
     if requested is None:
         return ()
-    if isinstance(requested, str) and not _is_mix(requested):
+    if isinstance(requested, os.PathLike) or (
+        isinstance(requested, str) and (_is_file(Path(requested)) or not _is_mix(requested))
+    ):
         return _read_file(Path(requested))
+    if not isinstance(requested, str | Mapping):
+        raise UsageError(f"--traffic {requested!r}: expected a text, a path, or a dict of shapes with their weights")
     pairs = requested.items() if isinstance(requested, Mapping) else map(_split_weight, requested.split(","))
-    parts = [_read_part(text.strip(), weight, f"--traffic {text!r}") for text, weight in pairs]
+    parts = [_read_part(str(text).strip(), weight, f"--traffic {text!r}") for text, weight in pairs]
+    if not parts:
+        raise UsageError("--traffic has no shapes; leave it out")
     if len(parts) > MOST_CELLS:
         raise UsageError(f"--traffic has {len(parts)} shapes, more than {MOST_CELLS}; give a file with one a line")
     return _normalize(parts)
@@ -76,9 +86,16 @@ def _read_part(text: str, weight: float, where: str) -> TrafficPart:
     return TrafficPart(weight=float(weight), axes=axes)
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a long mix is no possible name
+        return False
+
+
 def _read_file(path: Path) -> tuple[TrafficPart, ...]:
-    if not path.is_file():
-        raise UsageError(f"--traffic {str(path)!r} is neither a file nor a mix such as batch=1:0.7,batch=8:0.3")
+    if not _is_file(path):
+        raise UsageError(f"--traffic {str(path)[:100]!r} is neither a file nor a mix such as batch=1:0.7,batch=8:0.3")
     counts: Counter[str] = Counter()
     try:
         with path.open(encoding="utf-8-sig") as lines:
@@ -88,7 +105,7 @@ def _read_file(path: Path) -> tuple[TrafficPart, ...]:
                 if text := line.strip():
                     counts[text] += 1
                     if counts[text] == 1:
-                        _read_part(text[:100], 1.0, f"--traffic {path}, line {number}, {text[:100]!r}")
+                        _read_part(text, 1.0, f"--traffic {path}, line {number}, {text[:100]!r}")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--traffic {path} cannot be read as text: {error}") from error
     if not counts:
@@ -127,8 +144,15 @@ def _size(part: TrafficPart) -> tuple[int, tuple[int, ...]]:
 
 
 def _normalize(parts: Sequence[TrafficPart]) -> tuple[TrafficPart, ...]:
-    total = sum(part.weight for part in parts)
-    return tuple(replace(part, weight=part.weight / total) for part in parts)
+    _, exponent = math.frexp(max(part.weight for part in parts))
+    scaled = [math.ldexp(part.weight, -exponent) for part in parts]  # the sum of what is finite may not be
+    weights = [weight / sum(scaled) for weight in scaled]
+    if min(weights) < LEAST_WEIGHT:
+        raise UsageError(
+            f"--traffic: a fraction of {min(weights):.3g} of the requests is less than {LEAST_WEIGHT:g}, and shows in "
+            "no figure; leave that shape out"
+        )
+    return tuple(replace(part, weight=weight) for part, weight in zip(parts, weights, strict=True))
 
 
 def settle_traffic(
@@ -143,9 +167,11 @@ def settle_traffic(
         UsageError: an axis that the model does not have or fixes, or a shape that it does not take.
     """
     places = find_batch_axes(inputs) if batches is None else batches
+    settled = [(part, *_settle_part(part, inputs, places)) for part in parts]
+    by_batch = not any(lengths for _, _, lengths in settled)
     cells: dict[tuple[int, str], TrafficCell] = {}
-    for part in parts:
-        batch, shapes = _settle_part(part, inputs, places)
+    for part, batch, lengths in settled:
+        shapes = {} if by_batch else {s.name: _size_input(s, lengths, batch, places[s.name]) for s in inputs}
         key = batch, repr(shapes)
         weight = part.weight + (cells[key].weight if key in cells else 0.0)
         cells[key] = TrafficCell(weight=weight, batch=batch, shapes=shapes)
@@ -171,8 +197,8 @@ def _free_axes(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 def _settle_part(
     part: TrafficPart, inputs: Sequence[TensorSpec], places: Mapping[str, int | None]
-) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Return (batch, whole shapes of the inputs; none where only the batch is given)."""
+) -> tuple[int, dict[str, int]]:
+    """Return (batch, the lengths of dynamic axes that are given)."""
     opened = dict.fromkeys(
         axis for spec in inputs for i, axis in enumerate(spec.shape) if isinstance(axis, str) and i != places[spec.name]
     )
@@ -189,22 +215,27 @@ def _settle_part(
         axes = dict(part.axes)
         if part.shape:
             if len(opened) != 1:
-                names = f"dynamic axes {', '.join(opened)}; write AXIS=N" if opened else "no dynamic axis but the batch"
+                names = (
+                    f"dynamic axes {', '.join(opened)}; write AXIS=N"
+                    if opened
+                    else f"no dynamic axis but the batch, which is written batch={part.shape[0]}"
+                )
                 raise UsageError(
                     f"--traffic {part.shape[0]}: a length needs one axis to be of, and the model has {names}"
                 )
             axes[next(iter(opened))] = part.shape[0]
-        batch = next((axes[name] for name in axes if name in batch_names), 1)
+        batches = [length for name, length in axes.items() if name in batch_names]
+        if len(batches) > 1:
+            text = "+".join(f"{name}={length}" for name, length in axes.items())
+            raise UsageError(f"--traffic {text}: two of these are the batch; leave one of them out")
+        batch = next(iter(batches), 1)
         lengths = {name: length for name, length in axes.items() if name not in batch_names}
     for name in lengths.keys() - opened.keys():
         axes_known = ", ".join([BATCH_AXIS, *opened])
         raise UsageError(
             f"--traffic {name}={lengths[name]}: the model has no dynamic axis {name!r}; it has {axes_known}"
         )
-    if not lengths:
-        return batch, {}
-    shapes = {spec.name: _size_input(spec, lengths, batch, places[spec.name]) for spec in inputs}
-    return batch, shapes
+    return batch, lengths
 
 
 def _size_input(spec: TensorSpec, lengths: Mapping[str, int], batch: int, place: int | None) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.records import Block, Estimate, Mark, Measurement, Placing, Result
+from enginebench.core.shapes import name_size
 from enginebench.stats.assessment import compare_configurations, name_result
 from enginebench.stats.needs import find_first_output_s
 from enginebench.stats.summary import estimate_p50
@@ -118,6 +119,7 @@ class Interference(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     model: str
+    size: str  # of a call: its batch, and its shapes or its mix where there are such
     alone_ms: Estimate | None
     process: Estimate | None = None  # the other one in a process of its own
     thread: Estimate | None = None  # in a thread of this process
@@ -148,6 +150,7 @@ def _describe_side(alone: Result, beside: dict[Placing, Result]) -> Interference
         id=alone.id,
         name=name_result(alone),
         model=alone.model,
+        size=name_size(alone.engine),
         alone_ms=estimate_p50(_take_means(alone).measurements) if alone.measurements else None,
         process=ratios.get("process"),
         thread=ratios.get("thread"),

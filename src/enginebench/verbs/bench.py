@@ -395,9 +395,11 @@ def place_beside(other: PlannedConfiguration, own: PlannedConfiguration) -> list
 def _request_other(request: RunRequest, against: sides.Side, *, beside: bool) -> RunRequest:
     """Return the request of the other side; a UsageError if its stored result has another batch or thread count.
 
-    With `beside` it is a model of its own, which the options about inputs and weights do not mean.
+    With `beside` it is a model of its own, which the options about inputs and weights do not mean; nor does the batch
+    that a bundle brings, where its graph fixes another.
     """
     if beside:
+        request = replace(request, any_batch=request.any_batch or is_bundle(Path(request.model)))
         request = replace(request, input_shapes=None, input_size=None, normalize=None, weights="default")
     for name, mine, theirs in (
         ("batch", request.batches[0], against.batch),

@@ -28,6 +28,7 @@ from enginebench.runs.child.jobs import SourceJob, SourceResponse
 from enginebench.runs.child.perform.sources import make_source
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedConfiguration, plan_configurations, resolve
+from enginebench.runs.traffic import read_traffic
 
 WriteModule = Callable[[str, str], None]
 FACTORIES = """
@@ -537,8 +538,15 @@ def make(factory: str, folder: Path, **wishes: object) -> SourceResponse:
     return job.perform(lambda text: None, lambda answer: None)
 
 
+ENGINES: tuple[tuple[str, dict[str, str]], ...] = (("pytorch", {}), ("ort", {}))
+
+
 def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedConfiguration]:
-    wish = RunRequest(model="m", engines=(("pytorch", {}), ("ort", {})), batches=batches or (1,), any_batch=not batches)
+    wish = RunRequest(model="m", engines=ENGINES, batches=batches or (1,), any_batch=not batches)
+    return plan_request(wish, artifacts)
+
+
+def plan_request(wish: RunRequest, artifacts: tuple[Artifact, ...]) -> list[PlannedConfiguration]:
     problems = {} if len(artifacts) > 1 else {"onnx": "operator x"}
     resolved = resolve(wish, artifacts)
     return plan_configurations(
@@ -646,6 +654,9 @@ def test_tensors_in_a_list_are_one_call_in_the_lengths_of_the_example(tmp_path: 
         assert [concrete_shape(spec, 1) for spec in artifact.inputs] == [(3, 8), (3, 8)]
     assert [(row.engine.batch, row.skip) for row in plan(artifacts)] == [(1, None)] * 2
     assert {row.skip for row in plan(artifacts, 3)} == {"no axis of the inputs can be a batch of 3; leave --batch out"}
+    parts = read_traffic("batch=1,batch=3")  # of which the first alone could be served
+    for row in plan_request(RunRequest(model="m", engines=ENGINES, batches=(1,), traffic=parts), artifacts):
+        assert row.skip == "no axis of the inputs can be a batch of 3; leave it out"
     graph = artifacts[-1]
     assert graph.export_check is not None and graph.export_check.batches == (1, 1)
     made = quantize(graph, "fp16", None, tmp_path / "half.onnx")

@@ -390,6 +390,14 @@ def test_every_quantile_of_a_mix_is_the_weighted_mean_of_those_of_its_cells() ->
     assert np.argmax(joined) == 0 and np.argsort(joined).tolist() == np.argsort(rounds, kind="stable").tolist()
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_one_interrupted_call_does_not_decide_the_median_of_few_rounds(rounds: int) -> None:
+    cells = [[100] * 7 * rounds, [500] * 3 * rounds]
+    cells[0][1], cells[1][2] = 100_000, 100_000
+    joined = join_cells(cells, [0.7, 0.3], [1] * rounds)
+    assert len(joined) == rounds and np.median(joined) == 0.7 * 100 + 0.3 * 500
+
+
 def test_a_mix_of_one_shape_is_timed_as_that_shape() -> None:
     times = [5, 3, 9, 4]
     assert join_cells([times], [1.0], times) == times

@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import format_traffic, name_cells
 from enginebench.runs.traffic import MOST_CELLS, read_traffic, settle_traffic
 
 IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
 MASK = TensorSpec(name="mask", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
 IMAGE = TensorSpec(name="x", dtype="float32", shape=("batch", 3, "height", "width"), sizes=(0, 0, 8, 8))
+QUERY = TensorSpec(name="q", dtype="float32", shape=("batch", "q len", 4), sizes=(0, 5, 0))
+KEY = TensorSpec(name="k", dtype="float32", shape=("batch", "k len", 4), sizes=(0, 6, 0))
 FIXED = TensorSpec(name="x", dtype="float32", shape=("batch", 3))
 
 
@@ -25,6 +29,24 @@ def test_batches_with_weights_that_need_not_sum_to_one() -> None:
     assert settle("batch=8:3,batch=1:7", FIXED) == [(1, {}, 0.7), (8, {}, 0.3)]
     assert settle("batch=1,batch=2", FIXED) == [(1, {}, 0.5), (2, {}, 0.5)]
     assert read_traffic({"batch=1": 0.7, "batch=8": 0.3}) == read_traffic("batch=1:0.7,batch=8:0.3")
+
+
+def test_weights_of_any_size_keep_their_ratio() -> None:
+    assert settle("batch=1:1e308,batch=8:1e308", FIXED) == [(1, {}, 0.5), (8, {}, 0.5)]
+    assert settle("batch=1:3e-320,batch=8:1e-320", FIXED) == [(1, {}, 0.75), (8, {}, 0.25)]
+
+
+def test_a_batch_among_lengths_has_the_usual_length() -> None:
+    assert settle("length=8:1,batch=2:1", IDS) == [(1, {"ids": (1, 8)}, 0.5), (2, {"ids": (2, 16)}, 0.5)]
+    assert settle("length=16:1,batch=1:1,length=8:2", IDS) == [(1, {"ids": (1, 8)}, 0.5), (1, {"ids": (1, 16)}, 0.5)]
+
+
+def test_no_two_cells_have_one_name() -> None:
+    text = "q len=3+k len=4:1,q len=3+k len=8:1,q len=8+k len=2:2"
+    cells = settle_traffic(read_traffic(text), (QUERY, KEY))
+    assert name_cells(cells) == ["1x3x4+1x4x4", "1x8x4+1x2x4", "1x3x4+1x8x4"]
+    # Inputs of one shape, of which it is enough to say it once.
+    assert format_traffic(settle_traffic(read_traffic("8:1,16:1"), (IDS, MASK))) == "1x8:0.5,1x16:0.5"
 
 
 def test_an_axis_by_its_name_sizes_every_input_that_has_it() -> None:
@@ -61,6 +83,10 @@ def test_a_length_is_of_the_only_dynamic_axis_and_a_shape_is_whole() -> None:
         ("9:1", (FIXED,), "no dynamic axis but the batch"),
         ("1x2x3:1", (IDS,), "no input takes this shape; the inputs are ids: batchxlength"),
         (",".join(f"batch={n}:1" for n in range(1, MOST_CELLS + 2)), (FIXED,), "13 shapes, more than 12"),
+        ("batch=1:1e-10,batch=2:1", (FIXED,), "a fraction of 1e-10 of the requests is less than 1e-09"),
+        ("batch=1+count=8", (TensorSpec(name="x", dtype="float32", shape=("count", 3)),), "two of these are the batch"),
+        ("9:1", (FIXED,), "which is written batch=9"),
+        ("x" * 5000, (FIXED,), "neither a file nor a mix"),
         ("nowhere.txt", (IDS,), "neither a file nor a mix such as batch=1:0.7,batch=8:0.3"),
     ],
 )
@@ -74,6 +100,29 @@ def test_lines_of_a_file_count_by_their_frequency(tmp_path: Path) -> None:
     path = tmp_path / "lengths é 1.txt"
     path.write_text("16\n128\n\n16\n 16 \n", encoding="utf-8")
     assert settle(str(path), IDS) == [(1, {"ids": (1, 16)}, 0.75), (1, {"ids": (1, 128)}, 0.25)]
+
+
+@pytest.mark.parametrize("name", ["a=b.txt", "a:1.txt", "8"])
+def test_a_file_is_read_whatever_its_name_looks_like(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"16\r\n16\r\n8\r\n16")
+    expected = [(1, {"ids": (1, 8)}, 0.25), (1, {"ids": (1, 16)}, 0.75)]
+    assert settle(str(tmp_path / name), IDS) == expected
+    cells = settle_traffic(read_traffic(tmp_path / name), (IDS,))  # a path, as Python's users have it
+    assert [cell.weight for cell in cells] == [0.25, 0.75]
+
+
+def test_an_axis_of_a_long_name_is_read_from_a_file(tmp_path: Path) -> None:
+    name = "length_" * 40
+    spec = TensorSpec(name="ids", dtype="int64", shape=("batch", name), sizes=(0, 16))
+    (tmp_path / "lengths.txt").write_text(f"{name}=8\n")
+    assert settle(str(tmp_path / "lengths.txt"), spec) == [(1, {"ids": (1, 8)}, 1.0)]
+
+
+@pytest.mark.parametrize("wrong", [["batch=1"], b"batch=1", {}, 8])
+def test_what_is_no_mix_is_refused_in_words(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="--traffic"):
+        read_traffic(wrong)
+    assert settle_traffic(read_traffic({16: 1.0}), (IDS,))[0].shapes == {"ids": (1, 16)}  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(

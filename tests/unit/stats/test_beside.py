@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, Placing, Result
+from enginebench.core.records import EngineSpec, Measurement, MeasureSpec, Placing, Result, TrafficCell
 from enginebench.stats.life import list_interference
 
 
@@ -57,3 +58,18 @@ def test_a_side_without_times_has_neither_figure_nor_ratio() -> None:
         [make_result("ort", None, slices=1.0, trials=0), make_result("ort", "process", slices=2.0)]
     )
     assert side.alone_ms is None and side.process is None and side.reasons
+
+
+def test_a_side_says_of_what_size_its_calls_are() -> None:
+    mix = (TrafficCell(weight=0.75, batch=1), TrafficCell(weight=0.25, batch=8))
+    engines = [
+        EngineSpec(backend="ort", batch=4),
+        EngineSpec(backend="ort", shapes={"ids": (1, 16)}),
+        EngineSpec(backend="ort", traffic=mix),
+    ]
+    sides = [replace(make_result("ort", None, slices=1.0, trials=1), engine=engine) for engine in engines]
+    assert [side.size for side in list_interference(sides)] == [
+        "batch 4",
+        "batch 1, ids:1x16",
+        "batch=1:0.75,batch=8:0.25",
+    ]

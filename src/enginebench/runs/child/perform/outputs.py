@@ -16,7 +16,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.protocols import Array, Engine, Feeds, Loadable
 from enginebench.core.records import Artifact, EngineSpec, ResultWarning, TensorSpec
-from enginebench.core.shapes import find_open_outputs
+from enginebench.core.shapes import find_open_outputs, format_input_shapes
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import ComputesOutputs
 from enginebench.engines.refusals import explaining_refusal
@@ -84,7 +84,8 @@ def run_sets(
 
 
 def run_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
-    with explaining_refusal("the engine cannot run the graph on these inputs"):
+    shapes = format_input_shapes({name: array.shape for name, array in feeds.items()})
+    with explaining_refusal(f"the engine cannot run the graph on these inputs ({shapes})"):
         engine.bind(feeds)
         engine.run()
     return engine.fetch()
