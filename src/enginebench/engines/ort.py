@@ -42,9 +42,11 @@ SPINNING = {
 # Source: kOrtSessionOptionsDisableSpecifiedOptimizers of ONNX Runtime.
 DISABLED = "optimization.disable_specified_optimizers"
 # Optimizers whose names are more than letters and digits, and the ends of those that run at two levels, or once for a
-# provider. A name that ONNX Runtime does not have is passed over.
+# provider. A name that ONNX Runtime does not have is passed over; all with all ends would be more than the 4,096
+# characters that 1.23 takes. Source: the log of 1.23 and of 1.31, "GraphTransformer NAME modified".
 UNDERSCORED = {"PadFusion": "Pad_Fusion", "MatMulBatchNormalizationFusion": "MatMul_BatchNormalization_Fusion"}
-ENDS = ("", "L1", "L2", "_CPUExecutionProvider")
+LEVELS = ("", "L1", "L2")
+ENDS = {"GeluFusion": LEVELS, "LayerNormFusion": LEVELS, "TransposeOptimizer": ("", "_CPUExecutionProvider")}
 
 OPTIMISATION = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -92,7 +94,7 @@ def make_plain_options(threads: int, opt: str, disable: str = "") -> Any:
 
 def spell_optimizers(names: str) -> str:
     """ONNX Runtime's own names of the optimizers `NAME+NAME`, as its setting takes them."""
-    return ";".join(UNDERSCORED.get(name, name) + end for name in names.split("+") for end in ENDS)
+    return ";".join(UNDERSCORED.get(name, name) + end for name in names.split("+") for end in ENDS.get(name, ("",)))
 
 
 @cache

@@ -9,10 +9,10 @@ from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 OPTIMIZERS = (
     *("AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion"),
     *("BiasSkipLayerNormFusion", "BiasSoftmaxFusion", "CastChainElimination", "CastElimination"),
-    *("CastFloat16Transformer", "ClipQuantRewrite", "CommonSubexpressionElimination", "ConstantFolding"),
+    *("ClipQuantRewrite", "CommonSubexpressionElimination", "ConstantFolding"),
     *("ConstantFoldingDQ", "ConstantSharing", "ConvActivationFusion", "ConvAddActivationFusion", "ConvAddFusion"),
     *("ConvBNFusion", "ConvMulFusion", "DivMulFusion", "DoubleQDQPairsRemover", "DynamicQuantizeMatMulFusion"),
-    *("EliminateDropout", "EliminateIdentity", "EliminateSlice", "EmbedLayerNormFusion", "EnsureUniqueDQForNodeUnit"),
+    *("EliminateDropout", "EliminateIdentity", "EliminateSlice", "EmbedLayerNormFusion"),
     *("ExpandElimination", "FastGeluFusion", "FuseFp16InitializerToFp32NodeTransformer", "FuseReluClip"),
     *("GatherSliceToSplitFusion", "GatherToSliceFusion", "GeluApproximation", "GeluFusion", "GemmActivationFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion"),
@@ -21,7 +21,7 @@ OPTIMIZERS = (
     *("MatmulTransposeFusion", "NchwcTransformer", "NhwcTransformer", "NoopElimination", "NotWhereFusion"),
     *("PadFusion", "PreShapeNodeElimination", "QDQFinalCleanupTransformer", "QDQPropagationTransformer"),
     *("QDQS8ToU8Transformer", "QDQSelectorActionTransformer", "QuickGeluFusion", "ReluQuantRewrite"),
-    *("RemoveDuplicateCastTransformer", "ReshapeFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion"),
+    *("ReshapeFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion"),
     *("SliceConcatToSpaceToDepthFusion", "TransposeOptimizer", "UnsqueezeElimination", "WeightBiasQuantization"),
     "WhereDummyDq",
 )
