@@ -3,15 +3,23 @@
 import json
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.records import EngineSpec
+from enginebench.core.protocols import Engine
+from enginebench.core.records import EngineSpec, TrafficCell
 from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.child.jobs import Neighbour
+from enginebench.runs.child.opening import open_cells
+from enginebench.runs.child.perform import beside
 from enginebench.runs.child.perform.beside import keep_busy
 from graphs import write_text
 from processes import Cli
@@ -74,6 +82,31 @@ def test_a_neighbour_that_cannot_run_is_an_error_not_a_figure(tmp_path: Path, pl
     wrong = make_neighbour(tmp_path, placing=placing, engine=EngineSpec(backend="ort", options={"opt": "nosuch"}))
     with pytest.raises(EngineBenchError, match="nosuch"), keep_busy(wrong):
         raise AssertionError("the block must not be entered")
+
+
+def test_a_neighbour_that_serves_a_mix_is_called_in_each_of_its_shapes(tmp_path: Path) -> None:
+    mix = (TrafficCell(weight=0.75, batch=1), TrafficCell(weight=0.25, batch=8))
+    engine = EngineSpec(backend="ort", options={"sessions": "each"}, traffic=mix)
+    opened: list[Engine] = []
+    counts: Counter[int] = Counter()
+
+    @contextmanager
+    def open_counted(*arguments: Any) -> Iterator[list[Any]]:
+        with open_cells(*arguments) as engines:
+            opened.extend(engines)
+
+            def count(place: int) -> Callable[[], None]:
+                return lambda: counts.update([place])
+
+            yield [SimpleNamespace(bind=one.bind, run=count(place)) for place, one in enumerate(engines)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beside, "open_cells", open_counted)
+        with beside.open_bound(make_neighbour(tmp_path, engine=engine)) as call:
+            assert counts == {0: 1, 1: 1}  # the first output of each
+            for _ in range(400):
+                call()
+    assert len(opened) == 2 and counts == {0: 301, 1: 101}
 
 
 def test_both_sides_alone_and_beside_each_other(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Another engine that is called without a pause while one is timed: in a process of its own, or in a thread."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from enginebench.core.errors import ChildFailed, UsageError
-from enginebench.core.protocols import Engine, Loadable, RunCall
+from enginebench.core.protocols import Loadable, RunCall
+from enginebench.core.shapes import list_cells, size_artifact
 from enginebench.runs.child.isolate import Child, find_variables
 from enginebench.runs.child.jobs import Neighbour, NoteCall
 from enginebench.runs.child.opening import open_cells, open_for
@@ -31,17 +33,22 @@ def keep_busy(neighbour: Neighbour) -> Iterator[None]:
 
 
 @contextmanager
-def open_bound(neighbour: Neighbour) -> Iterator[Engine]:
-    """Yield the engine with its inputs, after its first output."""
+def open_bound(neighbour: Neighbour) -> Iterator[RunCall]:
+    """Yield what calls the engine on its inputs, after its first output; of a mix the next of its requests."""
+    from enginebench.measure.mix import plan_round, shuffle_round
     from enginebench.runs.child.perform.recheck import sample_rechecked
 
     backend, spec = open_for(neighbour.engine, neighbour.out_dir), neighbour.engine
     if not isinstance(backend, Loadable):
         raise UsageError(f"{spec.backend} times itself: nothing can be measured beside it")
-    with open_cells(backend, neighbour.artifact, spec) as (engine, *_):
-        engine.bind(sample_rechecked(neighbour.artifact, neighbour.model, spec, neighbour.seed, neighbour.inputs)[0])
-        engine.run()
-        yield engine
+    with open_cells(backend, neighbour.artifact, spec) as engines:
+        for engine, cell in zip(engines, list_cells(spec), strict=True):
+            sized = size_artifact(neighbour.artifact, cell)
+            engine.bind(sample_rechecked(sized, neighbour.model, cell, neighbour.seed, neighbour.inputs)[0])
+            engine.run()
+        runs, orders = [engine.run for engine in engines], shuffle_round(plan_round([c.weight for c in spec.traffic]))
+        places = itertools.chain.from_iterable(itertools.cycle(orders))
+        yield runs[0] if len(runs) == 1 else lambda: runs[next(places)]()
 
 
 @contextmanager
@@ -63,8 +70,8 @@ def _run_process(neighbour: Neighbour) -> Iterator[None]:
 @contextmanager
 def _run_thread(neighbour: Neighbour) -> Iterator[None]:
     failures: list[Exception] = []
-    with open_bound(neighbour) as engine:
-        stopped, run = threading.Event(), engine.run
+    with open_bound(neighbour) as run:
+        stopped = threading.Event()
 
         def call() -> None:
             try:
@@ -93,7 +100,7 @@ def call_forever(job: BusyJob, note: NoteCall) -> int:
     from enginebench.measure.pin import pin_process
 
     pin_process(job.neighbour.engine.threads)
-    with suppress(KeyboardInterrupt), open_bound(job.neighbour) as engine:
+    with suppress(KeyboardInterrupt), open_bound(job.neighbour) as run:
         note("busy")
-        _call_until(threading.Event(), engine.run)
+        _call_until(threading.Event(), run)
     return 0
