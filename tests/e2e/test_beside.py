@@ -124,6 +124,14 @@ def test_both_sides_alone_and_beside_each_other(cli: Cli, tiny_onnx: Path, tmp_p
     stored = [json.loads(path.read_text()) for path in (tmp_path / "b" / "rows").glob("*.json")]
     assert sorted(str(one["beside"]) for one in stored) == ["None", "None", "process", "process", "thread", "thread"]
     assert all(len(one["measurements"]) == 2 for one in stored)
+    shown = cli("report", tmp_path / "b")
+    assert shown.returncode == 0 and "beside, own process" in shown.stdout and "USE" not in shown.stdout
+    assert "no file was written" in shown.stderr and not (tmp_path / "b" / "report.html").exists()
+    assert json.loads(cli("report", tmp_path / "b", "--json").stdout)["beside"] == document["beside"]
+    unnamed = cli("deliver", tmp_path / "b", "--out", tmp_path / "none")
+    assert unnamed.returncode == 2 and f"name one: --row {first['id']} or {second['id']}" in unnamed.stderr
+    disturbed = cli("deliver", tmp_path / "b", "--row", f"{second['id']}-beside-thread", "--out", tmp_path / "none")
+    assert disturbed.returncode == 2 and not (tmp_path / "none").exists()
     # No run of the models' outputs was compared with the other's.
     assert all(one["drift"] is None or not one["drift"]["unlike"] for one in stored)
 

@@ -11,6 +11,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import FolderMatch, FolderReport, Report
 from enginebench.options import Opt, PathLike, Texts, Unpack, Wide, list_options, verb
+from enginebench.report.bench import describe_bench, list_bench
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
@@ -83,6 +84,9 @@ def report_any(path: str, formats: Texts, options: ReportOptions) -> Report:
             raise UsageError(f"--{name} belongs to reports on what {option.feature} wrote; {path} holds nothing of it")
     if holds_run(folder):
         record, results = read_results(folder, condensed=True)
+        if any(result.beside for result in results):  # of two models, or disturbed on purpose: nothing is the fastest
+            note = "Two engines beside each other have no ranking, and so no page: no file was written"
+            return Written(paths=(), notes=(note,)), describe_bench(read_results(folder)[1]), list_bench
         run = describe_stored(record, results)
         return write_reports(folder, run, requested, record=record, results=results), run, list_sections
     for report in find_hooks(FolderReport):

@@ -153,6 +153,11 @@ def deliver_configuration(
     """
     check_forms(forms)
     record, results = read_results(root)
+    alone = [result for result in results if result.beside is None]
+    if row is None and len(alone) < len(results):
+        ids = " or ".join(result.id for result in alone)
+        raise UsageError(f"{root} holds two engines beside each other, and recommends neither; name one: --row {ids}")
+    results = alone  # the times beside another one are no figures of a bundle
     document = describe_stored(record, results)
     result, described = choose_configuration(document, results, row)
     if refusal := refuse_delivery(root, record.request, result):
