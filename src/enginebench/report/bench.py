@@ -102,9 +102,10 @@ def make_beside(document: BenchDocument) -> list[Table | Notes]:
         for one in document.beside
     ]
     columns = list_texts(("engine", "of"), ("alone", "beside, own process", "beside, one process"))
-    title = "The mean of the calls of each alone, and how many times as long it is beside the other"
+    meaning = "The mean of the calls of each alone, and how many times as long it is beside the other."
     reasons = [f"{one.name}: {reason}." for one in document.beside for reason in one.reasons]
-    return [make_table(columns, lines, file="beside", title=title), *make_notes(list(dict.fromkeys(reasons)), "list")]
+    table: Table = make_table(columns, lines, file="beside")
+    return [table, *make_notes([meaning]), *make_notes(list(dict.fromkeys(reasons)), "list")]
 
 
 def list_rows(document: BenchDocument) -> RunDocument:
