@@ -141,7 +141,7 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
         UsageError: a value or a combination that cannot be.
         ModelError: a model cannot be found, built or exported, or something in a module cannot leave this process.
         BackendUnavailable: an engine cannot run here.
-        MeasurementError: a row is not ok.
+        MeasurementError: a configuration is not ok.
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
     root = common.choose_root(options["out"], f"bench-{Path(common.name_model(target)).stem}")

@@ -1,6 +1,5 @@
 """Inputs as PyTorch's archives reveal them: held against the modules that PyTorch itself loads of them."""
 
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,10 @@ import torch
 from torch import nn
 
 import enginebench
-from enginebench.core.errors import EngineBenchError
 from enginebench.models.archives import read_program_inputs, read_script_inputs
 from enginebench.models.torch.scripted import describe_inputs, open_scripted
 from enginebench.models.torch.source import make_torch_artifact
-from enginebench.runs.lock import lock_device
+from held_device import check_refused_at_once
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
@@ -150,22 +148,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("wrong", WRONG)
 def test_it_is_refused_while_another_run_holds_the_device(wrong: str) -> None:
-    call, message = WRONG[wrong]
-    refused: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            call()
-        except BaseException as error:  # handed to the test
-            refused.append(error)
-
-    with lock_device("cpu"):
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(timeout=120)
-        assert not asking.is_alive(), "it waits for the device"
-    (error,) = refused
-    assert isinstance(error, EngineBenchError) and message in str(error)
+    check_refused_at_once(*WRONG[wrong])
 
 
 @pytest.mark.usefixtures("files")

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 import enginebench
-from enginebench.core.errors import EngineBenchError, ModelError, ParseError
+from enginebench.core.errors import ModelError, ParseError
 from enginebench.models.objects import check_importable
 from enginebench.models.samples import read_file, read_heads
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs.lock import lock_device
 from enginebench.runs.targets.ahead import run_quietly
+from held_device import check_refused_at_once
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 SHAPE = (4, 1, 8, 8)
@@ -122,22 +122,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_it_is_refused_while_another_run_holds_the_device(wrong: str, here: Path) -> None:
-    call, message = WRONG[wrong]
-    refused: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            call()
-        except BaseException as error:  # handed to the test
-            refused.append(error)
-
-    with lock_device("cpu"):
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(timeout=120)
-        assert not asking.is_alive(), "it waits for the device"
-    (error,) = refused
-    assert isinstance(error, EngineBenchError) and message in str(error)
+    check_refused_at_once(*WRONG[wrong])
     assert not (here / "r").exists()
 
 
