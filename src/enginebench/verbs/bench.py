@@ -146,16 +146,23 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
     """
     root = common.choose_root(options["out"], f"bench-{Path(common.name_model(target)).stem}")
     with open_bench_request(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
-        results = bench_sides(
-            request,
-            side,
-            root,
-            reporter=reporter,
-            wait=options["wait"],
-            command=COMMAND.get(),
-            beside=options["beside"] is not None,
-        )
+        results = _measure(request, side, root, reporter, options)
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
+
+
+def _measure(
+    request: RunRequest, side: sides.Side | None, root: Path, reporter: Reporter, options: BenchOptions
+) -> list[Result]:
+    """Measure the sides of a `bench` as its options say, into the folder `root`."""
+    return bench_sides(
+        request,
+        side,
+        root,
+        reporter=reporter,
+        wait=options["wait"],
+        command=COMMAND.get(),
+        beside=options["beside"] is not None,
+    )
 
 
 @door.command(bench, "TARGET", "[ARG]...", shown=BenchPrinted)
@@ -178,15 +185,7 @@ def command(
         out = Path(shown["out"]) if shown["out"] is not None else None
         file = out if out is not None and out.suffix.lower() == ".json" else None
         root = common.choose_root(out if file is None else None, f"bench-{stem}")
-        results = bench_sides(
-            request,
-            side,
-            root,
-            reporter=reporter,
-            wait=options["wait"],
-            command=COMMAND.get(),
-            beside=options["beside"] is not None,
-        )
+        results = _measure(request, side, root, reporter, options)
     if shown["log"] is not None and (logs := find_logs(root, results[-1])):
         write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
     done = Bench(root, tuple(results), options["margin"])
