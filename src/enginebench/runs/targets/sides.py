@@ -1,5 +1,6 @@
 """Parse and open the sides of a comparison: an engine on a target, a stored configuration, or a bundle."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -67,7 +68,9 @@ def parse_side(text: str, target: str = "", precision: tuple[Precision, Recipe |
     if text.endswith(".json") and Path(text).is_file():
         return _make_side(text, open_stored(Path(text)))
     engine, sep, named = text.partition("@")
-    if not has_engine(engine.partition(":")[0]):
+    name = engine.partition(":")[0]
+    # A mistyped engine before an @ is refused below, with the nearest names; a path may hold an @, too.
+    if not has_engine(name) and not (sep and re.fullmatch(r"[\w-]+", name)):
         kind = Path(text).suffix.lower() if "@" not in text else ""
         engines = {".onnx": f"ort@{text}", **dict.fromkeys(PLAN_SUFFIXES, f"tensorrt@{text} or trtexec@{text}")}
         raise UsageError(

@@ -179,3 +179,16 @@ def test_nothing_stays_of_an_error_that_names_a_file_but_no_log() -> None:
         fill(folder).unlink()
         raise MeasurementError(f"the engine cannot load {folder / 'net.onnx'}")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("onnxruntime@net.onnx", "unknown engine 'onnxruntime'.*Did you mean ort,"),
+        ("openvin@net.onnx", "Did you mean openvino"),
+        ("a folder/x@y", "neither ENGINE@TARGET"),
+    ],
+)
+def test_a_mistyped_engine_of_a_side_gets_the_nearest_names(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        sides.parse_side(text)
