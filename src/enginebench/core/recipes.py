@@ -114,7 +114,13 @@ def choose_module_recipe(engine: str, precision: Precision | None, device: str) 
     """Return the recipe of eight bits of an engine that starts from PyTorch modules; None if it has none."""
     if precision not in ("int8", "fp8"):
         return None
-    recipe: Recipe = "static" if precision == "fp8" else "pt2e" if device == "cpu" else "dynamic"
+    recipe: Recipe
+    if precision == "fp8":
+        recipe = "static"
+    elif device == "cpu":
+        recipe = "pt2e"
+    else:
+        recipe = "dynamic"
     return recipe if engine in RECIPES[recipe].engines else None
 
 

@@ -101,13 +101,14 @@ def open_artifact(artifact: Artifact, engine: EngineSpec) -> Artifact:
     sides = [size_artifact(artifact, cell) for cell in list_cells(engine)]
 
     def widen(columns: Sequence[TensorSpec]) -> TensorSpec:
-        axes = list(zip(*(spec.shape for spec in columns), strict=True))
-        shape = tuple(
-            own[0] if len(set(own)) == 1 else f"{columns[0].name}_axis{i}" if i else BATCH_AXIS
-            for i, own in enumerate(axes)
-        )
+        shape: list[int | str] = []
+        for place, lengths in enumerate(zip(*(spec.shape for spec in columns), strict=True)):
+            if len(set(lengths)) == 1:
+                shape.append(lengths[0])
+            else:
+                shape.append(name_axis(columns[0].name, place))
         sizes = tuple(axis if i and isinstance(axis, int) else 0 for i, axis in enumerate(columns[0].shape))
-        return replace(columns[0], shape=shape, sizes=sizes)
+        return replace(columns[0], shape=tuple(shape), sizes=sizes)
 
     return replace(
         artifact,
@@ -196,6 +197,11 @@ def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tup
 NAMELESS = ("", "?", "-1", "None", "*")
 
 
+def name_axis(name: str, place: int) -> str:
+    """The name of an open axis of a tensor, if its graph gives it none."""
+    return BATCH_AXIS if place == 0 else f"{name}_axis{place}"
+
+
 def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
     """The axes of a tensor, each open one with a name of its own where the graph gives none.
 
@@ -205,7 +211,7 @@ def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
     for i, axis in enumerate(axes):
         repeats_first = i > 0 and isinstance(axis, str) and axis == axes[0]
         if axis in NAMELESS or repeats_first:
-            named.append(BATCH_AXIS if i == 0 else f"{name}_axis{i}")
+            named.append(name_axis(name, i))
         else:
             named.append(axis)
     return tuple(named)

@@ -151,9 +151,11 @@ def _look_again(
         first_ns = _time_first_call(engine, next(unseen), waits, clock)[1]
         short, end = 0, clock() + WAIT_NS
         while short < SHORT_CALLS and clock() < end:
-            short += _time_call(engine, clock) < HALF * first_ns
+            if _time_call(engine, clock) < HALF * first_ns:
+                short += 1
         again_ns = find_short_ns([_time_repeated_call(engine, feeds, clock) for _ in range(REPEATED_CALLS)])
-        agreeing += again_ns < HALF * (first_ns - excused_ns)
+        if again_ns < HALF * (first_ns - excused_ns):
+            agreeing += 1
         firsts.append(first_ns)
         repeats.append(again_ns)
     if agreeing < AGREEING:

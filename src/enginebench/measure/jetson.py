@@ -50,7 +50,7 @@ def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
         "model": read_system_file(root / "proc/device-tree/model") or "",
         "l4t": release,
         "power_mode": f"{names[mode]} ({mode})" if mode in names else mode,
-        "jetson_clocks": "" if fixed is None else "on" if fixed else "off",
+        "jetson_clocks": {True: "on", False: "off", None: ""}[fixed],
         "memory": "unified: CPU and GPU share it",
     }
     return {name: value for name, value in facts.items() if value}

@@ -215,7 +215,9 @@ def _find_special(path: Path) -> str:
         broken = link and not path.exists()
     except (OSError, RuntimeError):  # RuntimeError: a link that leads to itself, before Python 3.13
         special, broken = False, link
-    return "a link that leads to no file" if broken else "a pipe or a device" if special else ""
+    if broken:
+        return "a link that leads to no file"
+    return "a pipe or a device" if special else ""
 
 
 def _resolve_file(text: str, path: Path) -> ModelRef:

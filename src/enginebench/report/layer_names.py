@@ -45,8 +45,11 @@ def shorten_kernel(name: str, *, lambdas: bool = False) -> str:
     # The name begins behind the type of the result: after the last space outside of `<` and `>`.
     depth, start = 0, 0
     for i, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == " " and not depth:
+        if letter == "<":
+            depth += 1
+        elif letter == ">":
+            depth -= 1
+        elif letter == " " and depth == 0:
             start = i + 1
     return text[start:] or name
 
@@ -55,10 +58,12 @@ def _drop_arguments(text: str) -> str:
     """Remove everything in parentheses; an unclosed one extends to the end."""
     depth, kept = 0, []
     for letter in text:
-        depth += letter == "("
-        if not depth:
+        if letter == "(":
+            depth += 1
+        elif letter == ")" and depth > 0:
+            depth -= 1
+        elif depth == 0:
             kept.append(letter)
-        depth -= letter == ")" and depth > 0
     return "".join(kept)
 
 

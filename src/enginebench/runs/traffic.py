@@ -12,7 +12,15 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, TensorSpec, TrafficCell
-from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, fits_shape, format_shape, match_axes
+from enginebench.core.shapes import (
+    BATCH_AXIS,
+    concrete_shape,
+    find_batch_axes,
+    fits_shape,
+    format_shape,
+    match_axes,
+    name_axis,
+)
 
 # Cells of a mix: each is built, checked and timed, and more of them change its mean by less than its interval.
 MOST_CELLS = 12
@@ -188,7 +196,7 @@ def _free_axes(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple(
         replace(
             spec,
-            shape=tuple(f"{spec.name}_axis{i}" if i else BATCH_AXIS for i in range(len(spec.shape))),
+            shape=tuple(name_axis(spec.name, place) for place in range(len(spec.shape))),
             sizes=tuple(axis if i and isinstance(axis, int) else 0 for i, axis in enumerate(spec.shape)),
         )
         for spec in inputs

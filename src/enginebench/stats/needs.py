@@ -80,7 +80,11 @@ def format_figure(name: str, value: float) -> str:
     if NEEDS[name].unit == "bytes":
         unit = next((unit for unit in ("GB", "MB", "kB") if value >= UNITS["bytes"][unit]), "B")
         return f"{_round(value / UNITS['bytes'][unit])} {unit}"
-    unit = "s" if value >= 0.1 else "ms" if value >= 1e-4 else "us"
+    unit = "us"
+    if value >= 0.1:
+        unit = "s"
+    elif value >= 1e-4:
+        unit = "ms"
     return f"{_round(value / UNITS['s'][unit])} {unit}"
 
 

@@ -127,7 +127,8 @@ class Board(Closing):
             raise FeedError(f"a payload of {len(payload)} bytes; a frame carries at most {LARGEST_PAYLOAD}")
         said = "nothing"
         for attempt in range(self._retries + 1):
-            self.retried += attempt > 0
+            if attempt:
+                self.retried += 1
             answer = self._receive({self._send(command, payload)})
             if answer is None:
                 continue

@@ -166,8 +166,10 @@ class Schedule:
     def _may_try_again(self, job: Job, name: str) -> bool:
         """Whether a lost job starts again: as long as each attempt leaves something in the store."""
         measured = read_group(self._store, name) if isinstance(job, GroupJob) else None
-        # Processes of the group in the store, and configurations that need none.
-        now = sum(len(row.measurements) + (row.status in FINAL) for row in measured.results) if measured else 0
+        results = measured.results if measured else ()
+        processes = sum(len(result.measurements) for result in results)
+        without_processes = sum(1 for result in results if result.status in FINAL)
+        now = processes + without_processes
         self._losses[name] = 0 if now > self._progress.get(name, 0) else self._losses[name]
         self._progress[name] = now
         self._losses[name] += 1

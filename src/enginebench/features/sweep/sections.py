@@ -29,7 +29,9 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
     def text(cell: SweepCell) -> str:
         estimate = take(cell)
         if cell.row is None or estimate is None:
-            return "" if name != "p50_ms" else cell.row.status if cell.row else "not measured"
+            if name != "p50_ms":
+                return ""
+            return cell.row.status if cell.row else "not measured"
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
         return mark + "{}" + ("" if estimate.supported else "?")
 

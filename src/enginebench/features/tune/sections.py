@@ -217,6 +217,12 @@ def draw_frontier(document: TuneDocument) -> Spec:
     return finish(line + dots, TITLE, f"{document.model}; speeds are those of the race", HEIGHT)
 
 
+def _name_kind(candidate: Candidate) -> str:
+    if candidate.default:
+        return "default"
+    return "mixed precision" if candidate.graph else "other setting"
+
+
 def list_points(document: TuneDocument) -> list[Point]:
     front = {point.candidate for point in document.frontier}
     return [
@@ -225,7 +231,7 @@ def list_points(document: TuneDocument) -> list[Point]:
             "speed": one.speed,
             "quality": one.quality,
             "front": one.candidate in front,
-            "kind": "default" if one.default else "mixed precision" if one.graph else "other setting",
+            "kind": _name_kind(one),
         }
         for one in document.candidates
         if one.speed is not None and one.quality is not None

@@ -112,6 +112,11 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {listed}.")
         if count:
             notes[-1] += f" {count_of(count, 'defaults')} among them may be faster than those that were measured."
+    winner_gain = None
+    if beaten:
+        winner_gain = gain
+    elif final:
+        winner_gain = 1.0
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -120,7 +125,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         device=request.run.device,
         goal=request.goal,
         unit=UNITS[request.goal],
-        winner=_refer(search, winner, gain if beaten else 1.0 if final else None),
+        winner=_refer(search, winner, winner_gain),
         default=_refer(search, _find(search, final.best_default) if final else None, 1.0),
         challenger=_refer(search, challenger, gain),
         beaten=beaten,

@@ -205,7 +205,11 @@ def _format_layers(layers: Sequence[LayerDelta]) -> Iterator[str]:
         side = delta.candidate or delta.base
         names = delta.onnx_nodes or (side.layers if side else ()) or ("a layer",)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        presence = "" if delta.base and delta.candidate else " (new)" if delta.candidate else " (gone)"
+        presence = ""
+        if not delta.base:
+            presence = " (new)"
+        elif not delta.candidate:
+            presence = " (gone)"
         named.append(f"{names[0]}{more}{presence} {delta.delta_ms:+.3g} ms")
     if named:
         before, after = ([getattr(delta, side) for delta in layers] for side in ("base", "candidate"))

@@ -272,7 +272,11 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
     nodes = list(_walk_all(model))
     if any(node.op_type in QUANTIZED_OPS for node in nodes):
         types = {t.data_type for t in _walk_tensors(model, nodes)}
-        precision: Precision = "fp8" if types & FLOAT8_TYPES else "int4" if TensorProto.INT4 in types else "int8"
+        precision: Precision = "int8"
+        if types & FLOAT8_TYPES:
+            precision = "fp8"
+        elif TensorProto.INT4 in types:
+            precision = "int4"
         explicit = any(node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear") for node in nodes)
         named = read_metadata(model).get(PRECISION_KEY) if explicit else None
         return precision, next((r for r in RECIPES if f"{precision}@{r}" == named), "qat")

@@ -104,7 +104,8 @@ def read_lines(text: str) -> RawProfile | None:
         if figures is None or (index == last and not piece.rstrip().endswith("]")):
             return None
         name = body[:cut]
-        strange += '"' in name or "\\" in name
+        if '"' in name or "\\" in name:
+            strange += 1
         values = [to_number(group) for group in figures.groups()]
         layers.append(RawLayer(name, total_ms=values[0], average_ms=values[1], median_ms=values[2]))
     return RawProfile(int(count[1]) if count else None, layers, strange)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
-from enginebench.core.shapes import fix_shapes
+from enginebench.core.shapes import NAMELESS, fix_shapes, name_axes
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.engines.proof import can_watch, prove_precision, watch_kernels
@@ -27,8 +27,8 @@ def read_tensors(trt: Any, engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[T
     for index in range(engine.num_io_tensors):
         name = engine.get_tensor_name(index)
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
-        axes = enumerate(tuple(engine.get_tensor_shape(name)))
-        shape = tuple(int(d) if d >= 0 else f"{name}_axis{place}" if place else "batch" for place, d in axes)
+        axes = [int(length) if length >= 0 else NAMELESS[0] for length in tuple(engine.get_tensor_shape(name))]
+        shape = name_axes(name, axes)
         sides[is_input].append(TensorSpec(name=name, dtype=find_dtype(engine, name), shape=shape))
     return tuple(sides[True]), tuple(sides[False])
 
