@@ -1,6 +1,7 @@
 """`drift`: how far apart the outputs of two engines for the same inputs are."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -35,7 +36,7 @@ from enginebench.runs.targets import sides
 from enginebench.runs.targets.ahead import parse_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
-from enginebench.stats.drift import LIMITS
+from enginebench.stats.drift import LIMITS, SampleDrift
 from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
 from enginebench.verbs.common import open_progress, read_limits, take_side, to_path
 from enginebench.verbs.requests import make_side_request
@@ -184,26 +185,25 @@ def _measure(
         further_outputs = [
             load_sets(scratch_root / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")
         ]
+        pair = requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
+        chosen = judging.limits_between(*pair) if limits is None else limits
+        drift = judging.measure_drift(*outputs, chosen, reference_id=reference, n_requested=n or entries, task=task)
+        drifts = (
+            () if random else measure_further(further_outputs[0], further_outputs[1], pair, limits=limits, task=task)
+        )
         located = None
         if options["locate"]:
+            differing = [one.inputs for one in drifts if drift.passed and not one.passed]
+            sets = [(chosen_inputs.further[name], [one[name] for one in further_outputs]) for name in differing]
             located = require_hook(FaultLocator)(
                 (ref, cand),
-                list_calls(chosen_inputs.entries, outputs, ref.artifact, step),
+                list_calls(sets or [(chosen_inputs.entries, outputs)], ref.artifact, step),
                 slice_mb=options["slice_mb"],
                 scratch=scratch_root / "locate",
                 out=out,
                 reporter=reporter,
             )
-    usual = judging.limits_between(
-        requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
-    )
-    chosen = usual if limits is None else limits
-    drift = judging.measure_drift(*outputs, chosen, reference_id=reference, n_requested=n or entries, task=task)
-    if not random:
-        pair = requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
-        drift = add_further(
-            drift, measure_further(further_outputs[0], further_outputs[1], pair, limits=limits, task=task)
-        )
+        drift = add_further(drift, drifts)
     warnings = list_refusal_warnings(refused["reference"], refused["candidate"], cand.text)
     for name in limits or {}:  # one that applies to no output would pass everything
         if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
@@ -221,22 +221,39 @@ def _measure(
     return document
 
 
-def list_calls(
-    entries: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]], artifact: Artifact, step: int
-) -> list[Mapping[str, Any]]:
-    """List calls that hold the entry whose outputs are furthest apart: that alone, if the batch is open, and its own.
+# Arrays by name: of an entry, or the outputs of one side for all entries.
+ByName: TypeAlias = Mapping[str, Any]
 
-    Alone it costs the least; a fault that needs a whole batch shows in the call in which it was compared.
+
+def list_calls(
+    sets: Sequence[tuple[Sequence[ByName], Sequence[ByName]]], artifact: Artifact, step: int
+) -> list[ByName]:
+    """List calls of each set, given with its entries and the outputs of both sides: those that hold the entry whose
+    outputs are furthest apart."""
+    return [call for entries, outputs in sets for call in list_worst(entries, outputs, artifact, step)]
+
+
+def list_worst(entries: Sequence[ByName], outputs: Sequence[ByName], artifact: Artifact, step: int) -> Iterator[ByName]:
+    """Yield the call of the worst entry alone, if the batch is open, and the call in which it was compared.
+
+    Alone it costs the least; a fault that needs a whole batch shows in the other.
     """
     measured = judging.measure_samples(outputs[0], outputs[1])
-    worst = min(measured, key=lambda one: (-one.nonfinite, one.snr_db if one.snr_db is not None else 0.0), default=None)
+    worst = min(measured, key=lambda one: (-one.nonfinite, rank_sample(one)), default=None)
     place = worst.index if worst is not None and worst.index < len(entries) else 0
-    calls = [places for places in group_samples(entries, step, artifact.inputs) if place in places][:1]
-    alone = [[place]] if find_fixed_batch(artifact) is None and step > 1 else []
-    return [
-        join_samples([entries[i] for i in places], artifact.inputs, 1 if places in alone else step)
-        for places in (*alone, *calls)
-    ]
+    if find_fixed_batch(artifact) is None and step > 1:
+        yield join_samples([entries[place]], artifact.inputs, 1)
+    for places in [places for places in group_samples(entries, step, artifact.inputs) if place in places][:1]:
+        yield join_samples([entries[i] for i in places], artifact.inputs, step)
+
+
+def rank_sample(sample: SampleDrift) -> float:
+    """Return a ratio in dB by which samples are ordered, the furthest apart first, also without a signal or floats."""
+    if sample.snr_db is not None:
+        return sample.snr_db
+    if sample.agreement is not None:  # of decisions, where one is as bad as noise of the signal's size
+        return sample.agreement if sample.agreement < 1 else math.inf
+    return -math.inf if sample.max_abs_diff else math.inf
 
 
 RANDOM = "random outputs: the same inputs give different outputs"

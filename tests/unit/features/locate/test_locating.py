@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from enginebench.report.located import FoundFault, Located, LocatedSide, WayArou
 from enginebench.runs.progress import Silent
 from enginebench.runs.targets.sides import OpenSide
 from enginebench.verbs.bench import command as bench_command
+from enginebench.verbs.drift import list_calls
 from graphs import UNKEPT_NORM, write_graph
 
 FAULT = FoundFault(
@@ -108,3 +110,15 @@ def test_the_text_names_the_node_what_hides_it_and_no_side_without_a_search() ->
         located = None
 
     assert list_located(Document()) == []  # type: ignore[arg-type]
+
+
+def test_the_entry_that_is_searched_is_the_one_that_differs_most_also_of_integers(side: OpenSide) -> None:
+    """Beside an output of floats that agrees, one of decisions differs in the third entry alone."""
+    entries = [{"x": np.full((1, 8, 8), i, np.float32)} for i in range(5)]
+    spec = replace(side.artifact.inputs[0], shape=("batch", 8, 8))
+    artifact = replace(side.artifact, inputs=(spec,))
+    scores = np.linspace(0, 1, 20, dtype=np.float32).reshape(5, 4)
+    first = {"score": scores, "place": np.zeros((5, 6), np.int64)}
+    second = {"score": scores + np.float32(1e-6), "place": np.repeat([[0], [0], [7], [0], [0]], 6, 1)}
+    alone, _ = list_calls([(entries, (first, second))], artifact, 4)
+    assert alone["x"].shape[0] == 1 and alone["x"].max() == 2
