@@ -5,9 +5,10 @@ import hashlib
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -297,25 +298,50 @@ def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]
     return consumers
 
 
+def remove_where(items: Any, removed: Callable[[Any], bool]) -> None:
+    """Remove the elements of a repeated field that are to be removed; its own `remove` compares with every element."""
+    for place in reversed([i for i, item in enumerate(items) if removed(item)]):
+        del items[place]
+
+
+def drop_unused_constants(model: ModelProto) -> None:
+    """Remove initializers that no node reads."""
+    used = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
+    has_branches = any(a.g.node or a.graphs for node in model.graph.node for a in node.attribute)
+    if not has_branches:  # a branch may read them by name
+        remove_where(model.graph.initializer, lambda tensor: tensor.name not in used)
+
+
 def sort_nodes(model: ModelProto) -> None:
-    """Move every node behind those whose tensors it reads; otherwise keep the order."""
+    """Move every node behind those whose tensors it reads; otherwise keep the order.
+
+    A node that stands before one that it reads goes behind all that need not wait, and so do those that read it.
+    """
+    nodes = list(model.graph.node)
     available = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
-    computed_here = {name for node in model.graph.node for name in node.output}
-    pending: list[NodeProto] = list(model.graph.node)
-    ordered: list[NodeProto] = []
-    while pending:
-        later: list[NodeProto] = []
-        for node in pending:
-            # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
-            waits = any(name in computed_here and name not in available for name in _reads(node))
-            (later if waits else ordered).append(node)
-            available.update(() if waits else node.output)
-        if len(later) == len(pending):
-            raise ArtifactError(f"node {later[0].name!r} reads its own result; the graph has a cycle")
-        pending = later
-    nodes = [NodeProto.FromString(node.SerializeToString()) for node in ordered]
+    # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name not in available}
+    waits_for = [{makers[name] for name in _reads(node) if name in makers} for node in nodes]
+    readers: dict[int, list[int]] = {}
+    for i, before in enumerate(waits_for):
+        for maker in before:
+            readers.setdefault(maker, []).append(i)
+    passes = [0] * len(nodes)  # how often each is put behind the others
+    left = [len(before) for before in waits_for]
+    ready = [i for i, count in enumerate(left) if not count]
+    for maker in ready:  # grows as it is walked
+        for i in readers.get(maker, ()):
+            passes[i] = max(passes[i], passes[maker] + (i < maker))
+            left[i] -= 1
+            if not left[i]:
+                ready.append(i)
+    if len(ready) < len(nodes):
+        stuck = next(node for node, count in zip(nodes, left, strict=True) if count)
+        raise ArtifactError(f"node {stuck.name!r} reads its own result; the graph has a cycle")
+    order = sorted(range(len(nodes)), key=lambda i: passes[i])  # stable
+    sorted_nodes = [NodeProto.FromString(nodes[i].SerializeToString()) for i in order]
     del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    model.graph.node.extend(sorted_nodes)
 
 
 def _reads(node: NodeProto) -> Iterator[str]:

@@ -8,18 +8,19 @@ from msgspec import Struct
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
-from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from enginebench.core.errors import ArtifactError, explaining
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.graph import (
     FreeNames,
+    drop_unused_constants,
     make_consumers,
     make_producers,
     name_nodes,
     quiet_logging,
     sort_nodes,
 )
+from enginebench.models.precision.indexed import quantize_indexed
 
 INT8_MAX = 127
 # The largest number of E4M3. Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
@@ -103,20 +104,19 @@ def insert_quantizers(
     data = {name: TensorData(lowest=low, highest=high) for name, (low, high) in ends.items()}
     prepare_biases(copy)
     left_out = find_unquantizable(copy, ranges, scheme)
-    quantizer = QDQQuantizer(
-        copy,
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        weight_qType=QuantType.QInt8,
-        activation_qType=QuantType.QUInt8 if scheme.unsigned_activations else QuantType.QInt8,
-        tensors_range=TensorsData(CalibrationMethod.MinMax, data),
-        nodes_to_quantize=[],
-        nodes_to_exclude=[*left_out, *exclude],
-        op_types_to_quantize=list(scheme.op_types),
-        extra_options=dict(scheme.options),
-    )
     with explaining(ArtifactError, "onnxruntime's quantizer fails on this graph"), quiet_logging():
-        made = quantizer.quantize_model()
+        made = quantize_indexed(
+            copy,
+            per_channel=per_channel,
+            reduce_range=reduce_range,
+            weight_qType=QuantType.QInt8,
+            activation_qType=QuantType.QUInt8 if scheme.unsigned_activations else QuantType.QInt8,
+            tensors_range=TensorsData(CalibrationMethod.MinMax, data),
+            nodes_to_quantize=[],
+            nodes_to_exclude=[*left_out, *exclude],
+            op_types_to_quantize=list(scheme.op_types),
+            extra_options=dict(scheme.options),
+        )
     sort_nodes(made)
     name_nodes(made)
     weighted = {node.name for node in model.graph.node if node.op_type in WEIGHTED}
@@ -311,15 +311,6 @@ def _put_back(model: ModelProto, prepared: ModelProto, source: str, output: str)
         model.graph.initializer.extend(limits)
         stored.update(tensor.name for tensor in limits)
     return bool(removed)
-
-
-def drop_unused_constants(model: ModelProto) -> None:
-    """Remove initializers that no node reads."""
-    used = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
-    has_branches = any(a.g.node or a.graphs for node in model.graph.node for a in node.attribute)
-    if not has_branches:  # a branch may read them by name
-        for tensor in [t for t in model.graph.initializer if t.name not in used]:
-            model.graph.initializer.remove(tensor)
 
 
 def raise_dead_scales(model: ModelProto) -> int:

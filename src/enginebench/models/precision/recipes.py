@@ -19,8 +19,14 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.core.records import Recipe
 from enginebench.models.precision.calibration_data import CalibrationData
-from enginebench.models.precision.graph import is_transformer, load_whole_graph, quiet_logging, raise_opset, sort_nodes
-from enginebench.models.precision.qdq import drop_unused_constants
+from enginebench.models.precision.graph import (
+    drop_unused_constants,
+    is_transformer,
+    load_whole_graph,
+    quiet_logging,
+    raise_opset,
+    sort_nodes,
+)
 
 # Convolutions stay in FP32: the recipe is for transformers and other networks of products.
 DYNAMIC = ("MatMul", "Gemm")

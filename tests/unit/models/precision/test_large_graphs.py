@@ -1,14 +1,18 @@
 """The work on a graph grows with its nodes, not with their square."""
 
 import sys
+from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
+from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.cast import cast_to_fp16
 from enginebench.models.precision.graph import FreeNames, name_nodes
+from enginebench.models.precision.qdq import CPU, insert_quantizers
 
 
 def make_chain(nodes: int) -> onnx.ModelProto:
@@ -34,19 +38,19 @@ class CountingSet(set[str]):
         return super().__or__(other)
 
 
-def count_lines(nodes: int) -> int:
-    """How many lines of ours ran to name the nodes of a chain and to cast it."""
-    chain, lines = make_chain(nodes), 0
+def count_lines(work: Callable[[], object], part: str = "enginebench") -> int:
+    """How many lines of the files with this part of a path run in `work`."""
+    lines = 0
 
     def count(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
         lines += event == "line"
-        return count if "enginebench" in frame.f_code.co_filename else None
+        return count if part in frame.f_code.co_filename else None
 
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        cast_to_fp16(chain, (), keep_io=True)
+        work()
     finally:
         sys.settrace(before)
     return lines
@@ -64,7 +68,28 @@ def count_set_work(nodes: int, monkeypatch) -> int:
 
 
 def test_twice_the_nodes_are_twice_the_lines():
-    assert count_lines(400) < 2.5 * count_lines(200)
+    once, twice = (make_chain(nodes) for nodes in (200, 400))
+    assert count_lines(lambda: cast_to_fp16(twice, (), True)) < 2.5 * count_lines(lambda: cast_to_fp16(once, (), True))
+
+
+def test_twice_the_products_are_twice_the_lines_of_the_quantizer():
+    """It would search all constants, and compare them one by one, for every node."""
+    counts = []
+    for products in (50, 100):
+        model = make_products(products)
+        ranges = {f"t{i}": TensorRange(low=-1.0, high=1.0) for i in range(products + 1)}
+        counts.append(count_lines(lambda m=model, r=ranges: insert_quantizers(m, r, CPU), "quantization"))
+    assert 0 < counts[1] < 2.5 * counts[0]
+
+
+def make_products(products: int) -> onnx.ModelProto:
+    """So many products with a constant of their own in a row."""
+    floats, names = TensorProto.FLOAT, [f"t{i}" for i in range(products + 1)]
+    nodes = [helper.make_node("MatMul", [a, f"{a}.w"], [b], a) for a, b in pairwise(names)]
+    first, *inner, last = (helper.make_tensor_value_info(name, floats, [1, 4]) for name in names)
+    weights = [helper.make_tensor(f"{name}.w", floats, [4, 4], [0.1] * 16) for name in names[:-1]]
+    graph = helper.make_graph(nodes, "products", [first], [last], weights, value_info=inner)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def test_twice_the_nodes_are_twice_the_look_ups(monkeypatch):
