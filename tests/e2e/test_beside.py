@@ -146,3 +146,14 @@ def test_beside_a_bundle_a_graph_keeps_the_batch_that_it_fixes(cli: Cli, tiny_on
     assert done.returncode == 0, done.stderr
     other, own = json.loads(done.stdout)["beside"]
     assert (other["size"], own["size"]) == ("batch 4", "batch 1") and other["alone_ms"] and own["process"]
+
+
+def test_beside_a_side_that_does_not_run_nothing_is_timed(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """The graph of one takes any batch, that of the other one only 1: its own engine would still run."""
+    fixed = tmp_path / "fixed.onnx"
+    assert cli("export", "digits-mlp", "--out", fixed).returncode == 0
+    few = ("--processes", "1", "--time-limit", "0.02", "--batch", "4", "--json", "--out", tmp_path / "out")
+    done = cli("bench", tiny_onnx, "--engine", "ort", "--beside", f"ort@{fixed}", *few)
+    sides = json.loads(done.stdout)["beside"]
+    assert done.returncode == 3 and [side["process"] or side["thread"] for side in sides] == [None, None]
+    assert any("is not run: the graph has a fixed batch of 1" in reason for reason in sides[1]["reasons"])

@@ -47,6 +47,14 @@ def format_traffic(cells: Sequence[TrafficCell]) -> str:
     return ",".join(f"{name}:{cell.weight:.3g}" for name, cell in zip(name_cells(cells), cells, strict=True))
 
 
+def format_whole_traffic(cells: Sequence[TrafficCell]) -> str:
+    """Format a mix with the shapes of all inputs: `ids:1x8,mask:1x8:0.5; ids:1x16,mask:1x16:0.5`.
+
+    Unlike `format_traffic` it is equal for equal mixes alone: axes that all cells of a mix share stand there, too.
+    """
+    return "; ".join(f"{format_shapes(cell.shapes) or f'batch={cell.batch}'}:{cell.weight:.9g}" for cell in cells)
+
+
 def name_cells(cells: Sequence[TrafficCell]) -> list[str]:
     """Name each cell of a mix, no two alike: `batch=8`, or the shape of the inputs that differ between cells, `1x128`.
 

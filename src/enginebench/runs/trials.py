@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import EngineBenchError, TimedOut
+from enginebench.core.errors import EngineBenchError, MeasurementError, TimedOut
 from enginebench.core.records import Artifact, LeastWork, Result, Status
 from enginebench.core.shapes import concrete_shape, list_cells, size_artifact
 from enginebench.engines.registry import is_simulated
@@ -27,6 +27,7 @@ from enginebench.runs.results import (
     FIRST_LOOK,
     ResultStore,
     apply_proof,
+    has_outputs,
     label,
     list_trials,
     report_failure,
@@ -144,6 +145,8 @@ class TrialRunner:
         configuration, trial = scheduled.configuration, scheduled.number
         self._reporter.step(" · ".join([label(configuration), *self._format_progress(configuration, trial)]))
         build = trial % len(result.builds) if result.builds else None
+        if why := self._explain_no_neighbour(configuration):
+            return report_failure(result, f"in {format_trial(trial)}", MeasurementError(why), self._reporter)
         job = MeasureJob(
             model=configuration.inputs_model,
             artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
@@ -185,6 +188,13 @@ class TrialRunner:
         )
         measured = apply_proof(measured, response.proof) if response.proof else measured
         return warn_implausible(replace(measured, work=measured.work or self._count_work(measured)))
+
+    def _explain_no_neighbour(self, configuration: PlannedConfiguration) -> str | None:
+        """Return why there is nothing to be timed beside: the other configuration does not run; None if it does."""
+        other = self._results.current[configuration.beside[0]] if configuration.beside else None
+        if other is None or has_outputs(other):
+            return None
+        return f"{label(self._results.configurations[other.id])}, the other one, is not run: {other.reason}"
 
     def _describe_neighbour(self, configuration: PlannedConfiguration) -> Neighbour | None:
         if configuration.beside is None:

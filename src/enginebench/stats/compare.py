@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.core.preprocess import is_known
 from enginebench.core.records import Estimate, Machine, Measurement, RatioValidity, Result, Verdict
-from enginebench.core.shapes import concrete_shape, format_traffic
+from enginebench.core.shapes import concrete_shape, format_whole_traffic
 from enginebench.stats.intervals import (
     Spread,
     estimate_geometric,
@@ -328,7 +328,7 @@ def _list_settings(result: Result) -> dict[str, object]:
     engine, measure = result.engine, result.measure
     return {
         "batch": engine.batch,
-        "traffic": format_traffic(engine.traffic) or "one shape",
+        "traffic": format_whole_traffic(engine.traffic) or "one shape",
         "scope": measure.scope,
         "cache": measure.cache,
         "threads": engine.threads,

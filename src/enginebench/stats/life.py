@@ -143,7 +143,8 @@ def _describe_side(alone: Result, beside: dict[Placing, Result]) -> Interference
     for placing, result in beside.items():
         comparison = compare_configurations(_take_means(result), _take_means(alone))
         ratios[placing] = comparison.ratio
-        why = "; ".join(comparison.reasons) if comparison.ratio is None else comparison.ratio_reason
+        failed = [one.reason for one in (result, alone) if one.reason]
+        why = "; ".join(failed or comparison.reasons) if comparison.ratio is None else comparison.ratio_reason
         if why:
             reasons.append(f"beside the other in {_PLACES[placing]}: {why}")
     return Interference(

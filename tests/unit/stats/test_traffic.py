@@ -81,3 +81,13 @@ def test_a_mix_is_not_compared_with_one_of_its_shapes() -> None:
     assert comparable(mixed, mixed, neighbours=True) == []
     (reason,) = comparable(mixed, single, neighbours=True)
     assert "traffic" in reason and "one shape" in reason and "batch=8:0.25" in reason
+
+
+def test_mixes_that_differ_in_an_axis_that_each_has_throughout_are_not_compared() -> None:
+    def serve(width: int) -> Result:
+        cells = [TrafficCell(weight=0.5, shapes={"ids": (1, length), "image": (1, width)}) for length in (8, 16)]
+        return replace(make_result(), engine=EngineSpec(backend="ort", traffic=tuple(cells)))
+
+    assert comparable(serve(4), serve(4), neighbours=True) == []
+    (reason,) = comparable(serve(4), serve(5), neighbours=True)
+    assert "image:1x4" in reason and "image:1x5" in reason

@@ -5,6 +5,7 @@ called, no engine and no PyTorch is loaded. What takes work is found out under t
 """
 
 import contextvars
+import math
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 from msgspec.structs import replace
 
 from enginebench.core.aoti import is_package
@@ -24,7 +26,7 @@ from enginebench.core.array_files import ONLY
 from enginebench.core.errors import ChildFailed, DependencyError, EngineBenchError, ModelError, TimedOut, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
-from enginebench.core.shapes import match_axes
+from enginebench.core.shapes import concrete_shape, match_axes
 from enginebench.core.store import is_bundle
 from enginebench.models.archives import explain_no_examples, read_program_inputs, read_script_inputs
 from enginebench.models.file_kind import check_weights_file
@@ -115,13 +117,28 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
 def _check_all(request: RunRequest) -> None:
     _require_shapes(request.source)
     specs = _check_source(replace(request.source, input_shapes=None))
+    sizes = [(batch, shapes) for batch in request.batches for shapes in request.buckets or [request.input_shapes or {}]]
     if request.traffic and specs and resolve_model(request.model).kind == "onnx":
-        settle_traffic(request.traffic, specs, find_batches(specs))
+        cells = settle_traffic(request.traffic, specs, find_batches(specs))
+        sizes = [(cell.batch, cell.shapes) for cell in cells]
+    for batch, shapes in sizes:
+        check_memory(batch, shapes, specs or ())
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
     _check_labels(request.targets, request.metrics)
     if request.data is not None:
         _check_data(request, request.data, specs)
     choose_labelled(request)
+
+
+def check_memory(batch: int, shapes: Mapping[str, tuple[int, ...]], specs: Sequence[TensorSpec]) -> None:
+    """Check that the inputs of one call fit into memory, at a byte a value, before their build finds that out."""
+    values = sum(math.prod(shapes.get(spec.name) or concrete_shape(spec, batch)) for spec in specs)
+    memory_bytes = psutil.virtual_memory().total
+    if values > memory_bytes:
+        raise UsageError(
+            f"the inputs of a call with a batch of {batch} have {values:,} values, and this machine {memory_bytes:,} "
+            "bytes of memory: give a smaller batch, or shorter lengths"
+        )
 
 
 def _check_source_alone(source: ModelSource) -> Sequence[TensorSpec] | None:
