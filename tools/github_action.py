@@ -20,29 +20,36 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 if TYPE_CHECKING:
     from enginebench.report.bench import BenchDocument
 
+INPUTS = ("MODEL", "AGAINST", "ENGINE", "PRECISION", "MARGIN", "LIMITS")
 # By this the comment is found again. GitHub shows nothing of it.
 MARKER = "<!-- enginebench -->"
 # Of a comment GitHub takes 65,536 characters.
 LONGEST_COMMENT = 60_000
+# Of one use of the action: the headline, and its fence. So many uses leave room for the table of each.
+LONGEST_HEADLINE, MOST_BLOCKS = 250, 40
 # Of an error the last lines, which say what is wrong.
 LONGEST_FAILURE = 2_000
 # A document of a thousand trials has a few MB; what is larger was not written by `bench`.
 LARGEST_DOCUMENT = 64 << 20
 # Variables that hold a token, or give one to whoever has them.
 TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
-# How actions/checkout leaves its token, or its key, for later commands of git.
-CREDENTIALS = r"^(http\..*\.extraheader|core\.sshcommand)$"
+# How actions/checkout leaves its token, or its key, for later commands of git; and addresses with a password in them.
+CREDENTIALS = r"^(http\..*\.extraheader|core\.sshcommand|url\..*://[^/]*@.*)$"
+PASSWORD = r"://[^/@]*:[^/@]*@"
+# Tokens of a person begin so. What is written with one is the person's comment, which is not found again.
+PERSONAL = ("ghp_", "gho_", "ghu_", "github_pat_")
 # A rate limit is waited for so often, and so long: GitHub asks for a minute where it names no time.
 ATTEMPTS, LONGEST_WAIT_S = 4, 120.0
-PAGE = 100
+PAGE, PAGE_BYTES = 100, 4_096
 
 
 def fail(text: str) -> NoReturn:
@@ -57,14 +64,19 @@ def fail(text: str) -> NoReturn:
 def prepare(env: Mapping[str, str]) -> None:
     """Check the inputs and the job before anything is installed, and name the other side for the next steps."""
     check_job(env)
-    for name in ("MODEL", "AGAINST", "ENGINE", "PRECISION", "MARGIN", "LIMITS"):
+    for name in INPUTS:
         check_input(name.lower(), env[name], optional=name == "LIMITS")
     model, against = env["MODEL"], env["AGAINST"]
     if not Path(model).is_file():
         fault = "check the repository out, or make the file, in a step before"
         fail(f"model: there is no file {model!r} in {Path.cwd()}; {fault}")
-    side = against if is_stored(Path(against)) else f"{env['ENGINE']}@{find_base(model, against, env)}"
-    asked = "\n".join(env[name] for name in ("MODEL", "AGAINST", "ENGINE", "PRECISION"))
+    # A branch goes before a file of its name: such a file may be the pull request's own.
+    commit = find_commit(against)
+    stored = commit is None and is_stored(Path(against))
+    side = against if stored else f"{env['ENGINE']}@{find_base(model, against, commit, env)}"
+    # Jobs of a matrix with the same inputs keep their figures apart, too.
+    where = (env.get(name, "") for name in ("RUNNER_OS", "RUNNER_ARCH", "GITHUB_JOB", "JOB_INDEX"))
+    asked = "\n".join([*(env[name] for name in INPUTS), *where])
     stem = re.sub(r"[^a-z0-9]+", "-", Path(model).stem.lower()).strip("-")[:40]
     write_outputs(env, side=side, name=f"enginebench-{stem}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}")
 
@@ -75,9 +87,10 @@ def check_job(env: Mapping[str, str]) -> None:
         fail("pull_request_target runs code of a pull request beside a token that may write; use `on: pull_request`")
     if given := [name for name in TOKENS if env.get(name)]:
         fail(f"the measuring job has {', '.join(given)} in its environment; give it to the job that comments alone")
-    found = run_git("config", "--name-only", "--get-regexp", CREDENTIALS)
-    if found.stdout.strip():
-        kept = ", ".join(sorted(set(found.stdout.split())))
+    found = run_git("config", "--name-only", "--get-regexp", CREDENTIALS).stdout.split()
+    found += run_git("config", "--name-only", "--get-regexp", r"^remote\..*url$", PASSWORD).stdout.split()
+    if found:
+        kept = ", ".join(sorted({re.sub("//.*@", "//...@", name) for name in found}))
         fail(f"git keeps a token or key ({kept}); give actions/checkout `persist-credentials: false`")
 
 
@@ -93,14 +106,18 @@ def is_stored(path: Path) -> bool:
     return path.is_dir() or (path.is_file() and path.suffix == ".json")
 
 
-def find_base(model: str, against: str, env: Mapping[str, str]) -> Path:
-    """Return the file to compare with: `against` itself, or the model in that branch, tag or commit."""
-    if Path(against).is_file():
-        return Path(against)
+def find_commit(against: str) -> str | None:
+    """Return the commit of a branch, a tag or a commit's own name; None where the checkout has none of them."""
     names = [f"refs/remotes/origin/{against}", f"refs/tags/{against}"]
     names += [against] if re.fullmatch("[0-9a-f]{7,64}", against) else []
     resolved = (run_git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") for name in names)
-    commit = next((done.stdout.strip() for done in resolved if done.returncode == 0), None)
+    return next((done.stdout.strip() for done in resolved if done.returncode == 0), None)
+
+
+def find_base(model: str, against: str, commit: str | None, env: Mapping[str, str]) -> Path:
+    """Return the file to compare with: the model in that commit, or `against` itself."""
+    if commit is None and Path(against).is_file():
+        return Path(against)
     if commit is None:
         cure = "give actions/checkout `fetch-depth: 0`, or name a file"
         fail(f"against: {against!r} is neither a file nor a branch, tag or commit that this checkout has; {cure}")
@@ -208,7 +225,8 @@ def format_folder(folder: Path, limit: int) -> str:
     """Format what one use of the action left as markdown of about `limit` characters.
 
     Whatever is there was written beside code of the pull request: it is read as data, and every text of it stands in a
-    fence, where GitHub reads no markup, no HTML, no name of a user and no link.
+    fence, where GitHub reads no markup, no HTML, no name of a user and no link. Figures that cannot be drawn, such as
+    times without a sensible size, are one more thing to say: they never stop the comment.
     """
     from enginebench.core.errors import EngineBenchError
     from enginebench.core.store import read_record
@@ -224,6 +242,8 @@ def format_folder(folder: Path, limit: int) -> str:
         why = failure.read_text("utf-8", "replace") if is_plain(failure) else why
     except EngineBenchError as error:
         why = str(error)
+    except Exception as error:
+        why = f"{document.name} has figures that cannot be drawn ({type(error).__name__})"
     return f"**not measured**\n\n{format_fence(why, limit)}"
 
 
@@ -256,17 +276,19 @@ def format_fence(text: str, limit: int) -> str:
     """Put a text into a fence that it cannot end."""
     from enginebench.core.text import clean_lines
 
-    cleaned = clean_lines(text).strip("\n")
+    # Shortened runs: a fence longer than each of them could alone be longer than a comment may be.
+    cleaned = re.sub("`{3,}", "```", clean_lines(text).strip("\n"))
     cut = f"{cleaned[:limit]}\n... (cut)" if len(cleaned) > limit else cleaned
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", cut)), default=0))
-    return f"{fence}text\n{cut}\n{fence}"
+    return f"````text\n{cut}\n````"
 
 
 def format_comment(folders: list[Path], env: Mapping[str, str]) -> str:
     """Format the comment on everything that was measured."""
-    limit = LONGEST_COMMENT // max(len(folders), 1)
+    left_out = folders[MOST_BLOCKS:]
+    limit = LONGEST_COMMENT // max(len(folders) - len(left_out), 1) - LONGEST_HEADLINE
     nothing = "**not measured**: the job that measures kept nothing; its log has the reason"
-    blocks = [format_folder(folder, limit) for folder in folders] or [nothing]
+    blocks = [format_folder(folder, limit) for folder in folders[:MOST_BLOCKS]] or [nothing]
+    blocks += [f"**{len(left_out)} more** in the artifacts of the run"] if left_out else []
     run = f"{env['GITHUB_SERVER_URL']}/{env['GITHUB_REPOSITORY']}/actions/runs/{env['GITHUB_RUN_ID']}"
     commit = f" of {env['COMMIT'][:12]}" if re.fullmatch("[0-9a-f]{40,64}", env.get("COMMIT", "")) else ""
     end = f"[The run{commit}]({run}) has the page and the figures."
@@ -277,11 +299,11 @@ def format_comment(folders: list[Path], env: Mapping[str, str]) -> str:
 
 
 class Refused(Exception):
-    """GitHub refused a call; `forbidden`: this token may not."""
+    """GitHub refused a call; `forbidden`: this token may not; `lost`: no response, so it may have been carried out."""
 
-    def __init__(self, text: str, *, forbidden: bool = False) -> None:
+    def __init__(self, text: str, *, forbidden: bool = False, lost: bool = False) -> None:
         super().__init__(text)
-        self.forbidden = forbidden
+        self.forbidden, self.lost = forbidden, lost
 
 
 class NoRedirects(HTTPRedirectHandler):
@@ -302,8 +324,32 @@ class GitHub:
         self._issues, self._token = f"{url}/repos/{repository}/issues", token
         self._opener = build_opener(NoRedirects)
 
-    def find_comment(self, pull_request: int) -> int | None:
-        """Return the number of the comment; those of people do not count, whatever they begin with."""
+    def write_comment(self, pull_request: int, body: str) -> str:
+        """Update the comment, or create it where there is none that this token may change; return what was done.
+
+        Whether a call to create was carried out is not known where no response came: it is looked for again before
+        it is repeated, or there would be two.
+        """
+        for attempt in range(ATTEMPTS):
+            for number in self.find_comments(pull_request):
+                try:
+                    self.update_comment(number, body)
+                    return "updated"
+                except Refused as refused:
+                    if not refused.forbidden:
+                        raise
+            try:
+                self.create_comment(pull_request, body)
+                return "created"
+            except Refused as refused:
+                if not refused.lost or attempt + 1 == ATTEMPTS:
+                    raise
+                print(f"{refused}; looking for the comment again")
+                time.sleep(2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def find_comments(self, pull_request: int) -> Iterator[int]:
+        """Yield the numbers of comments that may be ours; those of people do not count, whatever they begin with."""
         page = 0
         while True:
             page += 1
@@ -312,9 +358,9 @@ class GitHub:
             for comment in comments:
                 author = comment.get("user") or {}
                 if author.get("type") == "Bot" and str(comment.get("body")).startswith(MARKER):
-                    return int(comment["id"])
+                    yield int(comment["id"])
             if len(comments) < PAGE:
-                return None
+                return
 
     def create_comment(self, pull_request: int, body: str) -> None:
         self._call("POST", f"{self._issues}/{pull_request}/comments", {"body": body})
@@ -335,12 +381,14 @@ class GitHub:
                 with self._opener.open(Request(url, data, headers, method=method), timeout=60) as response:
                     return json.loads(response.read())
             except HTTPError as error:
-                wait_s = find_wait_s(error.code, error.headers)
-                if wait_s is None:
-                    text = f"{method} {url}: HTTP {error.code} {error.reason}"
-                    raise Refused(text, forbidden=error.code in (401, 403, 404)) from error
+                wait_s = find_wait_s(error.code, error.headers, error.read(PAGE_BYTES))
+                text, lost = f"{method} {url}: HTTP {error.code} {error.reason}", error.code >= 500
+                if wait_s is None or (lost and method == "POST"):
+                    raise Refused(text, forbidden=error.code in (401, 403, 404), lost=lost) from error
                 reason = f"HTTP {error.code}"
-            except (URLError, TimeoutError) as error:
+            except (OSError, HTTPException, ValueError) as error:  # no connection, half a response
+                if method == "POST":
+                    raise Refused(f"{method} {url}: {error}", lost=True) from error
                 wait_s, reason = float(2**attempt), str(error)
             if attempt + 1 == ATTEMPTS or wait_s > LONGEST_WAIT_S:
                 break
@@ -349,14 +397,17 @@ class GitHub:
         raise Refused(f"{method} {url}: {reason}, and it would be {wait_s:.0f} s until the next attempt")
 
 
-def find_wait_s(code: int, headers: Message) -> float | None:
-    """Return the seconds to wait before the next attempt; None where another one would change nothing."""
+def find_wait_s(code: int, headers: Message, body: bytes = b"") -> float | None:
+    """Return the seconds to wait before the next attempt; None where another one would change nothing.
+
+    A secondary rate limit is a 403 that may name no time: its text alone tells it from a missing permission.
+    """
     if code in (403, 429):
         if (after := headers.get("retry-after", "")).isdecimal():
             return float(after)
         if headers.get("x-ratelimit-remaining") == "0":
             return max(0.0, float(headers.get("x-ratelimit-reset") or 0) - time.time())
-        return 60.0 if code == 429 else None
+        return 60.0 if code == 429 or b"rate limit" in body.lower() else None
     return 1.0 if code >= 500 else None
 
 
@@ -365,16 +416,14 @@ def comment(env: Mapping[str, str]) -> int:
     if not env["PULL_REQUEST"].isdecimal():
         print("This event has no pull request, so there is nothing to comment on; the summary has the result.")
         return 0
+    if env["GITHUB_TOKEN"].startswith(PERSONAL):
+        fail("token: a person's token writes comments that are not found again; use that of the job, or of an app")
     place = Path(env["RUNNER_TEMP"]) / "enginebench-results"
     folders = sorted(path for path in place.glob("enginebench-*") if path.is_dir() and not path.is_symlink())
     body, pull_request = format_comment(folders, env), int(env["PULL_REQUEST"])
     api = GitHub(env["GITHUB_API_URL"], env["GITHUB_REPOSITORY"], env["GITHUB_TOKEN"])
     try:
-        found = api.find_comment(pull_request)
-        if found is None:
-            api.create_comment(pull_request, body)
-        else:
-            api.update_comment(found, body)
+        done = api.write_comment(pull_request, body)
     except Refused as refused:
         if refused.forbidden:
             cure = "Give this job `permissions: pull-requests: write`; for a pull request from a fork GitHub gives none"
@@ -382,7 +431,7 @@ def comment(env: Mapping[str, str]) -> int:
             return 0
         print(f"::error::The comment is not up to date: {refused}")
         return 1
-    print("updated the comment" if found else "created the comment")
+    print(f"{done} the comment")
     return 0
 
 

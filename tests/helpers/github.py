@@ -136,15 +136,21 @@ class Call(Struct, frozen=True):
 
 
 class Api:
-    """The comments of pull requests; `answers` come first, as (status, headers), whatever is asked."""
+    """The comments of pull requests; `answers` come first, as (status, headers), whatever is asked.
 
-    def __init__(self, comments: list[dict[str, Any]], answers: list[tuple[int, dict[str, str]]]) -> None:
+    None among them is the usual answer. A 504 comes after the call was carried out: only its response was lost.
+    """
+
+    def __init__(self, comments: list[dict[str, Any]], answers: list[tuple[int, dict[str, str]] | None]) -> None:
         self.comments, self.answers, self.calls, self.url = comments, answers, list[Call](), ""
 
     def respond(self, call: Call) -> tuple[int, dict[str, str], Any]:
         self.calls.append(call)
-        if self.answers:
-            return (*self.answers.pop(0), {"message": "no"})
+        answer = self.answers.pop(0) if self.answers else None
+        usual = self.carry_out(call) if answer is None or answer[0] == 504 else None
+        return (*answer, {"message": "no"}) if answer else usual or (404, {}, {"message": "Not Found"})
+
+    def carry_out(self, call: Call) -> tuple[int, dict[str, str], Any] | None:
         path, _, query = call.path.partition("?")
         if call.method == "GET" and path == "/repos/owner/name/issues/5/comments":
             size, page = (int(number) for number in re.findall(r"per_page=(\d+)&page=(\d+)", query)[0])
@@ -156,14 +162,16 @@ class Api:
         number = re.fullmatch(r"/repos/owner/name/issues/comments/(\d+)", path)
         if call.method == "PATCH" and number:
             (found,) = [one for one in self.comments if one["id"] == int(number[1])]
+            if found.get("of another app"):
+                return 403, {}, {"message": "Resource not accessible by integration"}
             found["body"] = call.content["body"]
             return 200, {}, found
-        return 404, {}, {"message": "Not Found"}
+        return None
 
 
 @contextmanager
 def serve_api(
-    comments: list[dict[str, Any]] | None = None, answers: list[tuple[int, dict[str, str]]] | None = None
+    comments: list[dict[str, Any]] | None = None, answers: list[tuple[int, dict[str, str]] | None] | None = None
 ) -> Iterator[Api]:
     """Yield an API that serves on the loopback interface while the block runs."""
     api = Api(comments if comments is not None else [], answers or [])

@@ -17,10 +17,12 @@ from enginebench.report.bench import BenchDocument, describe_bench
 from github import Api, Runner, serve_api
 from graphs import make_scale
 from processes import ROOT
+from scripts import load_script
 from two_sides import SAME, WRONG, disturb, make_drift, make_sides
 
 PAGE = ROOT / "docs" / "github-action.md"
 COMMENT = "Write the comment"
+GIVEN = {"model": "models/net.onnx", "against": "main"}
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -95,7 +97,6 @@ def test_a_model_that_cannot_be_loaded_says_so_in_the_summary(runner: Runner, ch
     assert summary.startswith("**not measured**") and "net.onnx" in summary
 
 
-GIVEN = {"model": "models/net.onnx", "against": "main"}
 REFUSED = {
     "no such file": ({"model": "models/no.onnx"}, {}, "model: there is no file 'models/no.onnx' in "),
     "no such branch": ({"against": "nosuch"}, {}, "'nosuch' is neither a file nor a branch, tag or commit"),
@@ -122,21 +123,68 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_installed(
     assert not (runner.temp / "pip.log").exists() and not [*runner.artifacts.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["http.https://github.com/.extraheader", "core.sshCommand"])
+KEPT = {
+    "http.https://github.com/.extraheader": "AUTHORIZATION: basic c2VjcmV0",
+    "core.sshCommand": "ssh -i c2VjcmV0",
+    "url.https://x:c2VjcmV0@github.com/.insteadOf": "https://github.com/",
+    "remote.other.pushurl": "https://x:c2VjcmV0@github.com/a/b",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
 def test_a_checkout_that_kept_its_token_is_refused(runner: Runner, checkout: Path, name: str) -> None:
-    git(checkout, "config", name, "AUTHORIZATION: basic c2VjcmV0")
+    git(checkout, "config", name, KEPT[name])
     assert runner.run("", **GIVEN) == 2
     assert "`persist-credentials: false`" in runner.log and "c2VjcmV0" not in runner.log
 
 
 def test_a_branch_a_tag_and_a_commit_name_the_other_side(runner: Runner, checkout: Path, monkeypatch) -> None:
-    from scripts import load_script
-
     tool = load_script("tools/github_action.py")
     monkeypatch.chdir(checkout)
-    places = {tool.find_base("models/net.onnx", ref, runner.variables) for ref in list_refs(checkout)}
+    places = {
+        tool.find_base("models/net.onnx", ref, tool.find_commit(ref), runner.variables) for ref in list_refs(checkout)
+    }
     (place,) = places
     assert place.read_bytes() == (checkout / "models" / "net.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_branch_goes_before_what_a_pull_request_calls_like_it(
+    runner: Runner, checkout: Path, monkeypatch, folder: bool
+) -> None:
+    """Otherwise a pull request would bring its own base."""
+    monkeypatch.chdir(checkout)
+    if folder:
+        (checkout / "main").mkdir()
+    else:
+        make_scale(checkout / "main", 7)
+    assert prepare(runner, GIVEN)["side"].endswith("/models/net.onnx")
+
+
+def prepare(runner: Runner, inputs: dict[str, str], **variables: str) -> dict[str, str]:
+    """Return the outputs of the step that checks the inputs."""
+    output = runner.temp / "outputs"
+    output.unlink(missing_ok=True)
+    defaults = {"engine": "ort", "precision": "fp32", "margin": "0.05", "limits": "", **inputs}
+    given = {name.upper(): value for name, value in defaults.items()}
+    load_script("tools/github_action.py").prepare(
+        {**runner.variables, **given, **variables, "GITHUB_OUTPUT": str(output)}
+    )
+    return dict(line.split("=", 1) for line in output.read_text("utf-8").splitlines())
+
+
+def test_jobs_of_a_matrix_keep_their_figures_apart(runner: Runner, checkout: Path, monkeypatch) -> None:
+    """Two artifacts of a run cannot have one name."""
+    monkeypatch.chdir(checkout)
+    uses: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({}, {}),
+        ({"margin": "0.1"}, {}),
+        ({"limits": "cosine=0.9"}, {}),
+        ({}, {"RUNNER_ARCH": "ARM64"}),
+        ({}, {"JOB_INDEX": "1"}),
+    ]
+    names = [prepare(runner, GIVEN | inputs, **variables)["name"] for inputs, variables in uses]
+    assert len(set(names)) == len(uses)
 
 
 # The comment ---------------------------------------------------------------------------------------------------------
@@ -204,6 +252,37 @@ def test_one_comment_is_kept_up_to_date_whoever_else_writes_its_mark(runner: Run
         ("PATCH", "600"),
     ]
     assert "faster" in own["body"] and "earlier run" not in own["body"]
+
+
+def test_a_comment_of_another_app_with_our_mark_is_left_alone(runner: Runner) -> None:
+    """An app that repeats what people write could else keep ours from ever being written."""
+    keep(runner, "net-1", describe(10.0))
+    other = {"id": 1, "user": {"type": "Bot"}, "body": "<!-- enginebench --> of another", "of another app": True}
+    with serve_api([other]) as api:
+        assert run_comment(runner, api) == 0, runner.log
+    assert [call.method for call in api.calls] == ["GET", "PATCH", "POST"]
+    assert "faster" in api.comments[1]["body"] and "created the comment" in runner.log
+
+
+def test_a_comment_whose_response_was_lost_is_not_written_twice(runner: Runner) -> None:
+    keep(runner, "net-1", describe(10.0))
+    with serve_api(answers=[None, (504, {})]) as api:
+        assert run_comment(runner, api) == 0, runner.log
+    assert [call.method for call in api.calls] == ["GET", "POST", "GET", "PATCH"] and len(api.comments) == 1
+
+
+def test_a_limit_without_a_time_is_no_missing_permission() -> None:
+    find_wait_s = load_script("tools/github_action.py").find_wait_s
+    assert find_wait_s(403, {}, b'{"message": "You have exceeded a secondary rate limit."}') == 60
+    assert find_wait_s(403, {}, b'{"message": "Resource not accessible by integration"}') is None
+
+
+def test_a_token_of_a_person_is_refused(runner: Runner) -> None:
+    with serve_api() as api:
+        runner.variables["GITHUB_API_URL"] = api.url
+        contexts = {"github.event.pull_request.number": "5"}
+        assert runner.run("comment", contexts, token="github_pat_secret") == 2
+    assert not api.calls and "a person's token" in runner.log and "secret" not in runner.log
 
 
 def test_several_models_share_the_comment(runner: Runner) -> None:
@@ -274,6 +353,28 @@ def test_a_long_report_is_cut_to_what_github_takes(runner: Runner) -> None:
     with serve_api() as api:
         assert run_comment(runner, api) == 0, runner.log
     assert 50_000 < len(api.comments[0]["body"]) < 65_536 and "... (cut)" in api.comments[0]["body"]
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000, "`" * 200_000], ids=["a matrix", "backticks"])
+def test_whatever_was_kept_the_comment_is_not_too_long(runner: Runner, text: str) -> None:
+    for number in range(256 if text[0] == "x" else 1):
+        keep(runner, f"net-{number}", text)
+    with serve_api() as api:
+        assert run_comment(runner, api) == 0, runner.log
+    body = api.comments[0]["body"]
+    assert len(body) < 65_536
+    assert ("**216 more** in the artifacts of the run" in body) == (text[0] == "x")
+
+
+def test_figures_that_cannot_be_drawn_do_not_stop_the_comment(runner: Runner) -> None:
+    keep(runner, "net-1", describe(10.0))
+    file = runner.artifacts / "enginebench-net-1" / "bench.json"
+    document = json.loads(file.read_text())
+    document["row"]["p50_ms"]["value"] = 1e308
+    file.write_text(json.dumps(document))
+    with serve_api() as api:
+        assert run_comment(runner, api) == 0, runner.log
+    assert "bench.json has figures that cannot be drawn" in api.comments[0]["body"]
 
 
 LIMITED = {
