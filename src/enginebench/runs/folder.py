@@ -46,12 +46,12 @@ from enginebench.runs.trust import (
     trust_artifact,
     trust_engine,
 )
-from enginebench.stats.condensed import condense_result
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE, TUNE_PAGE = "tune.json", "tune.html"  # the document of a search, in its folder, and its page
 REPEAT = "enginebench.toml"  # the options of the command, which --config of its verb takes
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
+FORMATS = ("html", "md", "csv", "json", "png")  # of its reports
 # The fields of a request that name a file, a folder or code -> their words that name none.
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "weights": ("default", "random"),
@@ -418,6 +418,8 @@ def read_results(root: Path, *, condensed: bool = False) -> tuple[RunRecord, lis
 
     `condensed`: the samples of only one result are in memory at a time; of the others what rankings and tables need.
     """
+    from enginebench.stats.condensed import condense_result  # reads NumPy, which --help can do without
+
     folder = RunFolder(root)
     record = folder.read_record()
     if record.verb == "tune":
@@ -441,5 +443,9 @@ def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
 
 
 def read_configurations(path: Path) -> list[Result]:
-    """The results of a run's folder, or the one in a file, condensed: a comparison needs no samples of a trial."""
-    return read_results(path, condensed=True)[1] if path.is_dir() else [condense_result(read_result(path))]
+    """Read the results of a run's folder, or the one in a file, condensed: a comparison needs no samples of a trial."""
+    from enginebench.stats.condensed import condense_result  # reads NumPy, which --help can do without
+
+    if path.is_dir():
+        return read_results(path, condensed=True)[1]
+    return [condense_result(read_result(path))]

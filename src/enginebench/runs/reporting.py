@@ -30,7 +30,7 @@ from enginebench.report.run.series import list_stage_medians as list_run_stages
 from enginebench.report.run.shown import shorten_document
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, check_inside, hide_home
+from enginebench.runs.folder import FORMATS, RunFolder, RunRecord, RunRequest, check_inside, hide_home
 from enginebench.stats.condensed import CondensedResult
 from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
@@ -39,7 +39,6 @@ FOOTER = (
     "p50: geometric mean of the medians of all trials. p99: nearest rank of all calls. Speed-up: ratio of medians of "
     "paired trials, with its 95% interval."
 )
-FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
 # A stage whose difference is below this fraction of the difference in p99 does not explain it.
 TELLING = 0.1

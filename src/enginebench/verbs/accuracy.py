@@ -1,14 +1,13 @@
 """`accuracy`: the scores of a side's outputs for labelled samples, and the paired difference to a reference."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.warnings import make_warning
-from enginebench.models.precision.calibration_data import MADE_UP, find_label_fault
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import (
     InputSize,
@@ -24,20 +23,18 @@ from enginebench.options import (
     Wait,
     verb,
 )
-from enginebench.report.scores import AccuracyDocument, format_nonfinite, list_accuracy
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import Labelled, LabelledJob, LabelledResponse
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import choose_drop
-from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
-from enginebench.runs.targets import sides
-from enginebench.runs.targets.ahead import check_labels_ahead, parse_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.stats.diff import format_loss
-from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
 from enginebench.verbs.common import open_progress, read_metrics, take_side, to_text
 from enginebench.verbs.requests import make_side_request
+
+if TYPE_CHECKING:
+    from enginebench.report.scores import AccuracyDocument
+    from enginebench.runs.targets import sides
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0
@@ -78,7 +75,7 @@ def accuracy(
         ),
     ] = None,
     **options: Unpack[AccuracyOptions],
-) -> AccuracyDocument:
+) -> "AccuracyDocument":
     """Measure the accuracy of SIDE on labelled samples, with confidence intervals.
 
     Example: enginebench accuracy ort@digits-cnn --data digits
@@ -109,6 +106,8 @@ def accuracy(
 
 @door.command(accuracy, "SIDE", shown=Trusting)
 def command(side: str, data: str | None, shown: Printed, **options: Unpack[AccuracyOptions]) -> None:
+    from enginebench.report.scores import list_accuracy
+
     options["gate"] = False
     document = accuracy(side, data, **options)
     door.show(document, shown, door.tables(list_accuracy))
@@ -119,17 +118,23 @@ def measure_side_accuracy(
     side: str,
     reference: str | None,
     data: str | None,
-    request: sides.SideRequest,
+    request: "sides.SideRequest",
     options: AccuracyOptions,
     max_metric_drop: float | None,
     reporter: Reporter,
-) -> AccuracyDocument:
+) -> "AccuracyDocument":
     """Measure the scores of a side, with intervals, and the differences to a reference on the same samples.
 
     Args:
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
     """
+    from enginebench.report.scores import AccuracyDocument, format_nonfinite
+    from enginebench.runs.scoring import open_metrics, score_file
+    from enginebench.runs.targets import sides
+    from enginebench.stats.diff import format_loss
+    from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
+
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
     labelled, named = _read_labelled(side, reference, data, request, options)
@@ -188,9 +193,12 @@ def measure_side_accuracy(
 
 
 def _read_labelled(
-    side: str, reference: str | None, data: str | None, request: sides.SideRequest, options: AccuracyOptions
-) -> tuple[Labelled, list[sides.Side]]:
+    side: str, reference: str | None, data: str | None, request: "sides.SideRequest", options: AccuracyOptions
+) -> "tuple[Labelled, list[sides.Side]]":
     """Return the labelled samples with their metrics, and the sides; nothing is built yet."""
+    from enginebench.runs.scoring import choose_metrics
+    from enginebench.runs.targets.ahead import check_labels_ahead, parse_sides_ahead
+
     targets, task = to_text(options["targets"]), options["task"]
     if data is None and request.source.inputs is None:
         raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
@@ -208,7 +216,7 @@ def _read_labelled(
     return labelled, named
 
 
-def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:
+def require_accuracy(document: "AccuracyDocument") -> "AccuracyDocument":
     """Return the document.
 
     Raises:
@@ -221,6 +229,8 @@ def require_accuracy(document: AccuracyDocument) -> AccuracyDocument:
 
 def check_labelled(data: str | None, targets: str | None) -> None:
     """Check that there are labels, before a model is built."""
+    from enginebench.models.precision.calibration_data import MADE_UP, find_label_fault
+
     if data is not None and data != "digits" and not Path(data).exists():
         state = "is made up" if data == MADE_UP else "is not a folder"
         raise UsageError(f"--data {data!r} {state}; expected digits, a folder of images, or prepared arrays (.npz)")
@@ -233,7 +243,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
         raise UsageError(f"--data {data!r} has no labels: {fault}. Without labels, drift compares two sides")
 
 
-def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Labelled) -> str:
+def _find_model(own: "sides.OpenSide", other: "sides.OpenSide | None", labelled: Labelled) -> str:
     """Return the model whose preprocessing is known: pictures for a file are prepared as for the other side's model."""
     for model in (side.model for side in (own, other) if side is not None):
         if model in BUILTIN or model.startswith(TIMM_PREFIX):
@@ -244,8 +254,15 @@ def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Lab
 
 
 def _compute_labelled(
-    side: sides.OpenSide, labelled: Labelled, model: str, request: sides.SideRequest, scratch: Path, reporter: Reporter
+    side: "sides.OpenSide",
+    labelled: Labelled,
+    model: str,
+    request: "sides.SideRequest",
+    scratch: Path,
+    reporter: Reporter,
 ) -> LabelledResponse:
+    from enginebench.runs.targets import sides
+
     job = LabelledJob(
         artifact=side.artifact,
         engine=replace(side.engine, batch=sides.choose_step((side,), request)),

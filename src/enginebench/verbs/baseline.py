@@ -12,13 +12,13 @@ from enginebench.core.commands import format_command
 from enginebench.core.text import clean_text, count_of
 from enginebench.options import Opt, PathLike, Printed, Store, Unpack, verb
 from enginebench.report.numbers import format_time
-from enginebench.runs import baselines
-from enginebench.runs.baselines import Baseline, BaselineList, find_store
 from enginebench.verbs.common import to_path
 from enginebench.verbs.runs import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from enginebench.runs.baselines import Baseline, BaselineList
 
 
 class StoreOptions(TypedDict, total=False):
@@ -45,6 +45,8 @@ def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]
         UsageError: the name is not plain, or it is taken.
         ArtifactError: the run has no measured configuration, only implausible times, or cannot be read.
     """
+    from enginebench.runs import baselines
+
     folder = run.folder if isinstance(run, Run) else Path(run)
     return baselines.store_baseline(name, folder, to_path(options["store"]), force=options["force"])
 
@@ -61,6 +63,8 @@ def list_baselines(store: Store = None, **options: Unpack[NoOptions]) -> Baselin
 
     The list shows model, configurations, and when and on which CPU they were measured.
     """
+    from enginebench.runs import baselines
+
     return baselines.read_baselines(to_path(store))
 
 
@@ -78,11 +82,15 @@ def remove_baseline(name: str, **options: Unpack[StoreOptions]) -> Path:
     Raises:
         UsageError: there is no baseline of this name.
     """
+    from enginebench.runs import baselines
+
     return baselines.delete_baseline(name, to_path(options["store"]))
 
 
 @door.command(save_baseline, "NAME", "DIR", name="save")
 def _save(name: str, run: str, shown: Printed, **options: Unpack[SaveOptions]) -> None:
+    from enginebench.runs.baselines import BaselineList, find_store
+
     saved = save_baseline(name, run, **options)
     document = BaselineList(store=str(find_store(to_path(options["store"]))), baselines=(saved,))
     line = f"saved {count_of(saved.rows, 'configurations')} of {clean_text(saved.model)} in {saved.path}"

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, TypeAlias, get_args
 
 import click
 from msgspec import Struct
@@ -29,27 +29,22 @@ from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Unpack, verb
-from enginebench.report.bench import list_bench
-from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
-from enginebench.runs.targets import sides
-from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import find_configuration, open_as_stored, read_target
-from enginebench.runs.targets.sides import parse_side
-from enginebench.runs.targets.sources import choose_scoring
-from enginebench.stats.diff import diff_results
-from enginebench.stats.ranking import Rules
 from enginebench.verbs import common
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import DryRunning, check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
 from enginebench.verbs.requests import make_measure, make_request
 from enginebench.verbs.runs import note_folder
+
+if TYPE_CHECKING:
+    from enginebench.runs.targets import sides
 
 
 class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
@@ -169,6 +164,9 @@ def _measure(
 def command(
     target: str, arguments: tuple[str, ...], engine: str | None, shown: BenchPrinted, **options: Unpack[BenchOptions]
 ) -> None:
+    from enginebench.report.bench import list_bench
+    from enginebench.stats.diff import diff_results
+
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     if options["against"] is None and (shown["junit"] or shown["summary"]):
         raise UsageError(TWO_SIDES)
@@ -205,6 +203,8 @@ def open_bench_request(
     target: opts.Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
     """Yield the request that the options make, the other side, and the reporter; children can open a module."""
+    from enginebench.runs.targets.sides import parse_side
+
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
     check_beside(options)
     if against is None and options["gate"]:
@@ -321,6 +321,11 @@ def bench_sides(
 
     Else both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
     """
+    from enginebench.runs.campaign import Campaign
+    from enginebench.runs.targets.ahead import check_ahead
+    from enginebench.runs.targets.sources import choose_scoring
+    from enginebench.stats.ranking import Rules
+
     other = None if against is None else _request_other(request, against, beside=beside)
     requests_of_sides = [request, *filter(None, (other,))]
     for spec in (spec for side_request in requests_of_sides for spec in common.list_specs(side_request)):
@@ -437,6 +442,8 @@ def _plan_side(
 
     The artifact of a stored configuration is copied into the folder, so that the folder of a comparison is complete.
     """
+    from enginebench.runs.targets import sides
+
     if stored is None and is_bundle(Path(request.model)):
         stored = open_as_stored(Path(request.model))
     if stored is not None:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
-from enginebench.report.bench import BenchDocument, describe_bench, format_conclusion, list_bench, list_rows
 from enginebench.report.page import format_fragment
-from enginebench.report.run.rows import Row
 from enginebench.report.terminal import format_text
-from enginebench.stats.compare import Comparison
 from enginebench.verbs.runs import make_frame
 
 if TYPE_CHECKING:
     import pandas
+
+    from enginebench.report.bench import BenchDocument
+    from enginebench.report.run.rows import Row
+    from enginebench.stats.compare import Comparison
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -32,6 +33,8 @@ class Bench:
     @cached_property
     def document(self) -> BenchDocument:
         """Every figure, as `enginebench bench TARGET --json` prints it; computed from the samples."""
+        from enginebench.report.bench import describe_bench
+
         return describe_bench(self.results, margin=self.margin)
 
     @property
@@ -52,6 +55,8 @@ class Bench:
     @property
     def answer(self) -> str:
         """The verdict in a sentence; empty if there is only one side."""
+        from enginebench.report.bench import format_conclusion
+
         return format_conclusion(self.comparison) if self.comparison else ""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -60,6 +65,8 @@ class Bench:
         Raises:
             MissingDependency: pandas is not installed.
         """
+        from enginebench.report.bench import list_rows
+
         return make_frame(list_rows(self.document))
 
     def check(self, *, gate: bool = False) -> Bench:
@@ -83,7 +90,11 @@ class Bench:
         return self
 
     def __repr__(self) -> str:
+        from enginebench.report.bench import list_bench
+
         return format_text(list_bench(self.document, self.results[-1].machine))
 
     def _repr_html_(self) -> str:
+        from enginebench.report.bench import list_bench
+
         return format_fragment(list_bench(self.document, self.results[-1].machine))

@@ -36,7 +36,6 @@ from enginebench.engines.registry import (
     read_engine,
 )
 from enginebench.measure.pin import default_threads
-from enginebench.models.precision.calibration_data import keep_batches
 from enginebench.models.zoo import require_packages, resolve_model
 from enginebench.options import (
     CalibCache,
@@ -52,7 +51,6 @@ from enginebench.options import (
     Wait,
     verb,
 )
-from enginebench.runs.builds import run_in_memory
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, ProbeJob, Proof, SourceJob
 from enginebench.runs.child.places import find_place, require_available, strip_environment
@@ -60,9 +58,7 @@ from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.request import join_argv, merge_options, read_normalize, use_trtexec
-from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
 from enginebench.stats.effective import check_precision
 from enginebench.verbs.common import open_composing, open_progress, read_device, to_path
@@ -333,6 +329,8 @@ def make_build_graph(
 
 def make_build_source(model: str, scratch: Path, options: BuildOptions, reporter: Reporter, *, onnx: bool) -> Artifact:
     """Make the model like `run`, with `onnx` as a graph."""
+    from enginebench.runs.targets.sources import make_sources
+
     require_packages(model)
     allow_model(model)
     normalize = read_normalize(options["input_dtype"], options["normalize"])
@@ -377,6 +375,8 @@ def plan_engine(onnx: str, build_options: BuildOptions) -> EngineSpec:
 
 def build_package(model: str, out: Path, options: BuildOptions, reporter: Reporter) -> BuildDocument:
     """Build a package of a PyTorch model, which is made like that of `run`, in a temporary folder."""
+    from enginebench.runs.targets.ahead import check_source_ahead
+
     (name, own), (precision, recipe) = read_engine(options["engine"]), parse_precision(options["precision"] or "fp32")
     if "aoti" not in accepts(name):
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
@@ -415,6 +415,8 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
 
     A graph in another precision than the requested one is quantized first, unless typing is weak; `reporter` notes it.
     """
+    from enginebench.runs.builds import run_in_memory
+
     calib, calib_cache = to_path(options["calib"]), to_path(options["calib_cache"])
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads, so there is no file to keep. Use bench or run")
@@ -524,6 +526,8 @@ def store_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Eng
 
     Both are named by what they hold: a cache of other entries or of another graph is never read.
     """
+    from enginebench.models.precision.calibration_data import keep_batches
+
     data = open_calibration(Path(spec.options["calib_data"]), artifact) if "calib_data" in spec.options else None
     if data is None:
         return spec

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec.structs import replace
 
@@ -14,17 +14,16 @@ from enginebench.core.features import require_hook
 from enginebench.core.hooks import EnvironmentDiff
 from enginebench.core.records import Result
 from enginebench.core.store import explain_writing, write_atomic
-from enginebench.models.samples import find_samples
 from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, Top1Drop, Unpack, verb
 from enginebench.report.markdown import format_sections
-from enginebench.report.run.diff import format_junit, list_diff
-from enginebench.runs.baselines import are_neighbours, find_side, read_side
 from enginebench.runs.folder import RunFolder, read_configurations
 from enginebench.runs.request import choose_drop
-from enginebench.stats.diff import DiffDocument, diff_results, pair_results
 from enginebench.verbs.accuracy import accuracy, check_labelled
 from enginebench.verbs.common import to_path, to_text
 from enginebench.verbs.runs import Run
+
+if TYPE_CHECKING:
+    from enginebench.stats.diff import DiffDocument
 
 Stored: TypeAlias = Run | str | os.PathLike[str]
 
@@ -99,7 +98,7 @@ class DiffPrinted(Printed, total=False):
 
 
 @verb(DiffOptions)
-def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options: Unpack[DiffOptions]) -> DiffDocument:
+def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options: Unpack[DiffOptions]) -> "DiffDocument":
     """Compare each configuration of CAND with BASE: faster, slower, equivalent, inconclusive or not comparable.
 
     Example: enginebench diff results/before results/after --gate
@@ -130,6 +129,9 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
         ArtifactError: a side is none of these, or damaged.
         GateFailed: under `gate`.
     """
+    from enginebench.runs.baselines import are_neighbours, find_side, read_side
+    from enginebench.stats.diff import DiffDocument, diff_results
+
     bases = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
     sides = [os.fspath(side.folder if isinstance(side, Run) else side) for side in (*bases, cand) if side is not None]
     store, between = to_path(options["store"]), options["between"]
@@ -154,6 +156,8 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
 
 @door.command(diff, "BASE", "CAND", shown=DiffPrinted)
 def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unpack[DiffOptions]) -> None:
+    from enginebench.report.run.diff import list_diff
+
     gate, options["gate"] = options["gate"], False
     document = diff((base, *cand), **options)
     door.show(document, shown, door.tables(partial(list_diff, gate=gate)))
@@ -162,15 +166,17 @@ def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unp
         require_gate(document)
 
 
-def require_gate(document: DiffDocument) -> DiffDocument:
+def require_gate(document: "DiffDocument") -> "DiffDocument":
     if document.gate_failed:
         failed = [f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures]
         raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no configurations to compare'}")
     return document
 
 
-def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> None:
+def write_verdict(document: "DiffDocument", shown: DiffPrinted, *, gate: bool) -> None:
     """Write JUnit XML and append the markdown to the summary, as CI servers expect."""
+    from enginebench.report.run.diff import format_junit, list_diff
+
     if shown["junit"] is not None:
         write_atomic(Path(shown["junit"]), format_junit(document).encode())
     if shown["summary"] is not None:
@@ -192,6 +198,8 @@ def score_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[
     was measured on. Only scores change: times and drift stay as stored. A configuration that did not run, or that the
     other side lacks, has no score.
     """
+    from enginebench.stats.diff import pair_results
+
     data, targets = to_text(options["data"]), to_text(options["targets"])
     inputs = options["inputs"] if data is not None or options["inputs"] is not None else _find_inputs(cand)
     check_labelled(data, targets)
@@ -221,6 +229,8 @@ def _find_file(side: Path, result: Result) -> Path:
 
 
 def _find_inputs(side: Path) -> str:
+    from enginebench.models.samples import find_samples
+
     folder = RunFolder(side if side.is_dir() else side.parent.parent)
     if (samples := find_samples(folder.artifacts)) is None:
         raise UsageError(

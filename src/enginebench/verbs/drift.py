@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,25 +21,20 @@ from enginebench.core.records import Artifact, Drift, ResultWarning, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.warnings import make_warning
 from enginebench.engines.registry import accepts
-from enginebench.models.check_inputs import Entries, make_check_sets, read_examples
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import cut_entries, group_samples, join_samples, read_entries, write_samples
 from enginebench.options import Opt, PathLike, Unpack, verb
-from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
-from enginebench.runs.building import VARIATION
-from enginebench.runs.builds import cut_common
-from enginebench.runs.child.arrays import load_arrays, load_sets, save_arrays
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import find_fixed_batch
 from enginebench.runs.progress import Reporter
-from enginebench.runs.targets import sides
-from enginebench.runs.targets.ahead import parse_sides_ahead
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.stats import drift as judging
-from enginebench.stats.drift import LIMITS, SampleDrift
-from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
 from enginebench.verbs.common import open_progress, read_limits, take_side, to_path
 from enginebench.verbs.requests import make_side_request
+
+if TYPE_CHECKING:
+    from enginebench.models.check_inputs import Entries
+    from enginebench.report.drift import DriftDocument
+    from enginebench.runs.targets import sides
+    from enginebench.stats.drift import SampleDrift
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
@@ -96,7 +91,7 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
 
 
 @verb(DriftOptions)
-def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOptions]) -> DriftDocument:
+def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOptions]) -> "DriftDocument":
     """Compare the outputs of CAND with those of REF on the same inputs.
 
     Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
@@ -130,95 +125,158 @@ def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOpt
 
 @door.command(drift, "REF", "CAND", shown=opts.Trusting)
 def command(reference: str, candidate: str, shown: opts.Printed, **options: Unpack[DriftOptions]) -> None:
+    from enginebench.report.drift import list_drift
+
     options["gate"] = False
     document = drift(reference, candidate, **options)
     door.show(document, shown, door.tables(list_drift))
     require_passed(document)
 
 
-def require_passed(document: DriftDocument) -> None:
+def require_passed(document: "DriftDocument") -> None:
     """Raise GateFailed, with what was exceeded, unless the outputs are within the limits."""
     if not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
 
 
+class Inputs(Struct, frozen=True, kw_only=True, eq=False):
+    entries: list[dict[str, Any]]  # of each input name -> array, one entry on its batch axis
+    source: str
+    preprocess_sha256: str | None = None
+    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
+    # Of made-up inputs alone: sets that reach further, which are compared one by one.
+    further: "dict[str, Entries]" = {}
+
+
+class RanSides(Struct, frozen=True, kw_only=True, eq=False):
+    """The outputs of the reference and of the candidate, in this order."""
+
+    outputs: tuple[Mapping[str, Any], Mapping[str, Any]]
+    further: tuple[Mapping[str, Any], Mapping[str, Any]]  # of each set of inputs that reach further
+    refused: tuple[dict[str, str], dict[str, str]]  # set of inputs -> why the engine refused it
+    random: tuple[ResultWarning, ...]  # outputs that vary by themselves
+
+
 def _measure(
     reference: str,
     candidate: str,
-    request: sides.SideRequest,
+    request: "sides.SideRequest",
     limits: Mapping[str, float] | None,
     reporter: Reporter,
     options: DriftOptions,
-) -> DriftDocument:
+) -> "DriftDocument":
+    from enginebench.report.drift import SamplesDocument
+    from enginebench.runs.targets import sides
+    from enginebench.runs.targets.ahead import parse_sides_ahead
+    from enginebench.stats import drift as judging
+    from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
+
     n, task, out = options["n"], options["task"], to_path(options["out"])
-    requested_precision = parse_precision(options["precision"])[0] if options["precision"] else None
     named = parse_sides_ahead((reference, candidate), request)
     devices = [side.find_device(request.device) for side in named]
-    with open_scratch() as scratch_root, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
+    with open_scratch() as scratch, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         made: sides.MadeSources = {}
-        ref = sides.open_side(named[0], request, scratch_root / "reference", reporter, made)
-        cand = sides.open_side(named[1], request, scratch_root / "candidate", reporter, made)
+        ref = sides.open_side(named[0], request, scratch / "reference", reporter, made)
+        cand = sides.open_side(named[1], request, scratch / "candidate", reporter, made)
         _check_profile_index(request, (ref, cand))
         sides.check_sides(ref, cand)
         step = sides.choose_step((ref, cand), request)
-        chosen_inputs = choose_inputs(ref, request.source.inputs, n, request.source.seed, scratch_root / "reference")
-        entries = len(chosen_inputs.entries)
-        check_prepared(chosen_inputs, (ref, cand))
-        samples = scratch_root / "samples" if out is None or options["skip_output_save"] else out / "samples"
-        entered = save_inputs(chosen_inputs.entries, ref.artifact.inputs, samples / "inputs")
-        further = {name: scratch_root / name for name in chosen_inputs.further}
-        for name, folder in further.items():
-            write_samples(chosen_inputs.further[name], ref.artifact.inputs, folder)
-        random: list[ResultWarning] = []
-        refused: dict[str, dict[str, str]] = {}
-        for name, side in (("reference", ref), ("candidate", cand)):
-            file, scratch = samples / f"{name}.npz", scratch_root / name
-            response = sides.run_side(
-                side, entered, file, further=further, n=entries, step=step, scratch=scratch, reporter=reporter
-            )
-            refused[name] = response.refused
-            # Inputs that the reference refuses are none of the model: a candidate may fail on them.
-            further = {kind: folder for kind, folder in further.items() if kind not in response.refused}
-            if response.varies is not None and response.varies > VARIATION:
-                random.append(make_warning("outputs_vary", row=side.text, share=response.varies))
-        outputs = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
-        further_outputs = [
-            load_sets(scratch_root / name / sides.FURTHER_OUTPUTS) for name in ("reference", "candidate")
-        ]
-        pair = requested_precision or ref.engine.precision, requested_precision or cand.engine.precision
-        chosen = judging.limits_between(*pair) if limits is None else limits
-        drift = judging.measure_drift(*outputs, chosen, reference_id=reference, n_requested=n or entries, task=task)
-        drifts = (
-            () if random else measure_further(further_outputs[0], further_outputs[1], pair, limits=limits, task=task)
-        )
+        inputs = choose_inputs(ref, request.source.inputs, n, request.source.seed, scratch / "reference")
+        check_prepared(inputs, (ref, cand))
+        samples = scratch / "samples" if out is None or options["skip_output_save"] else out / "samples"
+        ran = _run_sides(ref, cand, inputs, step=step, samples=samples, scratch=scratch, reporter=reporter)
+        requested = parse_precision(options["precision"])[0] if options["precision"] else None
+        precisions = requested or ref.engine.precision, requested or cand.engine.precision
+        chosen = judging.limits_between(*precisions) if limits is None else limits
+        n_requested = n or len(inputs.entries)
+        drift = judging.measure_drift(*ran.outputs, chosen, reference_id=reference, n_requested=n_requested, task=task)
+        drifts = () if ran.random else measure_further(*ran.further, precisions, limits=limits, task=task)
         located = None
         if options["locate"]:
             differing = [one.inputs for one in drifts if drift.passed and not one.passed]
-            sets = [(chosen_inputs.further[name], [one[name] for one in further_outputs]) for name in differing]
+            sets: list[tuple[Sequence[ByName], Sequence[ByName]]] = [
+                (inputs.further[name], [one[name] for one in ran.further]) for name in differing
+            ]
             located = require_hook(FaultLocator)(
                 (ref, cand),
-                list_calls(sets or [(chosen_inputs.entries, outputs)], ref.artifact, step),
+                list_calls(sets or [(inputs.entries, ran.outputs)], ref.artifact, step),
                 slice_mb=options["slice_mb"],
-                scratch=scratch_root / "locate",
+                scratch=scratch / "locate",
                 out=out,
                 reporter=reporter,
             )
         drift = add_further(drift, drifts)
-    warnings = list_refusal_warnings(refused["reference"], refused["candidate"], cand.text)
-    for name in limits or {}:  # one that applies to no output would pass everything
+    warnings = [*ran.random, *list_refusal_warnings(*ran.refused, cand.text)]
+    check_limits_apply(drift, limits or {})
+    document = _describe(drift, (ref, cand), inputs, request.source.seed, limits is not None, warnings)
+    document = replace(document, located=located)
+    if out is not None:
+        write_atomic(out / "output_diff.json", encode(document, indent=2))
+        per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*ran.outputs, task))
+        write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
+    return document
+
+
+def _run_sides(
+    ref: "sides.OpenSide",
+    cand: "sides.OpenSide",
+    inputs: Inputs,
+    *,
+    step: int,
+    samples: Path,
+    scratch: Path,
+    reporter: Reporter,
+) -> RanSides:
+    """Run both sides on the same inputs, and on the sets that reach further; their arrays lie in `samples`."""
+    from enginebench.models.samples import write_samples
+    from enginebench.runs.building import VARIATION
+    from enginebench.runs.builds import cut_common
+    from enginebench.runs.child.arrays import load_arrays, load_sets
+    from enginebench.runs.targets import sides
+
+    entries = len(inputs.entries)
+    stored_inputs = save_inputs(inputs.entries, ref.artifact.inputs, samples / "inputs")
+    further = {name: scratch / name for name in inputs.further}
+    for name, folder in further.items():
+        write_samples(inputs.further[name], ref.artifact.inputs, folder)
+    random: list[ResultWarning] = []
+    refused: list[dict[str, str]] = []
+    for name, side in (("reference", ref), ("candidate", cand)):
+        response = sides.run_side(
+            side,
+            stored_inputs,
+            samples / f"{name}.npz",
+            further=further,
+            n=entries,
+            step=step,
+            scratch=scratch / name,
+            reporter=reporter,
+        )
+        refused.append(response.refused)
+        # Inputs that the reference refuses are none of the model: a candidate may fail on them.
+        further = {kind: folder for kind, folder in further.items() if kind not in response.refused}
+        if response.varies is not None and response.varies > VARIATION:
+            random.append(make_warning("outputs_vary", row=side.text, share=response.varies))
+    return RanSides(
+        outputs=cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz")),
+        further=(
+            load_sets(scratch / "reference" / sides.FURTHER_OUTPUTS),
+            load_sets(scratch / "candidate" / sides.FURTHER_OUTPUTS),
+        ),
+        refused=(refused[0], refused[1]),
+        random=tuple(random),
+    )
+
+
+def check_limits_apply(drift: Drift, limits: Mapping[str, float]) -> None:
+    """Check that some output has the figure of each limit: one that applies to none would pass everything."""
+    from enginebench.stats.drift import LIMITS
+
+    for name in limits:
         if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
             raise UsageError(
                 f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
             )
-    document = _describe(
-        drift, (ref, cand), chosen_inputs, request.source.seed, limits is not None, [*random, *warnings]
-    )
-    document = replace(document, located=located)
-    if out is not None:
-        write_atomic(out / "output_diff.json", encode(document, indent=2))
-        per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*outputs, task))
-        write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
-    return document
 
 
 # Arrays by name: of an entry, or the outputs of one side for all entries.
@@ -238,6 +296,9 @@ def list_worst(entries: Sequence[ByName], outputs: Sequence[ByName], artifact: A
 
     Alone it costs the least; a fault that needs a whole batch shows in the other.
     """
+    from enginebench.models.samples import group_samples, join_samples
+    from enginebench.stats import drift as judging
+
     measured = judging.measure_samples(outputs[0], outputs[1])
     worst = min(measured, key=lambda one: (-one.nonfinite, rank_sample(one)), default=None)
     place = worst.index if worst is not None and worst.index < len(entries) else 0
@@ -247,7 +308,7 @@ def list_worst(entries: Sequence[ByName], outputs: Sequence[ByName], artifact: A
         yield join_samples([entries[i] for i in places], artifact.inputs, step)
 
 
-def rank_sample(sample: SampleDrift) -> float:
+def rank_sample(sample: "SampleDrift") -> float:
     """Return a ratio in dB by which samples are ordered, the furthest apart first, also without a signal or floats."""
     if sample.snr_db is not None:
         return sample.snr_db
@@ -261,23 +322,17 @@ RANDOM = "random outputs: the same inputs give different outputs"
 SAMPLES = 64
 
 
-class Inputs(Struct, frozen=True, kw_only=True, eq=False):
-    entries: list[dict[str, Any]]  # of each input name -> array, one entry on its batch axis
-    source: str
-    preprocess_sha256: str | None = None
-    warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
-    # Of made-up inputs alone: sets that reach further, which are compared one by one.
-    further: dict[str, Entries] = {}
-
-
 def _describe(
     drift: Drift,
-    opened: Sequence[sides.OpenSide],
+    opened: "Sequence[sides.OpenSide]",
     inputs: Inputs,
     seed: int,
     gate: bool,
     random: Sequence[ResultWarning],  # of each side whose outputs vary by themselves, or that refused inputs
-) -> DriftDocument:
+) -> "DriftDocument":
+    from enginebench.report.drift import DriftDocument, DriftSide
+    from enginebench.stats import drift as judging
+
     whole = drift.n >= (drift.n_requested or 0)
     missing = () if whole else (f"{drift.n} of {drift.n_requested} samples were compared",)
     # A candidate that varies by itself must meet the limits all the same; agreement with a random reference is chance.
@@ -315,13 +370,15 @@ def _describe(
 
 
 def choose_inputs(
-    side: sides.OpenSide, text: str | None, n: int | None, seed: int, made_in: Path | None = None
+    side: "sides.OpenSide", text: str | None, n: int | None, seed: int, made_in: Path | None = None
 ) -> Inputs:
     """Return the user's entries (`text` is --inputs), else real inputs of a built-in model, else made-up ones.
 
     `n` of None: 64, or all of the user's. `made_in` has the example inputs of the user's module.
     """
+    from enginebench.models.check_inputs import make_check_sets, read_examples
     from enginebench.models.precision.calibration_data import read_origin
+    from enginebench.models.samples import cut_entries, read_entries
     from enginebench.models.task import find_own_data, hash_preprocess, load_digits, sample_feeds
 
     specs = side.artifact.inputs
@@ -352,6 +409,9 @@ def choose_inputs(
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:
     """Write the entries, joined, to `place`.npz, or to a folder of files if their shapes differ; return the path."""
+    from enginebench.models.samples import group_samples, join_samples, write_samples
+    from enginebench.runs.child.arrays import save_arrays
+
     if len(group_samples(entries, len(entries), specs)) > 1:
         write_samples(entries, specs, place)
         return place
@@ -360,7 +420,7 @@ def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec
     return path
 
 
-def _check_profile_index(request: sides.SideRequest, opened: tuple[sides.OpenSide, ...]) -> None:
+def _check_profile_index(request: "sides.SideRequest", opened: "tuple[sides.OpenSide, ...]") -> None:
     """Check that at least one side uses the profile of --profile-index."""
     if request.profile_index is None:
         return
@@ -374,7 +434,7 @@ def _check_profile_index(request: sides.SideRequest, opened: tuple[sides.OpenSid
         )
 
 
-def check_prepared(inputs: Inputs, opened: tuple[sides.OpenSide, ...]) -> None:
+def check_prepared(inputs: Inputs, opened: "tuple[sides.OpenSide, ...]") -> None:
     for side in opened:
         side_preprocess = side.artifact.preprocess_sha256
         if differ(inputs.preprocess_sha256, side_preprocess):

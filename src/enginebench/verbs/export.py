@@ -20,9 +20,7 @@ from enginebench.core.warnings import format_warning
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
-from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import scratch_for
-from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.common import begin, check_cpu, read_axes
 from enginebench.verbs.requests import count_threads, make_source
 
@@ -78,6 +76,9 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
         MissingDependency: PyTorch is not installed.
         ModelError: the model cannot be built, or an operator cannot be exported; names it.
     """
+    from enginebench.runs.targets.ahead import check_source_ahead
+    from enginebench.runs.targets.sources import make_sources
+
     check_cpu(options["device"], "export runs on the CPU, and its graph serves every device")
     with begin(model, options) as (taken, reporter), open_partial(scratch_for("export")) as scratch:
         if resolve_model(taken.text).kind == "onnx":

@@ -1,7 +1,7 @@
 """`history`: all stored results under a folder, as one table and as trends."""
 
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import click
 
@@ -10,8 +10,9 @@ from enginebench.core.features import find_hook
 from enginebench.core.hooks import HistoryFolder
 from enginebench.core.text import count_of
 from enginebench.options import Opt, PathLike, Printed, Texts, Unpack, verb
-from enginebench.report.history import HistoryDocument, list_history
-from enginebench.runs.history import read_history, select_rows, write_history
+
+if TYPE_CHECKING:
+    from enginebench.report.history import HistoryDocument
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -42,7 +43,7 @@ class HistoryPrinted(Printed, total=False):
 
 
 @verb(HistoryOptions)
-def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocument:
+def history(path: PathLike, **options: Unpack[HistoryOptions]) -> "HistoryDocument":
     """List every result stored under DIR, and write history.csv and a trend chart for each engine.
 
     Example: enginebench history results --last 10
@@ -55,6 +56,8 @@ def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocumen
     Raises:
         UsageError: it is no folder.
     """
+    from enginebench.runs.history import read_history, select_rows
+
     engines, models = (
         [name] if isinstance(name, str) else list(name) for name in (options["engine"], options["model"])
     )
@@ -69,7 +72,8 @@ def find_results_folder(path: PathLike) -> Path:
 
 @door.command(history, "DIR", shown=HistoryPrinted)
 def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions]) -> None:
-    from enginebench.report.history import export_mlflow, write_parquet
+    from enginebench.report.history import export_mlflow, list_history, write_parquet
+    from enginebench.runs.history import write_history
     from enginebench.runs.site import write_site
 
     document, place = history(path, **options), find_results_folder(path)

@@ -13,22 +13,17 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import FeedError, ParseError, UsageError
-from enginebench.core.feeds import check_feeds
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
-from enginebench.models.samples import declare_input_calls, name_arrays, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Unpack, Wait, verb
-from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.child.places import require_available
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sources import choose_source, make_sources
 from enginebench.verbs.common import begin, read_device
 from enginebench.verbs.requests import count_threads, make_source, name_engine
 
@@ -76,6 +71,8 @@ def infer(
     """
     import numpy as np
 
+    from enginebench.runs.child.arrays import load_arrays, save_arrays
+
     with open_scratch() as scratch:
         if isinstance(given, Mapping):
             arrays = {str(name): np.asarray(value) for name, value in given.items()}
@@ -101,6 +98,11 @@ def command(target: str, given: str | None, shown: InferPrinted, **options: Unpa
 
 
 def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
+    from enginebench.core.feeds import check_feeds
+    from enginebench.models.samples import declare_input_calls, name_arrays, take_sizes
+    from enginebench.runs.targets.ahead import check_source_ahead
+    from enginebench.runs.targets.sources import choose_source, make_sources
+
     if (inputs_file is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
     options["inputs"] = inputs = os.fspath(inputs_file if inputs_file is not None else options["inputs"] or "")

@@ -19,7 +19,6 @@ from enginebench.core.hooks import LayerLimits
 from enginebench.core.names import parse_precision
 from enginebench.core.records import LayerProfile, MeasureSpec
 from enginebench.engines.registry import find_entry, read_engine
-from enginebench.models.samples import find_samples
 from enginebench.options import Opt, Unpack, verb
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob
@@ -29,9 +28,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import report_steps
 from enginebench.runs.request import pass_on
-from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.effective import check_precision
 from enginebench.stats.engine_profile import EngineProfileDocument, LimitedLayers, describe_profile
 from enginebench.verbs.common import begin, check_extra, parse_batches
@@ -92,6 +89,10 @@ def command(target: str, arguments: tuple[str, ...], shown: ProfilePrinted, **op
 
 
 def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfileDocument, LayerProfile]:
+    from enginebench.models.samples import find_samples
+    from enginebench.runs.targets.ahead import check_ahead
+    from enginebench.runs.targets.sources import plan_one
+
     with begin(target, options) as (taken, reporter):
         engine = read_engine(name_engine(options["engine"], options["device"]))
         request = make_request(

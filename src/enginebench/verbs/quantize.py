@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import click
 from msgspec import Struct
@@ -27,12 +27,14 @@ from enginebench.models.precision.calibration import (
     read_calibration_cache,
     write_calibration_cache,
 )
-from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_input_data
 from enginebench.models.zoo import resolve_model
 from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, Unpack, verb
 from enginebench.report.numbers import format_significant
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.common import list_libraries, open_progress, to_path, to_text
+
+if TYPE_CHECKING:
+    from enginebench.models.precision.calibration_data import CalibrationData
 
 # More than any file of batches holds: an array file is read to its end.
 ALL_ENTRIES = 1 << 62
@@ -165,6 +167,7 @@ def quantize_file(
     """Convert the ONNX file to another precision, write it to `out` and describe the result."""
     from enginebench.models.onnx.inputs import complete_inputs
     from enginebench.models.onnx.source import read_onnx
+    from enginebench.models.precision.calibration_data import open_input_data
     from enginebench.models.precision.exclusion import read_exclusion
     from enginebench.models.precision.graph import count_quantizers, load_whole_graph
     from enginebench.models.precision.macs import measure_coverage
@@ -256,6 +259,8 @@ def _find_ranges(
 
 def open_calibration(calib: Path, artifact: Artifact) -> CalibrationData | None:
     """The entries that --calib names: arrays, or a folder of images; None for a file of ranges."""
+    from enginebench.models.precision.calibration_data import open_arrays, open_data
+
     if calib.suffix.lower() in (".npy", ".npz"):
         return open_arrays(calib, artifact.inputs, ALL_ENTRIES)
     if not calib.exists():
@@ -282,6 +287,8 @@ def _take_ranges(
 
 def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData:
     """The data that a calibration was made from, found again by its name."""
+    from enginebench.models.precision.calibration_data import open_data
+
     if calibration.n is None:
         raise UsageError(f"{calibration.source} holds ranges without their data; give --calib F.npz")
     inputs = artifact.inputs

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import click
 
@@ -11,12 +11,11 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import find_hooks
 from enginebench.core.hooks import FolderMatch, FolderReport, Report
 from enginebench.options import Opt, PathLike, Texts, Unpack, Wide, list_options, verb
-from enginebench.report.bench import describe_bench, list_bench
-from enginebench.report.run.rows import RunDocument
-from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
-from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
 from enginebench.verbs.common import split_texts
+
+if TYPE_CHECKING:
+    from enginebench.runs.reporting import Written
 
 
 class ReportOptions(TypedDict, total=False):
@@ -38,7 +37,7 @@ Formats: TypeAlias = Annotated[
 @verb(ReportOptions)
 def write_report(
     path: PathLike, formats: Formats = "html,md,csv,json,png", **options: Unpack[ReportOptions]
-) -> Written:
+) -> "Written":
     """Write a report on the results in DIR, and print the table.
 
     Example: enginebench report results/first --format md,csv
@@ -59,6 +58,9 @@ def write_report(
 
 @door.command(write_report, "DIR", shown=Wide, name="report")
 def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOptions]) -> None:
+    from enginebench.report.run.rows import RunDocument
+    from enginebench.report.run.sections import list_sections
+
     written, document, list_parts = report_any(path, formats, options)
     if isinstance(document, RunDocument):
         list_parts = partial(
@@ -78,6 +80,10 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 
 def report_any(path: str, formats: Texts, options: ReportOptions) -> Report:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
+    from enginebench.report.bench import describe_bench, list_bench
+    from enginebench.report.run.sections import list_sections
+    from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
+
     requested, folder = check_formats(split_texts(formats)), Path(path)
     for name, option in list_options(ReportOptions).items():
         if options.get(name) is not None and not any(holds(path) for holds in find_hooks(FolderMatch, option.feature)):

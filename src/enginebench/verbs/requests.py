@@ -28,12 +28,12 @@ from enginebench.runs.request import (
     read_normalize,
     validate_request,
 )
-from enginebench.runs.targets.sides import SideRequest
 from enginebench.runs.traffic import TrafficPart, read_traffic
 from enginebench.runs.trust import allow_code
 from enginebench.verbs.common import list_libraries, read_axes, read_device, read_limits, read_metrics, to_text
 
 if TYPE_CHECKING:
+    from enginebench.runs.targets.sides import SideRequest
     from enginebench.verbs.bench import BenchOptions
     from enginebench.verbs.run import RunOptions
 
@@ -260,8 +260,10 @@ def make_source(model: str, options: opts.Shared, input_size: int | None = None)
 
 def make_side_request(
     options: opts.Shared, input_size: int | None = None, profile_index: int | None = None
-) -> SideRequest:
+) -> "SideRequest":
     """Return what the sides of a comparison have in common."""
+    from enginebench.runs.targets.sides import SideRequest
+
     return SideRequest(
         device=read_device(options["device"]),
         threads=count_threads(options["threads"]),

@@ -15,20 +15,17 @@ from enginebench.core.hooks import BundleWriter
 from enginebench.core.records import Result
 from enginebench.options import PathLike
 from enginebench.report.page import format_fragment
-from enginebench.report.run.columns import list_fields
-from enginebench.report.run.deploy import Deployment
-from enginebench.report.run.head import format_head
-from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
-from enginebench.runs.folder import RunRecord
-from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, plan_deployment, write_reports
-from enginebench.runs.results import check_outcome, check_precisions
-from enginebench.stats.ranking import Ref
+from enginebench.runs.folder import FORMATS, RunRecord
 from enginebench.verbs import common
 
 if TYPE_CHECKING:
     import pandas
+
+    from enginebench.report.run.deploy import Deployment
+    from enginebench.report.run.rows import Row, RunDocument
+    from enginebench.runs.reporting import Written
+    from enginebench.stats.ranking import Ref
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -48,6 +45,8 @@ class Run:
     @cached_property
     def document(self) -> RunDocument:
         """Every figure of the run, as `enginebench run MODEL --json` prints it; computed from the samples."""
+        from enginebench.runs.reporting import describe_stored
+
         return describe_stored(self.record, self.results)
 
     @property
@@ -58,6 +57,8 @@ class Run:
     @property
     def answer(self) -> str:
         """The three lines USE, OUTPUTS and TRUST, as every report begins."""
+        from enginebench.report.run.head import format_head
+
         return "\n".join(f"{line.label:<10}" + f"\n{'':10}".join(line.lines) for line in format_head(self.document))
 
     @property
@@ -88,6 +89,8 @@ class Run:
             UsageError: a format is unknown.
             ArtifactError: the folder cannot be written.
         """
+        from enginebench.runs.reporting import check_formats, write_reports
+
         requested = check_formats(common.split_texts(formats))
         return write_reports(self.folder, self.document, requested, record=self.record, results=self.results)
 
@@ -106,24 +109,34 @@ class Run:
             MeasurementError: the baseline, or every other configuration, is not ok.
             GateFailed: a configuration ran in another precision.
         """
+        from enginebench.runs.results import check_outcome, check_precisions
+
         check_outcome(self.results, self.record.request)
         if strict_precision:
             check_precisions(self.results)
         return self
 
     def __repr__(self) -> str:
+        from enginebench.report.run.sections import list_sections
+
         return format_text(list_sections(self.document, folder=self.folder, deployment=self._deployment))
 
     def _repr_html_(self) -> str:
+        from enginebench.report.run.sections import list_sections
+
         deployment = self._deployment
         return format_fragment(list_sections(self.document, folder=self.folder, warnings=True, deployment=deployment))
 
     @cached_property
     def _deployment(self) -> Deployment | None:
+        from enginebench.runs.reporting import plan_deployment
+
         return plan_deployment(self.folder, self.record, self.results)
 
 
 def make_frame(document: RunDocument) -> pandas.DataFrame:
+    from enginebench.report.run.columns import list_fields
+
     with importing("pandas, which to_pandas() needs,", "pip install pandas"):
         import pandas
     takes = {column.title: column.value or column.text for column in list_fields()}

@@ -4,7 +4,7 @@ A child process takes the times (`runs/child/perform/stages`); the parent makes 
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
@@ -17,19 +17,18 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import read_engines
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Unpack, Wait, verb
-from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter, report_steps
-from enginebench.runs.targets.ahead import check_ahead, run_quietly
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sources import plan_one
-from enginebench.stats.stages import StagesDocument, describe_stages
 from enginebench.verbs.common import open_progress, take_model, to_path
 from enginebench.verbs.requests import make_request
+
+if TYPE_CHECKING:
+    from enginebench.stats.stages import StagesDocument
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2
@@ -58,7 +57,7 @@ class StagesPrinted(Native, total=False):
 
 
 @verb(StagesOptions)
-def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
+def stages(target: Model, **options: Unpack[StagesOptions]) -> "StagesDocument":
     """Time TARGET from JPEG file to label: decode, resize, copy in, compute, copy out, top 5.
 
     Example: enginebench stages resnet18 --engine ort --n 64
@@ -75,6 +74,8 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
         ArtifactError: the pictures cannot be read.
         DeviceBusy: another run holds the device, and `wait` is false.
     """
+    from enginebench.stats.stages import StagesDocument
+
     documents, failures = list[StagesDocument](), list[EngineBenchError]()
     engines = read_engines(options["engines"] or [options["engine"]])
     measure = MeasureSpec(seed=options["seed"], time_limit_s=options["time_limit"], processes=1)
@@ -101,17 +102,22 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
 
 @door.command(stages, "TARGET", shown=StagesPrinted)
 def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions]) -> None:
+    from enginebench.report.stages import list_stages
+
     document = stages(target, **options)
     if shown["out"] is not None:
         write_atomic(Path(shown["out"]), encode(document, indent=2))
     door.show(document, shown, door.tables(list_stages))
 
 
-def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:
+def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> "StagesDocument":
     """Measure the stages of one configuration; the time limit of `request` applies to each of the two measurements."""
     from enginebench.models.photos import make_photos, read_photos, write_photos
     from enginebench.models.task import choose_preprocess, list_preprocess_warnings
     from enginebench.models.zoo import resolve_model
+    from enginebench.runs.targets.ahead import check_ahead, run_quietly
+    from enginebench.runs.targets.sources import plan_one
+    from enginebench.stats.stages import describe_stages
 
     resolve_model(request.model)
     (batch,), n, images = request.batches, options["n"], to_path(options["images"])

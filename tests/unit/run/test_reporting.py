@@ -15,8 +15,8 @@ from enginebench.core.records import RESULT_SCHEMA, EngineSpec, LayerTime
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument, describe_run, find_best_p99
-from enginebench.runs.folder import RunFolder, check_inside, read_results
-from enginebench.runs.reporting import FORMATS, describe_stored, explain_p99
+from enginebench.runs.folder import FORMATS, RunFolder, check_inside, read_results
+from enginebench.runs.reporting import describe_stored, explain_p99
 from enginebench.stats.stages import STAGES, DeviceMedians, describe_stages
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli

@@ -36,6 +36,15 @@ def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
     assert "Find the fastest inference engine" in done.stdout
 
 
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_a_verb_imports_no_engine_and_no_numpy(name: str, tmp_path: Path) -> None:
+    """A verb's file imports at its top what its options need; its functions import what computes, where they begin."""
+    heavy = [module for module in HEAVY if module != "rich"]  # shows progress
+    code = f"import sys, {VERBS[name].module}\nprint([m for m in {heavy} if m in sys.modules])"
+    done = run_code(code, tmp_path)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: Path) -> None:
     modules = "enginebench.runs.child.__main__, enginebench.runs.child.perform.measure"
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"

@@ -27,31 +27,19 @@ from enginebench.core.shapes import list_cells, name_cells, open_artifact, size_
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of, list_some
 from enginebench.engines.registry import complete_options, find_installed
-from enginebench.features.deliver import writing
-from enginebench.features.deliver.modules import find_module
-from enginebench.features.deliver.planning import refuse_delivery
 from enginebench.features.deliver.readme import format_readme
-from enginebench.features.deliver.servers import add_forms, check_forms
-from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
-from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.models.zoo import find_labels
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, Unpack, verb
-from enginebench.report.run.head import format_missing
-from enginebench.report.run.rows import Row, RunDocument
 from enginebench.runs.bundles import Bundle, Figures
-from enginebench.runs.checking import CHECK_SAMPLES
-from enginebench.runs.child.arrays import load_outputs, load_sets
 from enginebench.runs.child.isolate import child_environment
 from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results
 from enginebench.runs.progress import Reporter
-from enginebench.runs.reporting import describe_stored
-from enginebench.runs.targets.sides import open_stored
 from enginebench.runs.trust import trust_artifact
-from enginebench.stats.drift import default_limits
 from enginebench.verbs.common import open_progress, split_texts
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
+    from enginebench.report.run.rows import Row, RunDocument
 
 CHECK_TIMEOUT_S = 1800.0
 # The figures that the check of a bundle computes.
@@ -151,6 +139,13 @@ def deliver_configuration(
     Without an id it is the configuration that the run, or a search, recommends. `out` is made, and left as it was if
     anything goes wrong.
     """
+    from enginebench.features.deliver import writing
+    from enginebench.features.deliver.planning import refuse_delivery
+    from enginebench.features.deliver.servers import add_forms, check_forms
+    from enginebench.report.run.head import format_missing
+    from enginebench.runs.reporting import describe_stored
+    from enginebench.runs.targets.sides import open_stored
+
     check_forms(forms)
     record, results = read_results(root)
     alone = [result for result in results if result.beside is None]
@@ -232,6 +227,10 @@ def refuse_changed(row: Row) -> None:
 
 
 def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:
+    from enginebench.features.deliver import writing
+    from enginebench.features.deliver.modules import find_module
+    from enginebench.models.task import preprocess_for
+
     result, contents = stored.result, (writing.CPU if stored.spec.device == "cpu" else writing.GPU)[stored.spec.backend]
     versions = result.machine.versions if result.machine else {}
     runtime = writing.find_versions(contents.runtime, versions)
@@ -261,6 +260,12 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
 
 def write_configuration_check(stage: Path, folder: RunFolder, stored: Stored, *, from_user: bool) -> None:
     """Write `check.npz`: the run's check inputs (the user's, or from their seed), and the configuration's outputs."""
+    from enginebench.features.deliver import writing
+    from enginebench.models.samples import SAMPLES, find_samples, read_samples
+    from enginebench.models.task import sample_feeds
+    from enginebench.runs.checking import CHECK_SAMPLES
+    from enginebench.runs.child.arrays import load_outputs, load_sets
+
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
     outputs, calls = load_outputs(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)
@@ -291,6 +296,8 @@ def join_given(
     entries: Sequence[Feeds], outputs: Mapping[str, Array], specs: Sequence[TensorSpec], batch: int
 ) -> tuple[list[Feeds], dict[str, Array]]:
     """Return (calls of one shape, their outputs) of a configuration that has one output for each given entry."""
+    from enginebench.models.samples import find_batch, group_samples, join_samples
+
     entries = entries[: min(map(len, outputs.values()))]
     step = find_batch(specs, batch)
     groups = group_samples(entries, step, specs)
@@ -304,6 +311,9 @@ def join_given(
 def describe_bundle(
     stored: Stored, row: Row, artifact: Artifact, runtime: dict[str, str], requirements: dict[str, str]
 ) -> Bundle:
+    from enginebench.features.deliver import writing
+    from enginebench.stats.drift import default_limits
+
     result, spec, machine = stored.result, stored.spec, stored.result.machine
     cpu = f"{machine.cpu_model}, {machine.cores_physical} cores" if machine else "an unknown machine"
     return Bundle(

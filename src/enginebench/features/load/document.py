@@ -1,16 +1,13 @@
 """The JSON document of `load`."""
 
-from typing import Literal
-
 from msgspec import Struct, field
 
 from enginebench.core.names import format_engine, format_precision, show_precision
 from enginebench.core.records import Capacity, EngineSpec, Machine, ResultWarning
 from enginebench.core.text import count_of
+from enginebench.features.load.scenario import Scenario
 from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
 from enginebench.stats.queueing import Limit, LoadPoint
-
-Scenario = Literal["single", "multi", "server", "offline"]
 
 
 class LoadRow(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 from msgspec.structs import asdict, replace
@@ -25,13 +25,9 @@ from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import count_of, stamp_utc
 from enginebench.engines.registry import read_engines
-from enginebench.features.load.arrivals import MAX_SERVERS, read_arrivals
-from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
-from enginebench.features.load.rates import POINT_S, LoadCandidate, Prober, make_bench, name_row, widen_profile
-from enginebench.features.load.sections import FOOTER, draw_load, list_load
+from enginebench.features.load.scenario import Scenario
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
-from enginebench.models.samples import find_samples
 from enginebench.options import (
     InputSize,
     Model,
@@ -49,22 +45,20 @@ from enginebench.options import (
 from enginebench.report.charts import load_vega, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
-from enginebench.runs.checking import CHECK_SAMPLES
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.main_job import list_changes
 from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices
 from enginebench.runs.progress import Reporter
-from enginebench.runs.reporting import Written
-from enginebench.runs.results import label
-from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.bundles import open_as_stored, read_target
-from enginebench.runs.targets.sides import plan_target
-from enginebench.stats.capacity import agrees_with_probes
 from enginebench.verbs import common
 from enginebench.verbs.requests import make_request
+
+if TYPE_CHECKING:
+    from enginebench.features.load.document import LoadDocument, LoadSettings
+    from enginebench.features.load.rates import LoadCandidate
+    from enginebench.runs.reporting import Written
 
 Numbers: TypeAlias = int | str | Iterable[int] | None
 # The document, in the folder of a load.
@@ -129,6 +123,8 @@ def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -
 
 @door.command(load, "TARGET", shown=Trusting)
 def command(target: str, engine: str | None, shown: Printed, **options: Unpack[LoadOptions]) -> None:
+    from enginebench.features.load.sections import list_load
+
     root = common.choose_root(options["out"], f"load-{target}")
 
     def show(document: LoadDocument) -> None:
@@ -146,6 +142,8 @@ def measure_load(
     target: Model, engine: Texts | None, options: LoadOptions, root: Path, keep: Callable[[LoadDocument], object]
 ) -> LoadDocument:
     """Measure the load of these options; `keep` gets its document, also an unfinished one."""
+    from enginebench.features.load.document import LoadSettings
+
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
     devices = list(dict.fromkeys(common.read_device(text) for text in options["device"].split(",")))
@@ -195,6 +193,8 @@ class Loading:
     def __init__(
         self, request: RunRequest, settings: LoadSettings, root: Path, reporter: Reporter, earlier: LoadDocument | None
     ) -> None:
+        from enginebench.features.load.rates import Prober
+
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
         self._machine, self._model = describe_machine(), request.model
@@ -205,6 +205,8 @@ class Loading:
         )
 
     def describe(self, finished: bool = True) -> LoadDocument:
+        from enginebench.features.load.document import LoadDocument
+
         points, pilots = ([], []) if finished else self._prober.earlier
         capacities = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
         settings = self._settings
@@ -245,6 +247,9 @@ class Loading:
 
     def _prepare(self) -> list[LoadCandidate]:
         """Make every candidate that can run; the others are stored with the reason."""
+        from enginebench.features.load.rates import LoadCandidate, make_bench, name_row
+        from enginebench.runs.targets.sides import plan_target
+
         settings, benches, failures = self._settings, list[LoadCandidate](), list[EngineBenchError]()
         for row in plan_target(self._request, self._folder.artifacts, self._reporter):
             self._model = row.model
@@ -271,6 +276,11 @@ class Loading:
 
     def _build(self, row: PlannedConfiguration) -> Artifact:
         """Build what the engine loads, and run it once on the check inputs."""
+        from enginebench.features.load.rates import widen_profile
+        from enginebench.models.samples import find_samples
+        from enginebench.runs.checking import CHECK_SAMPLES
+        from enginebench.runs.results import label
+
         if row.skip is not None or row.source is None:
             raise BackendUnavailable(str(row.skip))
         self._reporter.step(f"{label(row)}: build and check")
@@ -295,6 +305,9 @@ def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
 
 
 def read_load(root: Path) -> LoadDocument:
+    from enginebench.features.load.document import LoadDocument
+    from enginebench.stats.capacity import agrees_with_probes
+
     check_inside(root, root / DOCUMENT)
     document = read_record(root / DOCUMENT, LoadDocument)
     for i, row in enumerate(document.rows):
@@ -308,6 +321,9 @@ def read_load(root: Path) -> LoadDocument:
 
 def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> Written:
     """Write the page (html) and the pictures (png) of a load."""
+    from enginebench.features.load.sections import FOOTER, draw_load, list_load
+    from enginebench.runs.reporting import Written
+
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
     try:
@@ -329,6 +345,8 @@ def report_any(
     path: str, formats: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[Written, LoadDocument, Callable[[LoadDocument], list[Section]]] | None:
     """The files of the report on a load, its document, and what lists its sections; None if a folder holds none."""
+    from enginebench.features.load.sections import list_load
+
     root = Path(path)
     if not (root / DOCUMENT).is_file():
         return None
@@ -347,6 +365,8 @@ def load_target(
     on_partial: Callable[[LoadDocument], object] = lambda document: None,
 ) -> LoadDocument:
     """Measure the load; after an interruption or an error `on_partial` gets the document so far."""
+    from enginebench.runs.targets.ahead import check_ahead
+
     earlier = resume_load(request, settings, root) if resume else None
     if not resume:
         check_unloaded(root)
@@ -376,6 +396,8 @@ def check_unloaded(root: Path) -> None:
 
 def resume_load(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
     """Read the interrupted load; raises UsageError if its options differ, but for --rounds and --time-budget."""
+    from enginebench.runs.main_job import list_changes
+
     if not (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
     document, target = read_load(root), Path(request.model)
@@ -398,6 +420,9 @@ def resume_load(request: RunRequest, settings: LoadSettings, root: Path) -> Load
 
 
 def check_settings(settings: LoadSettings) -> None:
+    from enginebench.features.load.arrivals import MAX_SERVERS, read_arrivals
+    from enginebench.features.load.rates import POINT_S
+
     qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
     server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
     if settings.devices and settings.scenario not in ("server", "offline"):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import click
 from msgspec.structs import replace
@@ -14,13 +14,6 @@ from enginebench import door
 from enginebench.core.commands import COMMAND, format_command
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.text import stamp_utc
-from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.sweep.ray_fleet import RayFleet
-from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_record
-from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, KindPlan, SweepPlan, SweepRecord
-from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
-from enginebench.features.sweep.sections import list_plan, list_sweep
-from enginebench.features.sweep.spec import Group, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, store_document
 from enginebench.options import Opt, PathLike, Printed, Progress, Unpack, Wait, verb
 from enginebench.runs.child.isolate import run_child
@@ -29,8 +22,13 @@ from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
-from enginebench.runs.targets.ahead import check_ahead
 from enginebench.verbs.common import open_progress
+
+if TYPE_CHECKING:
+    from enginebench.features.sweep.document import SweepDocument
+    from enginebench.features.sweep.records import SweepPlan, SweepRecord
+    from enginebench.features.sweep.schedule import Fleet
+    from enginebench.features.sweep.spec import Group, SweepSpec
 
 
 class SweepOptions(Progress, total=False):
@@ -56,7 +54,7 @@ Out: TypeAlias = Annotated[PathLike, Opt("A folder, or s3://BUCKET/PREFIX, that 
 
 
 @verb(SweepOptions)
-def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDocument:
+def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> "SweepDocument":
     """Measure the models, engines and precisions of SPEC.toml on every kind of machine that it names.
 
     Example: enginebench sweep matrix.toml --on auto --out s3://bucket/august
@@ -72,6 +70,8 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
         UsageError: the file asks for what cannot be, or the store holds another sweep.
         DependencyError: Ray, or what the store needs, is missing; or no cluster answers.
     """
+    from enginebench.features.sweep.spec import read_spec
+
     requested = read_spec(Path(spec))
     with open_progress(options["progress"]) as reporter:
         return run_sweep(
@@ -89,6 +89,9 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
 
 @door.command(sweep, "SPEC.toml", shown=SweepPrinted)
 def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[SweepOptions]) -> None:
+    from enginebench.features.sweep.sections import list_plan, list_sweep
+    from enginebench.features.sweep.spec import read_spec
+
     if shown["dry_run"]:
         requested = read_spec(Path(spec))
         if options["kind"] is not None or options["on"] != "local":
@@ -105,8 +108,11 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
         raise MeasurementError("no cell of the sweep has a result; the reasons are above")
 
 
-def plan_sweep(spec: SweepSpec) -> SweepPlan:
+def plan_sweep(spec: "SweepSpec") -> "SweepPlan":
     """The cells of a sweep, its processes, and at most how long they take on one machine of each kind."""
+    from enginebench.features.sweep.records import KindPlan, SweepPlan
+    from enginebench.features.sweep.spec import list_groups
+
     groups, began = list_groups(spec), time.monotonic()
     run_child(ProbeJob(engine="fake"), timeout_s=PROBE_TIMEOUT_S)
     start_s = time.monotonic() - began  # of a child that does next to nothing
@@ -125,7 +131,7 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
 
 
 def run_sweep(
-    spec: SweepSpec,
+    spec: "SweepSpec",
     out: str,
     *,
     on: str = "local",
@@ -135,8 +141,13 @@ def run_sweep(
     wait: bool = True,
     reporter: Reporter,
     command: tuple[str, ...] = (),
-) -> SweepDocument:
+) -> "SweepDocument":
     """Measure every cell that the store `out` does not have yet, and return all of them. See `sweep`."""
+    from enginebench.features.sweep.ray_fleet import RayFleet
+    from enginebench.features.sweep.reading import read_sweep
+    from enginebench.features.sweep.schedule import LocalFleet
+    from enginebench.features.sweep.spec import list_groups
+
     store = open_store(out)
     kind = choose_kind(spec, on, kind)
     if share_machine and on == "local":
@@ -157,11 +168,13 @@ def run_sweep(
     return read_sweep(store, reasons)
 
 
-def check_any_group(groups: Sequence[Group]) -> None:
+def check_any_group(groups: "Sequence[Group]") -> None:
     """Check that the files and modules of one group at least are as they should be.
 
     The others are left out by the sweep, each with its reason in its cells.
     """
+    from enginebench.runs.targets.ahead import check_ahead
+
     faults: list[EngineBenchError] = []
     for group in groups:
         try:
@@ -173,9 +186,13 @@ def check_any_group(groups: Sequence[Group]) -> None:
 
 
 def measure_groups(
-    store: Store, record: SweepRecord, fleet: Fleet, reporter: Reporter, *, wait: bool = True
+    store: Store, record: "SweepRecord", fleet: "Fleet", reporter: Reporter, *, wait: bool = True
 ) -> dict[str, str]:
     """Measure what is missing; return {id of a group: why it was not measured}."""
+    from enginebench.features.sweep.reading import ALONE
+    from enginebench.features.sweep.schedule import Schedule
+    from enginebench.features.sweep.spec import list_groups
+
     groups = list_groups(record.spec)
     schedule = Schedule(store, record.salt, fleet, reporter, shared=record.shared, wait=wait)
     schedule.run(groups)
@@ -187,7 +204,7 @@ def measure_groups(
     return schedule.refused
 
 
-def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
+def choose_kind(spec: "SweepSpec", on: str, kind: str | None) -> str | None:
     kinds = [machine.kind for machine in spec.machine]
     if on != "local":
         if kind is not None:
@@ -203,8 +220,12 @@ def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
 
 
 def resume_sweep(
-    store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
-) -> SweepRecord:
+    store: Store, spec: "SweepSpec", *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
+) -> "SweepRecord":
+    from enginebench.features.sweep.reading import read_sweep_record
+    from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, SweepRecord
+    from enginebench.features.sweep.spec import list_groups
+
     if read_document(store, RECORD, SweepRecord) is None:
         salt, now = secrets.token_hex(16), stamp_utc()
         record = SweepRecord(spec=spec, salt=salt, started_utc=now, command=command, shared=shared)

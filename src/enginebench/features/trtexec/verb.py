@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypedDict, TypeVar
 
 from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
-from enginebench.features.trtexec import files, times
 from enginebench.features.trtexec import log as logs
-from enginebench.features.trtexec.folder import explain_kind, find_profile, read_compute_ms
 from enginebench.features.trtexec.records import ROWS, LogDocument, LogRun, Stat, TimesDocument
-from enginebench.features.trtexec.report import format_bounds, list_layer_times
-from enginebench.features.trtexec.trace import read_trace
 from enginebench.options import Opt, PathLike, Printed, TopK, Unpack, verb
 from enginebench.report.charts import draw_layers
 from enginebench.report.layer_table import DIGITS, format_layer_cell, format_remainder, format_share, list_layer_groups
@@ -22,9 +18,10 @@ from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
-from enginebench.stats.plans import layers as plan_layers
-from enginebench.stats.plans import profile as profiles
 from enginebench.verbs.common import to_path
+
+if TYPE_CHECKING:
+    from enginebench.features.trtexec import times
 
 # Rows of a layer difference that a screen holds; the JSON and the CSV have all.
 _DIFF_ROWS = 20
@@ -59,6 +56,8 @@ def _list_run(run: LogRun) -> Section:
 
 def _list_stats(document: object) -> list[Table]:
     """List the summary rows as columns, in ms."""
+    from enginebench.features.trtexec import files
+
     stats: dict[str, Stat] = {name: stat for name in ROWS if (stat := getattr(document, name)) is not None}
     if not stats:
         return []
@@ -73,6 +72,8 @@ def _list_stats(document: object) -> list[Table]:
 
 def list_times(document: TimesDocument) -> list[Section]:
     """List the figures of a timing file, by our percentile rule."""
+    from enginebench.features.trtexec.report import format_bounds
+
     facts = [f"{document.n} queries"]
     facts += [f"{format_significant(document.throughput_qps, DIGITS)} queries/s"] if document.throughput_qps else []
     facts += [f"{format_significant(document.images_per_s, DIGITS)} images/s"] if document.images_per_s else []
@@ -243,6 +244,9 @@ def parse_profile(file: PathLike, **options: Unpack[ParsedProfileOptions]) -> Pr
     Raises:
         ParseError: a file cannot be read; names path and position.
     """
+    from enginebench.features.trtexec.folder import explain_kind, read_compute_ms
+    from enginebench.stats.plans import profile as profiles
+
     against = to_path(options["against"])
     whole_ms = read_compute_ms(against) if against else None
     with explain_kind(Path(file), "profile"):
@@ -263,6 +267,8 @@ def parse_layers(file: PathLike, **options: Unpack[LayersOptions]) -> LayersDocu
     Raises:
         ParseError: a file cannot be read; names path and position.
     """
+    from enginebench.features.trtexec.folder import find_profile
+
     profile, against = to_path(options["profile"]), to_path(options["against"])
     document = _record(_read_layers_and_profile(Path(file), profile), options)
     if against is None:
@@ -278,7 +284,11 @@ def _record(document: Document, options: Recorded) -> Document:
     )
 
 
-def _read_times(file: PathLike, options: TimesOptions) -> tuple[TimesDocument, times.TimedQueries]:
+def _read_times(file: PathLike, options: TimesOptions) -> "tuple[TimesDocument, times.TimedQueries]":
+    from enginebench.features.trtexec import times
+    from enginebench.features.trtexec.folder import explain_kind
+    from enginebench.features.trtexec.trace import read_trace
+
     with explain_kind(Path(file), "times"):
         trace = read_trace(Path(file))
     log = to_path(options["log"])
@@ -290,12 +300,18 @@ def _read_times(file: PathLike, options: TimesOptions) -> tuple[TimesDocument, t
 
 
 def _read_log(path: Path) -> LogDocument:
+    from enginebench.features.trtexec.folder import explain_kind
+
     with explain_kind(path, "log"):
         return logs.read_trtexec_log(path)
 
 
 def _read_layers_and_profile(path: Path, profile: Path | None) -> LayersDocument:
     """Read the layers of an engine, with the times of its profile if there is one."""
+    from enginebench.features.trtexec.folder import explain_kind
+    from enginebench.stats.plans import layers as plan_layers
+    from enginebench.stats.plans import profile as profiles
+
     timed = None
     if profile is not None:
         with explain_kind(profile, "profile"):
@@ -306,6 +322,8 @@ def _read_layers_and_profile(path: Path, profile: Path | None) -> LayersDocument
 
 @door.command(parse_log, "FILE", shown=ParserOptions, name="log")
 def _log(file: str, shown: ParserOptions, **options: Unpack[Recorded]) -> None:
+    from enginebench.features.trtexec import files
+
     document = parse_log(file, **options)
     door.show(document, shown, door.tables(list_log))
     door.write(document, shown["out"], lambda folder: files.write_log(document, folder))
@@ -313,6 +331,8 @@ def _log(file: str, shown: ParserOptions, **options: Unpack[Recorded]) -> None:
 
 @door.command(parse_times, "FILE", shown=ParserOptions, name="times")
 def _times(file: str, shown: ParserOptions, **options: Unpack[TimesOptions]) -> None:
+    from enginebench.features.trtexec import files
+
     document, timed = _read_times(file, options)
     door.show(document, shown, door.tables(list_times))
     door.write(document, shown["out"], lambda folder: files.write_times(document, timed, folder))
@@ -320,6 +340,9 @@ def _times(file: str, shown: ParserOptions, **options: Unpack[TimesOptions]) -> 
 
 @door.command(parse_profile, "FILE", shown=Layers, name="profile")
 def _profile(file: str, shown: Layers, **options: Unpack[ParsedProfileOptions]) -> None:
+    from enginebench.features.trtexec import files
+    from enginebench.features.trtexec.report import list_layer_times
+
     document, topk = parse_profile(file, **options), shown["topk"]
     door.show(document, shown, door.tables(lambda document: list_profile(document, topk)))
     if folder := door.write(document, shown["out"], lambda folder: files.write_profile(document, folder)):
@@ -328,6 +351,8 @@ def _profile(file: str, shown: Layers, **options: Unpack[ParsedProfileOptions]) 
 
 @door.command(parse_layers, "FILE", shown=Layers, name="layers")
 def _layers(file: str, shown: Layers, **options: Unpack[LayersOptions]) -> None:
+    from enginebench.features.trtexec import files
+
     document, topk = parse_layers(file, **options), shown["topk"]
     door.show(document, shown, door.tables(lambda document: tabulate_layers(document, topk)))
     door.write(document, shown["out"], lambda folder: files.write_layers(document, folder))

@@ -18,14 +18,11 @@ from enginebench.core.hooks import BundlePlace, BundlePrinter, BundleWriter
 from enginebench.core.records import MeasureSpec
 from enginebench.engines.registry import read_engines
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
-from enginebench.features.tune.sections import list_tune
-from enginebench.features.tune.session import tune_model
 from enginebench.features.tune.space import Goal
 from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.runs.folder import format_resume
 from enginebench.runs.plan import LEFT_OUT_ON_GPUS, check_places
 from enginebench.runs.request import name_default_engines
-from enginebench.stats.compare import MIN_TRIALS
 from enginebench.verbs import common
 from enginebench.verbs.requests import make_request as make_run_request
 
@@ -106,6 +103,8 @@ def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
 
 @door.command(tune, "MODEL", shown=opts.Trusting)
 def command(model: str, shown: opts.Trusting, **options: Unpack[TuneOptions]) -> None:
+    from enginebench.features.tune.sections import list_tune
+
     root = common.choose_root(options["out"], f"tune-{model}")
 
     def show(document: TuneDocument, request: SearchRequest) -> None:
@@ -128,6 +127,8 @@ def search(
 ) -> tuple[TuneDocument, Sequence[str]]:
     """Run the search that the options request; return its document, and notes on its page. `show` gets the document,
     finished or not."""
+    from enginebench.features.tune.session import tune_model
+
     if options["deliver"] is not None:
         require_hook(BundlePlace)(Path(options["deliver"]))
     common.remember_environments(options["env"])
@@ -156,6 +157,8 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, default_batch: int | None = None) -> SearchRequest:
+    from enginebench.stats.compare import MIN_TRIALS
+
     goal, limits, processes = options["goal"], common.read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else default_batch)
     if options["resume"] and options["out"] is None:

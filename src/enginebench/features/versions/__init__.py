@@ -19,5 +19,5 @@ FEATURE = Feature(
         "make_environment": "env:make_environment",
         "remove_environment": "env:remove_environment",
     },
-    documents={"enginebench.env/1": "env:EnvironmentsDocument", "enginebench.bisect/2": "bisect:BisectDocument"},
+    documents={"enginebench.env/1": "env:EnvironmentsDocument", "enginebench.bisect/2": "document:BisectDocument"},
 )

@@ -1,10 +1,9 @@
 """`bisect`: find the first version of a package with which an engine is slower, or its outputs differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
@@ -13,15 +12,16 @@ from enginebench.core.errors import EngineBenchError, MeasurementError, UsageErr
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import cut_range, install_environment, list_index_versions
-from enginebench.features.versions.upgrade import describe_change, describe_upgrade
 from enginebench.options import Opt, PathLike, Unpack, fill, verb
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.runs.child.places import OPTION, list_named_environments
-from enginebench.runs.targets.ahead import check_ahead
-from enginebench.stats.diff import DiffRow, diff_results, find_losses
+from enginebench.runs.progress import Reporter
 from enginebench.verbs import common
 from enginebench.verbs.bench import BenchOptions, bench_sides, open_bench_request
+
+if TYPE_CHECKING:
+    from enginebench.features.versions.document import BisectDocument
 
 # The outcome of a version, by its verdict, or by whether the outputs agree; none if it cannot be compared.
 OUTCOMES = {
@@ -32,22 +32,6 @@ OUTCOMES = {
     True: "good",
     False: "bad",
 }
-
-
-class BisectDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `bisect`. `first_bad` is None if no version is bad, or if `undecided` has several."""
-
-    schema: str = "enginebench.bisect/2"
-    package: str
-    engine: str
-    by: Literal["time", "drift"]
-    good: str
-    bad: str
-    first_bad: str | None = None
-    last_good: str | None = None
-    undecided: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()  # differences in the engines' own records of the first bad version
-    tried: tuple[DiffRow, ...]  # compared with the good version; `id` is the version, a ratio below 1 is slower
 
 
 class BisectOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
@@ -71,7 +55,7 @@ Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V",
 @verb(BisectOptions)
 def bisect(
     model: opts.Model, package: Package, good: Good, bad: Bad, **options: Unpack[BisectOptions]
-) -> BisectDocument:
+) -> "BisectDocument":
     """Find the first version of a package with which an engine is slower on MODEL, or its outputs differ.
 
     Example: enginebench bisect resnet18 --package torch --good 2.11 --bad 2.13
@@ -86,6 +70,11 @@ def bisect(
         BackendUnavailable: the package index cannot be reached, or a version cannot be installed.
         MeasurementError: two versions cannot be compared.
     """
+    from enginebench.features.versions.document import BisectDocument
+    from enginebench.features.versions.upgrade import describe_change, describe_upgrade
+    from enginebench.runs.targets.ahead import check_ahead
+    from enginebench.stats.diff import DiffRow, diff_results, find_losses
+
     engine_text = options["engine"] or next((n for n, e in ENTRIES.items() if package.lower() in e.distributions), None)
     if engine_text is None:
         raise UsageError(f"no engine needs the package {package}; name the engine with --engine")
@@ -106,9 +95,7 @@ def bisect(
                 n = request.measure.processes * factor
                 now = replace(request, engines=(cand,), measure=replace(request.measure, processes=n, settle=None))
                 try:
-                    for needed in (versions[0], version):
-                        if f"{package}-{needed}" not in list_named_environments():
-                            install_environment(f"{package}-{needed}", [f"{package}=={needed}"], reporter=reporter)
+                    install_versions(package, (versions[0], version), reporter)
                     old, new = bench_sides(
                         now,
                         replace(side, engine=base),
@@ -148,6 +135,13 @@ def bisect(
     )
 
 
+def install_versions(package: str, versions: Iterable[str], reporter: Reporter) -> None:
+    """Install an environment for each of these versions that has none yet."""
+    for version in versions:
+        if f"{package}-{version}" not in list_named_environments():
+            install_environment(f"{package}-{version}", [f"{package}=={version}"], reporter=reporter)
+
+
 def narrow_range(versions: Sequence[str], try_version: Callable[[str], str | None]) -> tuple[int, int]:
     """Return the indexes of the last good and the first bad version; those between them have no outcome.
 
@@ -170,7 +164,7 @@ def command(model: str, shown: opts.Printed, **options: Any) -> None:
     door.show(bisect(model, **options), shown, door.tables(list_bisect))
 
 
-def list_bisect(document: BisectDocument) -> list[Section]:
+def list_bisect(document: "BisectDocument") -> list[Section]:
     what = "significantly slower" if document.by == "time" else "different in its outputs"
     left = [f"{row.id}: {'; '.join(row.reasons)}." for row in document.tried if row.verdict == "not_comparable"]
     unsure = document.by == "time" and document.tried[-1].verdict == "not_shown"

@@ -21,7 +21,7 @@ from enginebench.core.names import parse_engine
 from enginebench.core.records import MeasureSpec
 from enginebench.core.store import encode
 from enginebench.core.warnings import make_warning
-from enginebench.features.load import verb, winners
+from enginebench.features.load import rates, verb, winners
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
@@ -92,7 +92,7 @@ def world(children: Children, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(verb, "describe_machine", make_machine)
     ask = lambda plan, *given: world.probe(plan, *given)  # noqa: E731
-    for module in (verb, winners):
+    for module in (rates, winners):
         monkeypatch.setattr(module, "Prober", partial(Prober, probe=ask, clock=lambda: world.now_s))
     return world
 

@@ -25,7 +25,7 @@ from enginebench.features.trtexec.verb import command as parse_command
 from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import import_altair, render_png
 from enginebench.report.markdown import format_sections
-from enginebench.runs.reporting import FORMATS
+from enginebench.runs.folder import FORMATS
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.plans.layers import read_layer_info
 from enginebench.stats.plans.profile import read_layer_profile

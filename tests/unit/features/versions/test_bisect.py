@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from enginebench.core.errors import BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.records import Result
 from enginebench.features.versions import bisect as verb
-from enginebench.features.versions.bisect import BisectDocument, list_bisect
+from enginebench.features.versions.bisect import list_bisect
+from enginebench.features.versions.document import BisectDocument
 from enginebench.features.versions.env import cut_range
 from enginebench.report.table import Notes
 from enginebench.runs.folder import RunRequest
