@@ -69,7 +69,8 @@ def explaining(
     except EngineBenchError:
         raise
     except caught as error:
-        raise kind(f"{failed}: {describe(error)}{cure and '. '}{cure}") from error
+        reason = str(describe(error))
+        raise kind(f"{failed}: {reason.rstrip('.')}. {cure}" if cure else f"{failed}: {reason}") from error
 
 
 def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:

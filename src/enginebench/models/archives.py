@@ -3,6 +3,7 @@
 import ast
 import io
 import itertools
+import json
 import pickletools
 import re
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from enginebench.core.errors import ModelError, explaining
 from enginebench.core.records import TensorSpec
 
 # The largest member that is read: beyond it the inputs are found out once the module is loaded.
@@ -82,6 +84,32 @@ def read_script_inputs(path: Path) -> ScriptInputs | None:
     arguments = definition.args.args[1:]
     needed = arguments[: len(arguments) - len(definition.args.defaults)]
     return ScriptInputs(tuple(one.arg for one in needed), suggest_shape(weight) if weight else ())
+
+
+def check_program(path: Path, text: str) -> None:
+    """Check that an exported program is a zip archive whose graph is JSON; its kind was found by its content or name.
+
+    Checksums are not compared: PyTorch may write archives without (`torch.serialization.set_crc32_options`).
+
+    Raises:
+        ModelError: it is neither.
+    """
+    cure = "Expected a file that torch.export.save wrote. Copy or export it again"
+    with explaining(ModelError, f"{text} cannot be opened as an exported program", *_DAMAGE, cure=cure):
+        with zipfile.ZipFile(path) as archive:
+            graphs = [one for one in archive.infolist() if one.filename.endswith(_GRAPHS)]
+        for graph in graphs:
+            if graph.compress_type == zipfile.ZIP_STORED and graph.file_size <= _MOST_BYTES:
+                json.loads(_read_stored(path, graph))  # PyTorch's own may hold NaN, which msgspec refuses
+
+
+def _read_stored(path: Path, member: zipfile.ZipInfo) -> bytes:
+    """Read a member that is not compressed, whatever its checksum. Source: APPNOTE.TXT of PKWARE, 4.3.7."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        lengths = file.read(4)
+        file.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), io.SEEK_CUR)
+        return file.read(member.file_size)
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal
 
+import msgspec
 from msgspec import Struct
 
 from enginebench.core.aoti import FOLDER
@@ -67,6 +68,12 @@ class Pickled(Struct, frozen=True, kw_only=True):
     classes: frozenset[str] = frozenset()
 
 
+class _StoredTensor(Struct, frozen=True):
+    """An entry of a safetensors header; `__metadata__`, which is none, has no place in the file."""
+
+    data_offsets: tuple[int, int] = (0, 0)
+
+
 class FileContent(Struct, frozen=True, kw_only=True):
     kind: FileKind | None  # None: it is none of these
     pickled: Pickled | None = None  # of "state", "module", "checkpoint" and "pickle"
@@ -83,14 +90,15 @@ def find_file_content(path: Path) -> FileContent:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_ZIP):
         return _find_archive(path, head)
+    # Before pickles: the length of a header may begin with the byte that they begin with.
+    if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= _MOST_HEADER_BYTES:
+        return FileContent(kind="safetensors", head=head)
     if _LEGACY_MAGIC in head or head[:1] == b"\x80":
         skipped = _LEGACY_PICKLES - 1 if _LEGACY_MAGIC in head else 0
         with path.open("rb") as file:
             return _describe_pickle(file, head, skipped)
     if len(head) > 3 and head[0] == _ONNX_FIRST and head[1] < _LARGEST_IR_VERSION and head[2] in _ONNX_TAGS:
         return FileContent(kind="onnx", head=head)
-    if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= _MOST_HEADER_BYTES:
-        return FileContent(kind="safetensors", head=head)
     return FileContent(kind=None, head=head)
 
 
@@ -106,12 +114,16 @@ def check_weights_file(path: Path) -> None:
     """Check that the content of a file is not known to be something else than weights.
 
     Raises:
-        ModelError: it is a model, a pickled module, or no file of torch.save at all.
+        ModelError: it is a model, a pickled module, a file that was cut off, or no file of torch.save at all.
     """
     content = find_file_content(path)
     refused = _NO_WEIGHTS.get(content.kind or "")
-    # A damaged archive, and a pickle too large to be searched, are left to PyTorch.
-    if content.kind is None and not content.head.startswith((_ZIP, b"\x80")) and _LEGACY_MAGIC not in content.head:
+    if content.kind == "safetensors":
+        refused = _find_cut_safetensors(path)
+    elif content.head.startswith(_ZIP) and not zipfile.is_zipfile(path):
+        refused = "an archive that was cut off"
+    # An archive damaged inside, and a pickle too large to be searched, are left to PyTorch.
+    elif content.kind is None and not content.head.startswith((_ZIP, b"\x80")) and _LEGACY_MAGIC not in content.head:
         refused = "no file of torch.save"
     if refused is not None:
         refused = refused.format(root=content.pickled.root if content.pickled is not None else "")
@@ -119,6 +131,25 @@ def check_weights_file(path: Path) -> None:
             f"weights {path} cannot be read as a state dict: it is {refused}. Make one with torch.save(m.state_dict(), "
             "path)"
         )
+
+
+def _find_cut_safetensors(path: Path) -> str | None:
+    """Describe a safetensors file that does not have the length of which its header speaks; None for a whole one.
+
+    A header that is no such table is left to the library.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length)
+    expected = 8 + length
+    if size >= expected:
+        try:
+            tensors = msgspec.json.decode(header, type=dict[str, _StoredTensor])
+        except msgspec.MsgspecError:
+            return None
+        expected += max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
+    return f"a safetensors file of {expected} bytes that was cut off after {size}" if size < expected else None
 
 
 def _find_archive(path: Path, head: bytes) -> FileContent:

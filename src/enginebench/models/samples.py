@@ -182,6 +182,16 @@ def list_problems(
     return problems
 
 
+def require_names(model: str, names: Sequence[str], arrays: Mapping[str, Array]) -> None:
+    """Check that arrays have the names of a model's inputs, where these are all that is known of them.
+
+    Raises:
+        FeedError: one is missing, or is none of them.
+    """
+    if set(arrays) not in ({*names}, {ONLY}):
+        raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(arrays)}. Name the arrays so")
+
+
 def take_sizes(
     specs: Sequence[TensorSpec], arrays: Mapping[str, Array], axes: Mapping[str, int | None] | None = None
 ) -> tuple[TensorSpec, ...]:

@@ -1,6 +1,7 @@
 """The built-in models, and the meaning of a MODEL text on the command line. Needs no engine and no PyTorch."""
 
 import ast
+import json
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from enginebench.core.commands import quote_word
-from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.core.errors import MissingDependency, ModelError, UsageError, explaining
 from enginebench.core.store import explain_access
 from enginebench.core.text import list_or
 from enginebench.models.file_kind import Pickled, find_file_content
@@ -22,6 +23,8 @@ RefKind = Literal["builtin", "timm", "hf", "onnx", "pt2", "torchscript", "factor
 # Height and width of the pictures of ImageNet's classifiers.
 IMAGENET_CROP = 224
 MODELS_EXTRA = 'pip install "enginebench[models]"'
+TIMM_EXTRA = 'pip install "enginebench[torch,timm]"'
+HF_EXTRA = 'pip install "enginebench[torch,hf]"'
 DATA_DIR = Path(__file__).parent / "data"
 TIMM_PREFIX = "timm:"
 HF_PREFIX = "hf:"
@@ -295,6 +298,38 @@ def require_packages(model: str) -> None:
         raise MissingDependency(
             f"the package with the trained weights of {model}", f"{MODELS_EXTRA}. digits-cnn needs none"
         )
+
+
+def check_installed(ref: ModelRef) -> None:
+    """Check that what opens a model is installed, without importing it.
+
+    Raises:
+        MissingDependency: PyTorch, timm or transformers is not.
+    """
+    if ref.kind == "onnx" or packaged_onnx(ref.text) is not None:
+        return
+    needed = [("torch", f"PyTorch (needed to build {ref.text})", 'pip install "enginebench[torch]"')]
+    if ref.kind == "timm":
+        needed.append(("timm", "timm", TIMM_EXTRA))
+    if ref.kind == "hf":
+        needed.append(("transformers", "transformers, which hf: models need,", HF_EXTRA))
+    for module, what, cure in needed:
+        if find_spec(module) is None:
+            raise MissingDependency(what, cure)
+
+
+def check_hf_folder(ref: ModelRef) -> None:
+    """Check that a folder in the form of the Hugging Face Hub holds a configuration.
+
+    Raises:
+        ModelError: it does not, or that is not JSON.
+    """
+    folder = Path(ref.name)
+    if not folder.is_dir():
+        return
+    cure = "Expected a folder as `hf download NAME --local-dir FOLDER` makes one"
+    with explaining(ModelError, f"{ref.text}: its config.json cannot be read", OSError, ValueError, cure=cure):
+        json.loads((folder / "config.json").read_bytes())
 
 
 def check_timm_name(ref: ModelRef) -> None:

@@ -18,6 +18,7 @@ from enginebench.core.warnings import format_warning
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import scratch_for
 from enginebench.verbs.common import begin, check_cpu, to_path, to_text
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
@@ -99,6 +100,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
             check_source(text)
         elif source.inputs is None:
             raise UsageError("ranges need entries: give --data or --inputs")
+        check_source_ahead(source)
         start = time.perf_counter()
         job = SourceJob(source=source, out_dir=str(scratch), batch=batch, dynamic_batch=source.input_shapes is None)
         sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)

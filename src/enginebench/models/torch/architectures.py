@@ -17,7 +17,7 @@ from enginebench.core.trees import HOLE, INPUT, list_leaves, name_output_tensors
 from enginebench.models.objects import import_named
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import explain_other_build, import_torchvision, with_torchvision
-from enginebench.models.zoo import BUILTIN, ModelRef, explain_timm_name, require_packages
+from enginebench.models.zoo import BUILTIN, TIMM_EXTRA, ModelRef, explain_timm_name, require_packages
 
 
 def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -75,7 +75,7 @@ def import_timm() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "timm":
             raise BackendUnavailable(f"timm does not import: {error}") from error
-        raise MissingDependency("timm", 'pip install "enginebench[torch,timm]"') from error
+        raise MissingDependency("timm", TIMM_EXTRA) from error
     return timm
 
 

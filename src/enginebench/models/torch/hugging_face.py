@@ -19,7 +19,7 @@ from torch import nn
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import with_torchvision
 from enginebench.models.torch.weights import DownloadFailed, State, ask_server, download_errors, stall_limit
-from enginebench.models.zoo import ModelRef
+from enginebench.models.zoo import HF_EXTRA, ModelRef
 
 # Default number of tokens in a sequence: enough for attention to be work, within every model's positions.
 SEQUENCE = 128
@@ -30,7 +30,7 @@ WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def import_transformers() -> Any:
-    with importing("{}, which hf: models need,", 'pip install "enginebench[torch,hf]"'):
+    with importing("{}, which hf: models need,", HF_EXTRA):
         import transformers
     transformers.utils.logging.disable_progress_bar()
     return transformers
@@ -39,6 +39,11 @@ def import_transformers() -> Any:
 def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """Build the model of a configuration on the Hub or in the folder, by `build_from_config`."""
     return build_from_config(_read_config(ref), ref.text)
+
+
+def check_configuration(ref: ModelRef) -> None:
+    """Check that the configuration can be had, and that transformers has its class."""
+    _find_class(_read_config(ref), ref.text)
 
 
 def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:

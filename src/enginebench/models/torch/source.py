@@ -30,7 +30,7 @@ from enginebench.core.text import count_of, list_some
 from enginebench.models.archives import explain_no_examples
 from enginebench.models.file_kind import check_weights_file, find_kind_of_file
 from enginebench.models.objects import find_object, may_open
-from enginebench.models.samples import list_problems, write_samples
+from enginebench.models.samples import list_problems, require_names, write_samples
 from enginebench.models.task import hash_preprocess
 from enginebench.models.torch.architectures import (
     build_module,
@@ -352,8 +352,7 @@ def take_given(
     """The user's arrays as example inputs, in the order and in the dtypes of the module's `own`."""
     names = name_inputs(module, len(arrays))
     named = {names[0]: arrays[ONLY]} if set(arrays) == {ONLY} else arrays
-    if set(names) != set(named):
-        raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(arrays)}. Name the arrays so")
+    require_names(model, names, named)
     taken = tuple(torch.from_numpy(np.array(named[name])) for name in names)
     pairs = zip(names, taken, own or taken, strict=True)
     if mismatches := [f"{name} has {a.dtype}, not {b.dtype}" for name, a, b in pairs if a.dtype != b.dtype]:

@@ -106,14 +106,17 @@ class InferJob(Job[InferResponse], frozen=True, kw_only=True, tag="infer"):
 
 
 class FitJob(Job[bool], frozen=True, kw_only=True, tag="fit"):
-    """Check that a file of weights fits a built-in model, at the lowest priority, since another run is timed."""
+    """Check that a model known by its name exists, and that a file of weights fits it.
+
+    At the lowest priority, since another run is timed.
+    """
 
     source: ModelSource
 
     def perform(self, note: NoteCall, keep: KeepCall[bool]) -> bool:
-        from enginebench.runs.child.perform.sources import check_weights_fit
+        from enginebench.runs.child.perform.sources import check_named_model
 
-        return check_weights_fit(self.source)
+        return check_named_model(self.source)
 
 
 class BusyJob(Job[int], frozen=True, kw_only=True, tag="busy"):

@@ -28,14 +28,14 @@ from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import concrete_shape, match_axes
 from enginebench.core.store import is_bundle
-from enginebench.models.archives import explain_no_examples, read_program_inputs, read_script_inputs
+from enginebench.models.archives import check_program, explain_no_examples, read_program_inputs, read_script_inputs
 from enginebench.models.file_kind import check_weights_file
 from enginebench.models.objects import check_importable
 from enginebench.models.onnx.input_sizes import find_batches
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
-from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads
+from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads, require_names
 from enginebench.models.task import choose_preprocess
-from enginebench.models.zoo import BUILTIN, ModelRef, check_timm_name, resolve_model
+from enginebench.models.zoo import BUILTIN, ModelRef, check_hf_folder, check_installed, check_timm_name, resolve_model
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.other_jobs import FitJob
 from enginebench.runs.child.places import require_available
@@ -147,13 +147,16 @@ def _check_source_alone(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 
 def _require_shapes(source: ModelSource) -> None:
-    """Check that a TorchScript archive, which holds no example inputs, is given with their shapes."""
-    if source.input_shapes or source.inputs is not None:
-        return
+    """Check that a TorchScript archive, which holds no example inputs, is given with their shapes, or with arrays of
+    their names."""
     ref = _find_ref(source)
     inputs = read_script_inputs(ref.path) if ref is not None and ref.kind == "torchscript" else None
-    if inputs is not None:
+    if inputs is None:
+        return
+    if source.inputs is None and not source.input_shapes:
         raise UsageError(explain_no_examples(source.model, inputs))
+    for file in list_input_files(source.inputs) if source.inputs is not None else ():
+        require_names(source.model, inputs.names, read_heads(file))
 
 
 def _check_source(source: ModelSource) -> Sequence[TensorSpec] | None:
@@ -204,15 +207,23 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
     ref = _find_ref(source)
     if ref is None:
         return None
+    packaged = ref.kind == "pt2" and is_package(ref.path)
     if ref.kind == "factory":
         check_importable(ref.name, ModelError, ref.text)
     if ref.kind == "timm":
         check_timm_name(ref)
+    if ref.kind == "hf":
+        check_hf_folder(ref)
+    if not packaged:
+        check_installed(ref)
+    if ref.kind == "hf" and is_any_held():
+        _check_in_child(source)
     if ref.kind == "onnx" and find_spec("onnx") is not None:
         from enginebench.models.onnx.source import check_onnx
 
         return check_onnx(ref.path).inputs
-    if ref.kind == "pt2" and not is_package(ref.path):
+    if ref.kind == "pt2" and not packaged:
+        check_program(ref.path, ref.text)
         return read_program_inputs(ref.path)
     card = BUILTIN.get(ref.name) if ref.kind == "builtin" else None
     if card is None or source.input_size is not None:
@@ -221,19 +232,24 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 
 def _check_weights(source: ModelSource) -> None:
-    """Check a file of weights by its content, and by the module of a built-in model.
+    """Check a file of weights by its content, and by the module of a model that is known by its name alone.
 
-    That module is built only if the run would have to wait: otherwise the run itself builds it at once. Modules of
-    other packages, and of the user, are not imported while another run is timed.
+    That module is built only if the run would have to wait: otherwise the run itself builds it at once. A factory of
+    the user's is not called while another run is timed.
     """
     path = Path(source.weights)
     if not path.is_file():
         return
     check_weights_file(path)
     ref = _find_ref(source)
-    if ref is not None and ref.kind == "builtin" and is_any_held():
-        with suppress(ChildFailed, DependencyError, TimedOut):  # the run itself reports these
-            run_child(FitJob(source=source), timeout_s=FIT_S, environment=child_environment(1))
+    if ref is not None and ref.kind in ("builtin", "timm") and is_any_held():
+        _check_in_child(source)
+
+
+def _check_in_child(source: ModelSource) -> None:
+    """Check what only the model's package knows, in a process of the lowest priority."""
+    with suppress(ChildFailed, DependencyError, TimedOut):  # the run itself reports these
+        run_child(FitJob(source=source), timeout_s=FIT_S, environment=child_environment(1))
 
 
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:

@@ -1,8 +1,10 @@
 """Wrong input is refused before a device is waited for, and nothing of the user's is imported meanwhile."""
 
 import os
+import pickle
 import shutil
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +44,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Image.fromarray(np.full((60, 80, 3), 9, np.uint8)).save(f"photos/0/{name}.jpg")
     Path("pictures").mkdir()
     shutil.copy("photos/0/a.jpg", "pictures")
+    header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'.ljust(128)
+    Path("cut.safetensors").write_bytes((128).to_bytes(8, "little") + header)
+    Path("cut.pt2").write_bytes(b"")
+    with zipfile.ZipFile("broken.pt2", "w") as archive:
+        archive.writestr("broken/models/model.json", "{no json")
+    with zipfile.ZipFile("script.pt", "w") as archive:
+        archive.writestr("script/constants.pkl", pickle.dumps(()))
+        archive.writestr("script/data.pkl", b"c__torch__\nNet\n.")
+        archive.writestr("script/code/__torch__.py", "class Net(Module):\n  def forward(self, x: Tensor) -> Tensor:\n")
+    Path("cut.pt").write_bytes(Path("script.pt").read_bytes()[:100])
+    Path("hub").mkdir()
+    Path("hub/config.json").write_text("{no json")
     Path("whole.pt").write_bytes(b"\x80\x02cmy_module\nmake\n.")
     Path("sweep.toml").write_text('engines = ["ort"]\n[[model]]\nname = "nosuch.onnx"\n')
     # A package of that name, found before an installed one.
@@ -80,6 +94,27 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "takes input float32[batchx1x8x8]; images are prepared for",
     ),
     "a model of timm": (lambda: run("timm:resnet18x"), "timm has no model 'resnet18x'; did you mean timm:resnet18?"),
+    "a program that was cut off": (lambda: run("cut.pt2"), "cut.pt2 cannot be opened as an exported program"),
+    "a program whose graph is no JSON": (
+        lambda: run("broken.pt2"),
+        "broken.pt2 cannot be opened as an exported program: Expecting",
+    ),
+    "names of inputs of TorchScript": (lambda: run("script.pt", inputs="names.npz"), "takes x; --inputs holds wrong"),
+    "a folder of transformers without its file": (lambda: run("hf:./photos"), "directory: 'photos/config"),
+    "a folder of transformers with no JSON": (lambda: run("hf:./hub"), "hf:./hub: its config.json cannot be read"),
+    "weights that were cut off": (
+        lambda: run("timm:resnet18", weights="cut.safetensors"),
+        "it is a safetensors file of 144 bytes that was cut off after 136",
+    ),
+    "an archive of weights that was cut off": (
+        lambda: run("my_module:make", weights="cut.pt"),
+        "it is an archive that was cut off",
+    ),
+    "safetensors, whose header begins as a pickle does": (
+        lambda: run("cut.safetensors"),
+        "a state dict has no architecture",
+    ),
+    "a model, in calibrate": (lambda: enginebench.calibrate("timm:resnet18x", "fake", "c.json"), "timm has no model"),
     "two models, in drift": (
         lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{DATA_DIR / 'digits-mlp.onnx'}"),
         "the sides cannot be compared: input 'input' has shape",

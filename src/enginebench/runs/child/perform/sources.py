@@ -20,7 +20,6 @@ from enginebench.core.errors import (
     BackendUnavailable,
     DependencyError,
     FeedError,
-    MissingDependency,
     ModelError,
     UsageError,
 )
@@ -44,6 +43,7 @@ from enginebench.models.samples import (
     take_sizes,
     write_samples,
 )
+from enginebench.models.zoo import check_installed, packaged_onnx, resolve_model
 from enginebench.runs.child.jobs import KeepCall, NoteCall, QuantizeJob, SourceJob, SourceResponse
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) 
     `keep` gets the torch one before the export begins, and returns once it may.
     """
     from enginebench.models.task import complete_normalize, hash_preprocess
-    from enginebench.models.zoo import packaged_onnx, resolve_model
 
     input_calls: Sequence[Feeds] | None = read_input_calls(job.source.inputs) if job.source.inputs is not None else None
     model, shapes = job.source.model, job.source.input_shapes
@@ -87,8 +86,9 @@ def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) 
     elif find_spec("torch") is not None:
         artifacts, no_graph = _make_from_torch(job, input_calls, note, keep, normalize)
     else:
-        if (shipped := packaged_onnx(model)) is None:
-            raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
+        check_installed(resolve_model(model))
+        shipped = packaged_onnx(model)
+        assert shipped is not None  # else PyTorch would be needed
         (artifact,) = _take_onnx(shipped, Path(job.out_dir), normalize=normalize)
         prepared = hash_preprocess(model, inputs=artifact.inputs)
         artifacts = (replace(artifact, model=model, weights="trained", preprocess_sha256=prepared),)
@@ -102,14 +102,26 @@ def make_source(job: SourceJob, note: NoteCall, keep: KeepCall[SourceResponse]) 
     return SourceResponse(artifacts=artifacts, no_graph=no_graph)
 
 
-def check_weights_fit(source: ModelSource) -> bool:
-    """Return whether PyTorch is there to see that the weights fit; raises ModelError if they do not."""
+def check_named_model(source: ModelSource) -> bool:
+    """Return whether PyTorch is there to see that the model exists, and that weights fit it.
+
+    A model of transformers may be large: its configuration is read, and it is not built.
+
+    Raises:
+        ModelError: there is no such model, or the weights are those of another one.
+    """
     os.nice(LOWEST_PRIORITY)
     if find_spec("torch") is None:
         return False
-    from enginebench.models.torch.source import load_weights
+    ref = resolve_model(source.model)
+    if ref.kind == "hf":
+        from enginebench.models.torch.hugging_face import check_configuration
 
-    load_weights(source.model, Path(source.weights), source.input_size)
+        check_configuration(ref)
+    else:
+        from enginebench.models.torch.source import load_weights
+
+        load_weights(source.model, Path(source.weights), source.input_size)
     return True
 
 
