@@ -28,6 +28,7 @@ from enginebench.measure.watch import BlockWatch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.options import fill
 from enginebench.runs.child.isolate import Child
+from enginebench.runs.traffic import read_traffic
 from enginebench.verbs.report import command as report
 from enginebench.verbs.requests import make_request
 from graphs import write_text
@@ -49,6 +50,7 @@ def load(folder: Path, *engines: str, model: str = GRAPH, inputs: str | None = N
     named = [parse_engine(engine) for engine in engines]
     how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1)}
     request = make_request(model, options, engines=named, precisions=[("fp32", None)], **how)
+    request = replace(request, traffic=given.get("traffic", ()))
     return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
 
 
@@ -254,6 +256,18 @@ def test_shapes_may_differ_from_request_to_request(tmp_path: Path, engine: str) 
     ).points
     assert (point.completed, point.failed, point.offered) == (50, 0, 50)
     assert point.batch is not None and point.batch > 1
+
+
+def test_requests_are_drawn_from_a_mix_of_shapes(tmp_path: Path) -> None:
+    """Each shape has its fraction of them; OpenVINO and ONNX Runtime take all with what one stream has loaded."""
+    document = load(tmp_path, "ort", "openvino", qps=200, traffic=read_traffic("batch=1:0.7,batch=8:0.3"))
+    for point in document.points:
+        small, large = point.by_shape
+        assert (small.name, large.name, point.failed) == ("batch=1", "batch=8", 0)
+        assert small.offered + large.offered == point.offered == 100 and 15 <= large.offered <= 45
+        assert small.p50_ms is not None and small.weight == pytest.approx(0.7)
+    assert len({point.by_shape[0].offered for point in document.points}) == 1  # of the same seed
+    assert read_load(tmp_path).points == document.points
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:

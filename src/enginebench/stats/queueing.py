@@ -10,7 +10,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from enginebench.core.records import Block, Measurement, ResultWarning, Validity
+from enginebench.core.records import Block, Measurement, ResultWarning, TrafficCell, Validity
+from enginebench.core.shapes import name_cells
 from enginebench.core.warnings import find_sentence, make_warning
 from enginebench.stats.quantiles import Floats, convert_percent, nearest_rank
 from enginebench.stats.validity import assess_marks, find_worst, list_mark_warnings
@@ -43,6 +44,18 @@ class Stamps(NamedTuple):
     computed: Times
     done: Times
     status: Times
+
+
+class ShapePoint(Struct, frozen=True, kw_only=True):
+    """The figures of the requests of one shape of a mix."""
+
+    name: str
+    weight: float  # its fraction of the requests, as the mix has it
+    offered: int
+    completed: int
+    late: int | None = None
+    p50_ms: float | None
+    p99_ms: float | None
 
 
 class LoadPoint(Struct, frozen=True, kw_only=True):
@@ -78,6 +91,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     batch: float | None = None  # requests that were computed together, on average
     energy_mj: float | None = None  # per request
     foreign_cpu_cores: float | None = None  # cores that others kept busy meanwhile, of those of engine and generator
+    by_shape: tuple[ShapePoint, ...] = ()  # of a mix
     seconds: float = 0.0  # that the probe took, from the start of its processes on
     validity: Validity = "valid"
     warnings: tuple[ResultWarning, ...] = field(default=(), name="caveats")
@@ -163,6 +177,31 @@ def describe_point(
         foreign_cpu_cores=block.foreign_cpu_cores if block else None,
     )
     return _assess_point(point, limit, reason, warnings, block)
+
+
+def describe_shapes(
+    stamps: Stamps, cells: Sequence[TrafficCell], drawn: Times, limit: Limit | None
+) -> tuple[ShapePoint, ...]:
+    """Compute the figures of each shape of a mix; `drawn` has the place of each request's cell."""
+    came = stamps.released > 0
+    stamps, drawn = leave_unfinished(Stamps(*(column[came] for column in stamps))), drawn[came]
+    ok = stamps.status == DONE
+    latency = np.where(ok, stamps.done - stamps.scheduled, np.inf) / MS
+    points = []
+    for i, (name, cell) in enumerate(zip(name_cells(cells), cells, strict=True)):
+        own = np.sort(latency[drawn == i])
+        points.append(
+            ShapePoint(
+                name=name,
+                weight=cell.weight,
+                offered=len(own),
+                completed=int(np.isfinite(own).sum()),
+                late=int((own > limit.ms).sum()) if limit else None,
+                p50_ms=_rank(own, 0.5),
+                p99_ms=_rank(own, 0.99),
+            )
+        )
+    return tuple(points)
 
 
 def _rank(latency_ms: Floats, q: float) -> float | None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -92,7 +92,7 @@ def make_request(
     named = tuple(engines)
     check_engines(() if wanted else named, device, measure)
     buckets = read_each_shape(options, several=run is not None)
-    traffic = read_mix(run) if run else ()
+    traffic = read_run_mix(run) if run else ()
     if traffic:
         named, batches = tuple(split_engines(named, device)), (1,)
     timed, compared = checking or bench, run or bench
@@ -144,8 +144,8 @@ def name_baseline(options: "RunOptions", device: str) -> str | None:
     return format_options(*next(split_engines([parse_engine(options["baseline"])], device)))
 
 
-def read_mix(options: "RunOptions") -> tuple[TrafficPart, ...]:
-    """Read --traffic, and check the options that do not go with it."""
+def read_run_mix(options: "RunOptions") -> tuple[TrafficPart, ...]:
+    """Read the mix of a `run`, and check the options that do not go with it."""
     traffic = read_traffic(options["traffic"])
     refused = {
         "--batch": options["batch"] is not None and "the mix has the batches",
@@ -158,10 +158,15 @@ def read_mix(options: "RunOptions") -> tuple[TrafficPart, ...]:
         and "the inputs have lengths of their own",
         "--load-p99-ms": options["load_p99_ms"] is not None and "it loads one shape",
     }
-    for option, why in refused.items() if traffic else ():
+    refuse_beside_mix(refused if traffic else {})
+    return traffic
+
+
+def refuse_beside_mix(refused: Mapping[str, str | bool]) -> None:
+    """Refuse options that do not go with --traffic: {option: why, or False where it was not given}."""
+    for option, why in refused.items():
         if why:
             raise UsageError(f"{option} does not go with --traffic: {why}. Leave one of them out")
-    return traffic
 
 
 def split_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str) -> Iterator[tuple[str, dict[str, str]]]:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets, drop_filling, fill_batch, sum_entries
 from enginebench.core.protocols import Loadable
+from enginebench.core.shapes import list_cells, open_artifact, size_artifact
 from enginebench.core.streams import (
     Clock,
     Ended,
@@ -106,11 +107,18 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeResponse:
 def read_request_samples(job: ServeJob) -> list[Feeds]:
     """Read the samples of requests: entries of the user's own inputs, else the usual inputs of the model.
 
-    They lie in the memory of the engine's process; those of requests that come at a rate are written into a ring.
+    Of a mix those of each cell, one cell after another. They lie in the memory of the engine's process; those of
+    requests that come at a rate are written into a ring.
     """
     from enginebench.models.task import sample_feeds
 
-    return [*sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.seed, job.samples, samples=job.inputs)]
+    cells = list_cells(job.engine)
+    sized = [size_artifact(job.artifact, cell).inputs if job.engine.traffic else job.artifact.inputs for cell in cells]
+    return [
+        sample
+        for inputs, cell in zip(sized, cells, strict=True)
+        for sample in sample_feeds(inputs, job.model, cell.batch, job.seed, job.samples, samples=job.inputs)
+    ]
 
 
 def find_kind_of(sample: Feeds) -> Hashable:
@@ -130,17 +138,20 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
     This thread loads all of them; a single stream needs no other thread.
     """
     wanted = StreamsSpec(streams=job.streams, max_batch=job.max_batch)
+    artifact, engine = job.artifact, job.engine
+    if engine.traffic:  # each of its engines takes every shape of the mix
+        artifact, engine = open_artifact(artifact, engine), replace(engine, batch=1, shapes={}, traffic=())
     if isinstance(backend, Streaming):
-        streams = backend.open_streams(job.artifact, job.engine, wanted, CLOCK)
+        streams = backend.open_streams(artifact, engine, wanted, CLOCK)
         if streams is not None:
             return streams
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and cannot be put under load; name another engine")
-    place = find_entry(job.engine.backend).describe_on(job.engine.device)
+    place = find_entry(engine.backend).describe_on(engine.device)
     any_batch = place.any_batch
-    spec = replace(job.engine, options={**place.beside_itself, **job.engine.options})
+    spec = replace(engine, options={**place.beside_itself, **engine.options})
     buckets = (job.max_batch,) if any_batch else job.compiled_for or choose_buckets(job.max_batch)
-    engines = load_all(backend, job.artifact, [replace(spec, batch=batch) for batch in buckets] * job.streams)
+    engines = load_all(backend, artifact, [replace(spec, batch=batch) for batch in buckets] * job.streams)
 
     def close() -> None:
         for engine in engines:
@@ -158,7 +169,8 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
 
 
 def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:
-    for sample in {find_kind_of(sample): sample for sample in samples}.values():
+    shapes = {tuple((name, array.shape) for name, array in sample.items()): sample for sample in samples}
+    for sample in shapes.values():
         for size in choose_buckets(max_batch):
             for _ in range(WARMUP_RUNS):
                 pending = streams.depth

@@ -6,6 +6,7 @@ from enginebench.core.names import format_engine, format_precision, show_precisi
 from enginebench.core.records import Capacity, EngineSpec, Machine, ResultWarning
 from enginebench.core.text import count_of
 from enginebench.features.load.scenario import Scenario
+from enginebench.runs.traffic import TrafficPart
 from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
 from enginebench.stats.queueing import Limit, LoadPoint
 
@@ -40,6 +41,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     find_capacity: bool = False
     rounds: int = 1  # searches of each configuration, interleaved; a verdict needs six
     devices: tuple[str, ...] = ()  # with one server on each
+    traffic: tuple[TrafficPart, ...] = ()  # shapes that requests are drawn from, by their weights; none: one shape
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends
     strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late

@@ -34,7 +34,7 @@ class ServeJob(Job[ServeResponse], frozen=True, kw_only=True, tag="serve"):
     compiled_for: tuple[int, ...] = ()  # batches; (): as many as an engine with fixed ones needs
     max_wait_ms: float = 0.0
     queue_limit: int | None = None
-    samples: int = 1
+    samples: int = 1  # of each cell of a mix
     inputs: str | None = None  # the folder of the user's inputs
     seed: int = 0
     cpus: tuple[int, ...] = ()

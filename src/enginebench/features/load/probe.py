@@ -24,7 +24,7 @@ from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
 from enginebench.measure.watch import BlockWatch, join_readings, list_block_warnings, make_block
 from enginebench.runs.child.isolate import Child, child_environment, wait_until_sure
-from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
+from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point, describe_shapes
 
 if TYPE_CHECKING:
     from enginebench.features.load.arrivals import Times
@@ -189,6 +189,9 @@ def _measure(
         warnings=tuple(warnings),
         block=block,
     )
+    if cells := plan.job.engine.traffic:
+        drawn = board.sample // plan.job.samples
+        point = replace(point, by_shape=describe_shapes(stamps, cells, drawn, plan.limit))
     if response is not None and window_ns:
         parts = response.stages
         if not plan.job.query:

@@ -20,7 +20,7 @@ from enginebench.core.errors import EngineBenchError, MeasurementError, UsageErr
 from enginebench.core.feeds import choose_buckets
 from enginebench.core.names import escape_precision, format_engine, format_precision, slug
 from enginebench.core.records import Artifact, Capacity, EngineSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
+from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes, list_cells
 from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     count_arrivals,
@@ -130,7 +130,9 @@ def make_bench(configuration: LoadRow, artifact: Artifact, *, model: str, out_di
         max_batch=configuration.max_batch,
         max_wait_ms=configuration.max_wait_ms,
         compiled_for=configuration.compiled_for,
-        samples=len(list_samples(inputs_folder)) if inputs_folder else POOL,
+        samples=len(list_samples(inputs_folder))
+        if inputs_folder
+        else -(-POOL // len(list_cells(configuration.engine))),
         inputs=inputs_folder,
         seed=seed,
     )
@@ -155,6 +157,15 @@ def has_open_batch(artifact: Artifact) -> bool:
     """Whether the first axis of every input is the batch, and open."""
     axes = find_batch_axes(artifact.inputs)
     return all(axes[spec.name] == 0 and isinstance(spec.shape[0], str) for spec in artifact.inputs)
+
+
+def draw_samples(engine: EngineSpec, samples: int, count: int, seed: int) -> Times:
+    """Draw the sample of each request: of a mix first its cell, by the weights, then one of so many in it."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, samples, count)
+    if engine.traffic:
+        drawn += samples * rng.choice(len(engine.traffic), count, p=[cell.weight for cell in engine.traffic])
+    return drawn
 
 
 class Prober:
@@ -292,7 +303,7 @@ class Prober:
         return Plan(job=job, row=bench.row.id, qps=qps, limit=limit, devices=bench.row.devices)
 
     def _draw(self, bench: LoadCandidate, count: int) -> Times:
-        return np.random.default_rng(self._seed).integers(0, bench.job.samples, count)
+        return draw_samples(bench.job.engine, bench.job.samples, count, self._seed)
 
     def measure_offline(self, bench: LoadCandidate) -> LoadPoint:
         """Measure the highest throughput, by requests that all arrive at once."""

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from enginebench.core.names import slug
 from enginebench.core.records import Capacity
+from enginebench.core.shapes import format_traffic
 from enginebench.features.load.document import LoadDocument, format_row
 from enginebench.report.charts import GREY, ORANGE, Point, chart_rows, finish, import_altair
 from enginebench.report.numbers import (
@@ -20,7 +21,7 @@ from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, make_notes, make_table
-from enginebench.stats.queueing import LoadPoint, find_busiest, strict_min_samples
+from enginebench.stats.queueing import LoadPoint, ShapePoint, find_busiest, strict_min_samples
 from enginebench.stats.ranking import find_front
 
 FOOTER = (
@@ -29,6 +30,7 @@ FOOTER = (
 )
 
 
+ShapedPoint: TypeAlias = tuple[LoadPoint, ShapePoint]
 RANKS = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 
 
@@ -89,6 +91,29 @@ COLUMNS = (
 )
 
 
+def _figure_of_shape(title: str, q: float, take: Callable[[ShapePoint], float | None]) -> Column:
+    """Make the column of a percentile of one shape, with a mark where its requests are too few."""
+
+    def show(pair: ShapedPoint) -> str:
+        value = take(pair[1])
+        few = value is not None and pair[1].offered < strict_min_samples(q, 0)
+        return (format_in_unit(value, "ms") if value is not None else "-") + ("?" if few else "")
+
+    return Column(title, show, lambda pair: take(pair[1]), align="decimal")
+
+
+SHAPE_COLUMNS = (
+    Column("req/s", lambda pair: format_digits(_take_rate(pair[0]), "-"), lambda pair: _take_rate(pair[0])),
+    Column("shape", lambda pair: pair[1].name, lambda pair: pair[1].name),
+    Column("of requests", lambda pair: f"{pair[1].weight:.0%}", lambda pair: pair[1].weight, align="right"),
+    Column(
+        "done", lambda pair: f"{pair[1].completed}/{pair[1].offered}", lambda pair: pair[1].completed, align="right"
+    ),
+    _figure_of_shape("p50 ms", 0.5, lambda shape: shape.p50_ms),
+    _figure_of_shape("p99", 0.99, lambda shape: shape.p99_ms),
+)
+
+
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
     lines = [f"{format_row(row)}: {format_capacity(row.capacity)}" for row in document.rows if row.capacity]
     lines += format_verdicts(document)
@@ -97,7 +122,8 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     lines += (*_format_stages(document), *_format_seconds(document))
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
-    facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
+    mix = format_traffic(document.rows[0].engine.traffic) if document.rows else ""
+    facts = document.model, f"scenario {document.scenario}", mix, machine, format_time(document.started_utc)
     warnings = make_notes(list_load_warnings(document), "list")
     return [
         Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(lines))),
@@ -175,6 +201,8 @@ def _list_rows(document: LoadDocument) -> Iterator[Section]:
         reason = f"{'Ended early' if points else 'Not measured'}: {row.reason}"
         notes = make_notes([reason]) if row.reason else []
         tables = [make_table(COLUMNS, points, file=row.id)] if points else []
+        shapes = [(point, shape) for point in points for shape in point.by_shape]
+        tables += [make_table(SHAPE_COLUMNS, shapes, file=f"{row.id}-shapes", title="By shape")] if shapes else []
         yield Section(title=format_row(row), name=slug(row.id), parts=(*notes, *tables))
 
 

@@ -24,7 +24,7 @@ from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import count_of, stamp_utc
-from enginebench.engines.registry import read_engines
+from enginebench.engines.registry import ENTRIES, find_device, find_entry, read_engines
 from enginebench.features.load.scenario import Scenario
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
@@ -37,6 +37,7 @@ from enginebench.options import (
     Printed,
     Shared,
     Texts,
+    Traffic,
     Trusting,
     Unpack,
     Wait,
@@ -52,8 +53,9 @@ from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.bundles import open_as_stored, read_target
+from enginebench.runs.traffic import TrafficPart, read_traffic
 from enginebench.verbs import common
-from enginebench.verbs.requests import make_request
+from enginebench.verbs.requests import make_request, refuse_beside_mix
 
 if TYPE_CHECKING:
     from enginebench.features.load.document import LoadDocument, LoadSettings
@@ -86,6 +88,7 @@ class LoadOptions(Modules, Shared, total=False):
     streams: Annotated[Numbers, Opt("Streams of the engine, each with --threads; several by commas. [1]", metavar="S")]
     max_batch: Annotated[Numbers, Opt("Requests computed together at most; several by commas. [1]", metavar="B")]
     max_wait_ms: Annotated[float, Opt("How long a request waits for others to fill its batch.", 0.0, ge=0)]
+    traffic: Traffic
     input_size: InputSize
     wait: Wait
     resume: Annotated[
@@ -161,6 +164,7 @@ def measure_load(
         duration_s=options["duration"],
         streams=common.read_numbers("streams", options["streams"] or 1),
         max_batches=common.read_numbers("max-batch", options["max_batch"] or 1),
+        traffic=read_load_mix(options),
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
@@ -178,6 +182,8 @@ def measure_load(
             measure=MeasureSpec(seed=options["seed"], processes=1),
             bundle=bundle,
         )
+        request = replace(request, traffic=settings.traffic)
+        check_engines_of_mix(request)
         for device in devices[1:]:
             check_places(replace(request, device=device))
         document = load_target(
@@ -185,6 +191,35 @@ def measure_load(
         )
     keep(document)
     return document
+
+
+def read_load_mix(options: LoadOptions) -> tuple[TrafficPart, ...]:
+    """Read the mix that requests are drawn from, and check the options that do not go with it."""
+    traffic = read_traffic(options["traffic"])
+    refused = {
+        "--input-shape": bool(options["input_shape"]) and "the mix has the shapes",
+        "--inputs": options["inputs"] is not None and "requests are drawn from the inputs as they are",
+    }
+    refuse_beside_mix(refused if traffic else {})
+    return traffic
+
+
+def check_engines_of_mix(request: RunRequest) -> None:
+    """Check that each engine can take requests of several shapes, without being made anew for each under load."""
+    if request.traffic and is_bundle(Path(request.model)):
+        raise UsageError("--traffic is for a model with its engines; a bundle has its own shapes")
+    for name, _ in request.engines if request.traffic else ():
+        device = find_device(name, request.device)
+        place = find_entry(name).describe_on(device)
+        if not (place.any_batch or place.for_shapes):
+            raise UsageError(
+                f"--traffic: {name} on {device} is made for one shape; name engines that take several: "
+                f"{', '.join(list_engines_of_mix())}"
+            )
+
+
+def list_engines_of_mix() -> list[str]:
+    return [name for name, entry in ENTRIES.items() if entry.describe_on("cpu").for_shapes]
 
 
 class Loading:

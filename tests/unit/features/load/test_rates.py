@@ -5,16 +5,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Block, BlockReading, Capacity, EngineSpec, Gpu, TensorSpec
+from enginebench.core.records import Artifact, Block, BlockReading, Capacity, EngineSpec, Gpu, TensorSpec, TrafficCell
 from enginebench.core.warnings import make_warning
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
-from enginebench.features.load.rates import LoadCandidate, Prober, name_row
+from enginebench.features.load.rates import LoadCandidate, Prober, draw_samples, name_row
 from enginebench.features.load.sections import format_capacity, list_load
 from enginebench.features.load.serving import Batcher
 from enginebench.features.load.winners import load_row
@@ -58,6 +59,14 @@ SOURCE = Artifact(
 )
 ROW = replace(make_result(), artifacts=(SOURCE,))
 DISTURBED = make_warning("foreign_cpu", share=1.0)
+
+
+def test_requests_of_a_mix_have_its_cells_by_their_weights() -> None:
+    cells = (TrafficCell(weight=0.75, batch=1), TrafficCell(weight=0.25, batch=8))
+    drawn = draw_samples(EngineSpec(backend="ort", traffic=cells), 32, 20_000, seed=0)
+    assert float(np.mean(drawn // 32)) == pytest.approx(0.25, abs=0.01) and len(set(drawn)) == 64
+    alone = draw_samples(EngineSpec(backend="ort"), 32, 100, seed=0)
+    assert alone.tolist() == np.random.default_rng(0).integers(0, 32, 100).tolist()  # as before there were mixes
 
 
 def probe(plan: Plan, offsets: Any, samples: Any, block: Block | None = None) -> LoadPoint:

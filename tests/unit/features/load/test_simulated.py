@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from enginebench.core.records import TrafficCell
 from enginebench.features.load.arrivals import (
     DONE,
     DROPPED,
@@ -17,7 +18,7 @@ from enginebench.features.load.arrivals import (
     schedule_poisson,
 )
 from enginebench.features.load.serving import Batcher, Span, Waiting
-from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
+from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, describe_shapes
 from queues import mean_wait_md1, wait_quantile_md1
 from simulated_load import simulate
 
@@ -33,6 +34,17 @@ def read(board: MemoryBoard) -> Stamps:
 
 def describe(board: MemoryBoard, busy_ns: int, rate: float) -> LoadPoint:
     return describe_point(read(board), qps=rate, busy_ns=busy_ns)
+
+
+def test_each_shape_of_a_mix_has_the_latencies_of_its_own_requests() -> None:
+    cells = (TrafficCell(weight=0.75, batch=1), TrafficCell(weight=0.25, batch=8))
+    drawn = (np.arange(400) % 4 == 3).astype(np.int64)
+    due = np.arange(1, 401) * 100 * MS
+    done = due + np.where(drawn == 1, 40 * MS, 5 * MS)
+    stamps = Stamps(due, due, due, done, done, np.full(400, DONE))
+    small, large = describe_shapes(stamps, cells, drawn, Limit(ms=20))
+    assert (small.offered, small.late, large.offered, large.late) == (300, 0, 100, 100)
+    assert small.p50_ms == pytest.approx(5) and large.p99_ms == pytest.approx(40)
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.8])
