@@ -101,6 +101,9 @@ HOLLOW = re.compile(
     r"_*(absorb|answer(ed|s)?|asked|caveats?|ceilings?|doubts?|enter|found|given|how|judge(d|ment)?|known|repetitions?|"
     r"said|standing|take_up|tell|told|weigh)"
 )
+# Words of an older vocabulary, also within a name: an output or a response, a warning, a trial, a peak.
+FORMER = re.compile(r"(^|_)(answer(s|ed)?|caveats?|doubts?|doubtful|repetitions?|ceilings?|said|told|standings?)(_|$)")
+WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Names of the public interface: `run(...).answer`, `bench(...).answer`, `infer(net, given)`, `ParseError.found`.
 PUBLIC = {"runs.py": "answer", "benches.py": "answer", "infer.py": "given", "errors.py": "found"}
 # A clause without a subject ("What a node says of itself") in place of the result ("The document of a node").
@@ -121,6 +124,12 @@ def test_names_say_what_they_hold() -> None:
     # Those of plugins/fpga are still to be read.
     hollow = [(path.name, name) for path in OWN for name in find_names(path) if HOLLOW.fullmatch(name)]
     assert [(file, name) for file, name in hollow if PUBLIC.get(file) != name] == []
+
+
+def test_names_have_no_word_of_the_former_vocabulary() -> None:
+    names = {(path.name, name) for path in OWN for name in (path.stem, *find_names(path))}
+    former = [(file, name) for file, name in names if FORMER.search(WORD_START.sub("_", name).lower())]
+    assert [(file, name) for file, name in former if PUBLIC.get(file) != name] == []
 
 
 def test_docstrings_begin_with_the_result_or_what_is_done() -> None:

@@ -14,7 +14,7 @@ from enginebench.core.records import TEXT, Artifact, ArtifactKind, Availability,
 from enginebench.core.text import parse_finite
 
 
-def answer_probe(
+def make_availability(
     engine: str, devices: tuple[str, ...], version: str | None, reason: str | None, fix: str | None = None
 ) -> Availability:
     """Available if there are devices; if there are none, with `reason` and `fix`."""

@@ -168,7 +168,7 @@ def _measure(
     from enginebench.report.drift import SamplesDocument
     from enginebench.runs.targets import sides
     from enginebench.runs.targets.ahead import parse_sides_ahead
-    from enginebench.stats import drift as judging
+    from enginebench.stats import drift as drift_stats
     from enginebench.stats.further import add_further, list_refusal_warnings, measure_further
 
     n, task, out = options["n"], options["task"], to_path(options["out"])
@@ -187,9 +187,11 @@ def _measure(
         ran = _run_sides(ref, cand, inputs, step=step, samples=samples, scratch=scratch, reporter=reporter)
         requested = parse_precision(options["precision"])[0] if options["precision"] else None
         precisions = requested or ref.engine.precision, requested or cand.engine.precision
-        chosen = judging.limits_between(*precisions) if limits is None else limits
+        chosen = drift_stats.limits_between(*precisions) if limits is None else limits
         n_requested = n or len(inputs.entries)
-        drift = judging.measure_drift(*ran.outputs, chosen, reference_id=reference, n_requested=n_requested, task=task)
+        drift = drift_stats.measure_drift(
+            *ran.outputs, chosen, reference_id=reference, n_requested=n_requested, task=task
+        )
         drifts = () if ran.random else measure_further(*ran.further, precisions, limits=limits, task=task)
         located = None
         if options["locate"]:
@@ -212,7 +214,7 @@ def _measure(
     document = replace(document, located=located)
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
-        per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*ran.outputs, task))
+        per_sample = SamplesDocument(n=drift.n, samples=drift_stats.measure_samples(*ran.outputs, task))
         write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
     return document
 
@@ -297,9 +299,9 @@ def list_worst(entries: Sequence[ByName], outputs: Sequence[ByName], artifact: A
     Alone it costs the least; a fault that needs a whole batch shows in the other.
     """
     from enginebench.models.samples import group_samples, join_samples
-    from enginebench.stats import drift as judging
+    from enginebench.stats import drift as drift_stats
 
-    measured = judging.measure_samples(outputs[0], outputs[1])
+    measured = drift_stats.measure_samples(outputs[0], outputs[1])
     worst = min(measured, key=lambda one: (-one.nonfinite, rank_sample(one)), default=None)
     place = worst.index if worst is not None and worst.index < len(entries) else 0
     if find_fixed_batch(artifact) is None and step > 1:
@@ -331,7 +333,7 @@ def _describe(
     random: Sequence[ResultWarning],  # of each side whose outputs vary by themselves, or that refused inputs
 ) -> "DriftDocument":
     from enginebench.report.drift import DriftDocument, DriftSide
-    from enginebench.stats import drift as judging
+    from enginebench.stats import drift as drift_stats
 
     whole = drift.n >= (drift.n_requested or 0)
     missing = () if whole else (f"{drift.n} of {drift.n_requested} samples were compared",)
@@ -344,7 +346,7 @@ def _describe(
     warnings = (
         *random,
         *inputs.warnings,
-        *judging.list_sample_warnings(drift),
+        *drift_stats.list_sample_warnings(drift),
         *(c for side in opened for c in side.artifact.warnings),
     )
     return DriftDocument(
@@ -361,7 +363,7 @@ def _describe(
         seed=seed,
         exceeded=(
             *([RANDOM] if any(warning.code == "outputs_vary" for warning in random) else []),
-            *judging.find_exceeded(drift),
+            *drift_stats.find_exceeded(drift),
             *missing,
         ),
         warnings=tuple(dict.fromkeys(warnings)),

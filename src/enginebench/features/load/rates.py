@@ -444,7 +444,7 @@ class Prober:
         assert limit is not None
         if rate is None:
             return False
-        meets, doubtful = None, False
+        meets, suspect = None, False
         least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
         wanted = [math.ceil(ROUGH_LATE / (1 - limit.share))]
         if self._settings.strict:
@@ -454,10 +454,10 @@ class Prober:
             self._check_time(_last_s(offsets), bench, rate, end_s)
             point = self._probe_rate(bench, offsets, rate)
             meets = meets_limit(point, limit) if self._settings.strict else seems_to_meet(point, limit, count)
-            doubtful = is_interfered(point)
+            suspect = is_interfered(point)
             if meets is not None:
                 break
-        search.add(rate, bool(meets), doubtful)
+        search.add(rate, passed=bool(meets), suspect=suspect)
         return True
 
     def _check_time(self, seconds: float, bench: LoadCandidate, rate: float, end_s: float) -> None:

@@ -25,7 +25,7 @@ def describe_fault(search: Search, fault: Fault) -> FoundFault:
     )
 
 
-def start_answer(search: Search, text: str) -> LocatedSide:
+def make_located_side(search: Search, text: str) -> LocatedSide:
     """Return what is said of every search of this model: the steps and the outputs that it leaves out."""
     program = search.program
     made = [name for name in program.outputs if name in search.producers]

@@ -20,7 +20,7 @@ from enginebench.engines.registry import find_entry, find_installed, list_names,
 from enginebench.features.locate.bodies import cut_body
 from enginebench.features.locate.changed import keep_long, mark_outputs, save_changed
 from enginebench.features.locate.cures import disable, find_level, find_optimizers
-from enginebench.features.locate.describing import describe_fault, start_answer, start_timer
+from enginebench.features.locate.describing import describe_fault, make_located_side, start_timer
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
@@ -58,8 +58,8 @@ class GraphSide:
     def describe(self, fault: Fault) -> FoundFault:
         return describe_fault(self.search, fault)
 
-    def start_answer(self) -> LocatedSide:
-        return start_answer(self.search, self.job.text)
+    def make_located_side(self) -> LocatedSide:
+        return make_located_side(self.search, self.job.text)
 
     def open_body(self, fault: Fault) -> tuple[str, "GraphSide"] | None:
         """Return the graph inside of the one node that shows a fault as a side of its own, and where that is."""
@@ -208,8 +208,8 @@ def search_side(job: SideJob, note: NoteCall) -> LocatedSide:
         if (fault := side.search.find_first()) is not None:
             return explain_fault(side, fault)
     if not side.search.outputs:
-        return replace(side.start_answer(), why="none of its outputs can be compared")
-    return replace(side.start_answer(), state="keeps", overflowed=explain_beginning(side.program))
+        return replace(side.make_located_side(), why="none of its outputs can be compared")
+    return replace(side.make_located_side(), state="keeps", overflowed=explain_beginning(side.program))
 
 
 def find_inside(side: GraphSide, fault: Fault) -> tuple[GraphSide, Fault, tuple[str, ...]]:
@@ -230,7 +230,7 @@ def find_inside(side: GraphSide, fault: Fault) -> tuple[GraphSide, Fault, tuple[
 def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
     """Say all that can be found out about a fault; what is known is stored before each step."""
     job, note, described = side.job, side.note, side.describe(fault)
-    located = replace(side.start_answer(), state="leaves", fault=described)
+    located = replace(side.make_located_side(), state="leaves", fault=described)
 
     def store(**parts: object) -> LocatedSide:
         nonlocal located
@@ -248,7 +248,7 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
     again = side.program.expect(fault.places, fault.wanted, side.program.values)
     if find_leaving(side.program.values, again, side.precision):
         why = f"computed twice as it is written, {described.node} ({described.kind}) gives other values: it is random"
-        return replace(side.start_answer(), why=why)
+        return replace(side.make_located_side(), why=why)
     inner, inner_fault, within = find_inside(side, fault)
     if within:
         described = inner.describe(inner_fault)

@@ -14,7 +14,7 @@ from enginebench.core.names import format_options
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import complete_options
-from enginebench.features.locate.describing import describe_fault, start_answer, start_timer
+from enginebench.features.locate.describing import describe_fault, make_located_side, start_timer
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
 from enginebench.features.locate.nonfinite import explain_beginning
@@ -43,14 +43,14 @@ def search_module(job: SideJob, note: NoteCall) -> LocatedSide:
         if (fault := search.find_first()) is not None:
             return explain_fault(job, search, program, fault, note)
     if not search.outputs:
-        return replace(start_answer(search, job.text), why="none of its outputs can be compared")
-    return replace(start_answer(search, job.text), state="keeps", overflowed=explain_beginning(program))
+        return replace(make_located_side(search, job.text), why="none of its outputs can be compared")
+    return replace(make_located_side(search, job.text), state="keeps", overflowed=explain_beginning(program))
 
 
 def explain_fault(job: SideJob, search: Search, program: TorchProgram, fault: Fault, note: NoteCall) -> LocatedSide:
     """Say all that can be found out about a fault; what is known is stored before each step."""
     described, has_time = describe_fault(search, fault), start_timer(REDUCING_S)
-    located = replace(start_answer(search, job.text), state="leaves", fault=described)
+    located = replace(make_located_side(search, job.text), state="leaves", fault=described)
 
     def update(**parts: object) -> LocatedSide:
         nonlocal described, located

@@ -27,7 +27,7 @@ SHOWN = 8
 def list_tune(document: TuneDocument) -> list[Section]:
     document = _shorten_names(document)
     more = [Section(parts=tuple(make_notes(["tune.html has all of them"])))] if len(document.dropped) > SHOWN else []
-    return [*_list_answer(document), *_list_dropped(document, SHOWN), *more]
+    return [*_list_outcome(document), *_list_dropped(document, SHOWN), *more]
 
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
@@ -53,7 +53,7 @@ def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[
     chart = [Chart(name=NAME, title=TITLE, description=DESCRIPTION, spec=picture)] if picture else []
     frontier = Section(title=TITLE, name="frontier", parts=(*make_notes([text]), *chart, front))
     return [
-        *_list_answer(document),
+        *_list_outcome(document),
         *_list_dropped(document, len(document.dropped)),
         Section(title="All settings", name="settings", parts=(every,)),
         *([frontier] if len(document.frontier) > 1 else []),
@@ -84,14 +84,14 @@ def _shorten_names(document: TuneDocument) -> TuneDocument:
     return msgspec.json.decode(text, type=TuneDocument)
 
 
-def _list_answer(document: TuneDocument) -> list[Section]:
+def _list_outcome(document: TuneDocument) -> list[Section]:
     same = {one.threads for one in (document.winner, document.default, document.challenger) if one}
     threads = same.pop() if len(same) == 1 else None
     machine = name_machine(document.machine, document.device, threads)
     facts = [f"goal: {document.goal}", machine, format_time(document.started_utc)]
     batch = document.winner.batch if document.winner and document.goal == "latency" else 1
     warnings = make_notes(list_final_warnings(document), "list")
-    conclusion = make_notes([*format_answer(document)])
+    conclusion = make_notes([*format_outcome(document)])
     challenger = document.challenger and document.challenger.candidate
 
     def format_part(row: Finalist) -> str:
@@ -136,7 +136,7 @@ def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
     return [Section(title=title, name="dropped", parts=(table,))] if lines else []
 
 
-def format_answer(document: TuneDocument) -> Iterator[str]:
+def format_outcome(document: TuneDocument) -> Iterator[str]:
     winner, default = document.winner, document.default
     if winner is None:
         yield "No setting was measured."

@@ -243,14 +243,14 @@ class TimedTrack:
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         if final:
-            self._enter_final(setting)
+            self._add_final(setting)
         result = self.find_result(setting, final=final)
         return result is not None and any(m.trial == round_number for m in result.measurements)
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Trial]:
         if final:
             for setting in group:
-                self._enter_final(setting)
+                self._add_final(setting)
         results, names = self._campaign.results, [self._plan(setting, final=final).id for setting in group]
         self._campaign.measure([name for name in names if results[name].status == "partial"], round_number)
         needs = self._request.run.needs
@@ -290,7 +290,7 @@ class TimedTrack:
             self._planned[key] = self._rows.plan(setting, measure, suffix)
         return self._planned[key]
 
-    def _enter_final(self, setting: Setting) -> None:
+    def _add_final(self, setting: Setting) -> None:
         """Give a setting the configuration that a run would give it, unmeasured; it is built and checked already."""
         configuration = self._plan(setting, final=True)
         if configuration.id not in self._campaign.results:

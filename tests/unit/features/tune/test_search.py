@@ -15,7 +15,7 @@ from enginebench.features.tune.proposals import Walk
 from enginebench.features.tune.race import Final
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.search import Search
-from enginebench.features.tune.sections import format_answer
+from enginebench.features.tune.sections import format_outcome
 from enginebench.features.tune.session import describe_search
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Trial
@@ -99,7 +99,7 @@ def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
     (row,) = [row for row in document.final if row.candidate == default]
     assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
     assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
-    assert f"inconclusive ({row.reason})." in " ".join(format_answer(document))
+    assert f"inconclusive ({row.reason})." in " ".join(format_outcome(document))
 
 
 @pytest.mark.parametrize("budget_s", [40.0, 60.0, 100.0])
@@ -237,6 +237,6 @@ def test_an_answer_says_which_default_failed_in_the_final() -> None:
     track._measure = lambda setting, key: (  # type: ignore[method-assign]
         Trial(reason="killed") if key[2] and setting == best else measure(setting, key)
     )
-    answer = " ".join(format_answer(describe_search(run(track), MACHINE, proposed_by=["enumeration"])))
+    answer = " ".join(format_outcome(describe_search(run(track), MACHINE, proposed_by=["enumeration"])))
     assert "as fast as the best default, y:kept=1" in answer
     assert f"The default {best.name} failed in the final" in answer

@@ -14,7 +14,7 @@ from enginebench.core.store import encode
 from enginebench.core.warnings import format_warning, make_warning
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
 from enginebench.features.tune.records import Candidate, Dropped, Finalist, TuneDocument, TuneRef
-from enginebench.features.tune.sections import draw_frontier, format_answer, list_tune, list_tune_page
+from enginebench.features.tune.sections import draw_frontier, format_outcome, list_tune, list_tune_page
 from enginebench.features.tune.session import find_frontier, find_locating, format_headroom
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
@@ -103,7 +103,7 @@ OWN = tuple(replace(KEPT.candidates[0], default=True, candidate=name) for name i
     ],
 )
 def test_the_answer_comes_first(document: TuneDocument, answer: str) -> None:
-    assert " ".join(format_answer(document)).startswith(answer)
+    assert " ".join(format_outcome(document)).startswith(answer)
 
 
 def test_a_final_that_others_disturbed_is_reported_with_its_reasons() -> None:

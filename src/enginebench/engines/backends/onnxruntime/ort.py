@@ -36,7 +36,7 @@ from enginebench.engines.proof import (
     summarize_layers,
 )
 from enginebench.engines.refusals import explaining_refusal
-from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
+from enginebench.engines.request import check_graph_precision, check_request, make_availability, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
 
@@ -120,7 +120,7 @@ create_backend = OrtBackend
 def probe_provider(engine: str, provider: str, device: str) -> Availability:
     devices = (device,) if provider in onnxruntime.get_available_providers() else ()
     reason = f"this build of onnxruntime has no {provider}"
-    return answer_probe(engine, devices, onnxruntime.__version__, reason)
+    return make_availability(engine, devices, onnxruntime.__version__, reason)
 
 
 def make_checked_session_options(spec: EngineSpec) -> Any:

@@ -16,7 +16,7 @@ from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
 from enginebench.engines.backends.onnxruntime.ort import check_interface
 from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_cuda_session_options
 from enginebench.engines.proof import Operator, prove_precision, summarize_kernels, watch_kernels
-from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
+from enginebench.engines.request import check_graph_precision, check_request, make_availability, read_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 WITHOUT = f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}"
@@ -31,9 +31,9 @@ class OrtCudaBackend:
     def probe(self) -> Availability:
         """Available where the CUDA provider is compiled in and CUDA shows a GPU."""
         if PROVIDER not in onnxruntime.get_available_providers():
-            return answer_probe(NAME, (), onnxruntime.__version__, WITHOUT, FIX)
+            return make_availability(NAME, (), onnxruntime.__version__, WITHOUT, FIX)
         devices = tuple(f"cuda:{i}" for i in range(cuda.count_devices()))
-        return answer_probe(NAME, devices, onnxruntime.__version__, None if devices else cuda.explain_no_device())
+        return make_availability(NAME, devices, onnxruntime.__version__, None if devices else cuda.explain_no_device())
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse."""

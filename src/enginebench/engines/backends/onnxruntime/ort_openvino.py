@@ -27,10 +27,10 @@ from enginebench.engines.openvino_settings import find_hint, list_settings
 from enginebench.engines.ort import make_plain_options
 from enginebench.engines.proof import Operator, relabel_moves
 from enginebench.engines.request import (
-    answer_probe,
     check_graph_precision,
     check_instructions,
     check_request,
+    make_availability,
     read_options,
 )
 
@@ -56,7 +56,7 @@ class OrtOpenvinoBackend:
         version = (
             f"{metadata['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if metadata else None
         )
-        return answer_probe(NAME, ("cpu",) if metadata else (), version, reason)
+        return make_availability(NAME, ("cpu",) if metadata else (), version, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: OpenVINO compiles while a session is opened. Refuses what `load` would refuse."""

@@ -17,7 +17,13 @@ from enginebench.engines.backends.onnxruntime.providers import (
     open_provider_session,
 )
 from enginebench.engines.proof import Operator
-from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_number, read_options
+from enginebench.engines.request import (
+    check_graph_precision,
+    check_request,
+    make_availability,
+    read_number,
+    read_options,
+)
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
 # The library looks for CUDA's runtime under a name that the package's copy of it does not have.
@@ -44,7 +50,7 @@ class OrtTensorRtRtxBackend:
             count, reason = len(require_devices()), None
         except EngineBenchError as error:
             count, reason = 0, str(error)
-        return answer_probe(NAME, tuple(f"cuda:{index}" for index in range(count)), None, reason)
+        return make_availability(NAME, tuple(f"cuda:{index}" for index in range(count)), None, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: plans are built while a session is opened. Refuses what `load` would refuse."""

@@ -49,10 +49,10 @@ from enginebench.engines.proof import (
 )
 from enginebench.engines.refusals import explaining_refusal
 from enginebench.engines.request import (
-    answer_probe,
     check_graph_precision,
     check_instructions,
     check_request,
+    make_availability,
     read_options,
 )
 
@@ -79,7 +79,7 @@ class OpenvinoBackend:
         """Available if the CPU plugin loads; with the runtime's version."""
         devices = openvino.Core().available_devices
         reason = f"OpenVINO's CPU plugin did not load; devices: {', '.join(devices) or 'none'}"
-        return answer_probe(NAME, ("cpu",) if "CPU" in devices else (), openvino.__version__, reason)
+        return make_availability(NAME, ("cpu",) if "CPU" in devices else (), openvino.__version__, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.

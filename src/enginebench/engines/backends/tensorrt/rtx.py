@@ -31,7 +31,7 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     read_capability,
 )
 from enginebench.engines.backends.tensorrt.settings import BuildSettings, read_plugins, read_settings
-from enginebench.engines.request import answer_probe, check_request, read_number, read_options
+from enginebench.engines.request import check_request, make_availability, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class TensorRtRtxBackend(PlanBackend):
             f"it builds plans here, for GPUs of compute capability {', '.join(TARGETS)}, and runs them on such a GPU "
             f"only: {here}"
         )
-        return answer_probe(NAME, ("cuda:0",) if capability in TARGETS else (), LIBRARY.version, reason)
+        return make_availability(NAME, ("cuda:0",) if capability in TARGETS else (), LIBRARY.version, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""

@@ -34,7 +34,7 @@ from enginebench.engines.proof import summarize_layers
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_aoti import load_package, name_gpu
 from enginebench.engines.pytorch_cuda import prepare_cuda
-from enginebench.engines.request import answer_probe
+from enginebench.engines.request import make_availability
 
 NAME, OPTIONS = PYTORCH_AOTI.name, PYTORCH_AOTI.options
 # The first PyTorch whose loader takes what this one is given.
@@ -62,7 +62,7 @@ class PytorchAotiBackend:
         version = str(torch.__version__)
         devices = ("cpu", *probe_cuda()) if tuple(map(int, version.split(".")[:2])) >= OLDEST else ()
         reason = f"its packages need PyTorch {'.'.join(map(str, OLDEST))} or newer; found {version}"
-        return answer_probe(NAME, devices, version, reason, PYTORCH_AOTI.fix)
+        return make_availability(NAME, devices, version, reason, PYTORCH_AOTI.fix)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The package, always compiled anew; a package stays as it is."""

@@ -40,7 +40,7 @@ from enginebench.engines.backends.torch.module import check_torch_request, load_
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import prepare_cuda
-from enginebench.engines.request import answer_probe
+from enginebench.engines.request import make_availability
 
 
 def find_verdict_folder() -> Path:
@@ -130,7 +130,7 @@ class PytorchCompileBackend:
         """Available on the CPU and the GPUs for which code can be compiled here; says what is missing if on none."""
         problem = find_problem()
         devices = (*(() if problem else ("cpu",)), *(() if find_missing_gpu_tools() else probe_cuda()))
-        return answer_probe(NAME, devices, str(torch.__version__), *(problem or (None,)))
+        return make_availability(NAME, devices, str(torch.__version__), *(problem or (None,)))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: `load` compiles, and what it compiled waits in the cache for the next process.

@@ -15,7 +15,7 @@ from enginebench.engines.backends.torch.engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.engines.request import answer_probe
+from enginebench.engines.request import make_availability
 
 NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
 
@@ -27,7 +27,7 @@ class PytorchCudagraphBackend(PytorchBackend):
 
     def probe(self) -> Availability:
         fix = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/cu130"
-        return answer_probe(NAME, probe_cuda(), str(torch.__version__), explain_no_cuda(), fix)
+        return make_availability(NAME, probe_cuda(), str(torch.__version__), explain_no_cuda(), fix)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: `load` captures. Refuses what `load` would refuse."""
