@@ -188,11 +188,11 @@ def _name_fields(kind: type[msgspec.Struct]) -> str:
 
 
 def write_fields(page: str) -> str:
-    """The page on sweeps with the options of `run` that the TOML file takes."""
-    from enginebench.features.sweep.spec import OF_MACHINE, OPTIONS
+    """Return the page on sweeps with the options of `run` that no TOML file takes, and those that a machine takes."""
+    from enginebench.features.sweep.spec import LEFT_OUT, OF_MACHINE
 
-    for lead, taken in (("precedence", OPTIONS), ("these", OF_MACHINE)):
-        names = textwrap.fill(f"{lead}: {', '.join(f'`{name}`' for name in sorted(taken))}.", 120)
+    for lead, listed in (("except", LEFT_OUT), ("these", OF_MACHINE)):
+        names = textwrap.fill(f"{lead}: {', '.join(f'`{name}`' for name in sorted(listed))}.", 120)
         page = re.sub(rf"^{lead}: .*?\.$", names, page, flags=re.MULTILINE | re.DOTALL)
     return page
 

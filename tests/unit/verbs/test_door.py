@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import enginebench
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.records import Availability
 from enginebench.door import VERBS, main, program
 from enginebench.verbs.doctor import format_state
@@ -99,6 +99,18 @@ def test_the_short_help_is_one_line(verb: str) -> None:
     declared = vars(command).get("declared", {})
     if verb not in ("export", "calibrate") and {"weights", "threads"} <= declared.keys():  # it runs a MODEL
         assert "allow_native_code" in declared
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [("EMFILE", MeasurementError.exit_code, "ulimit -n"), ("ENOSPC", ArtifactError.exit_code, "cannot be written")],
+)
+def test_the_systems_refusal_ends_with_its_code_and_what_to_do(
+    name: str, code: int, words: str, tmp_path: Path
+) -> None:
+    refuse = f"def refuse(**_): raise OSError(errno.{name}, 'no more')\ndoor.program.main = refuse"
+    done = run_code(f"import errno\nfrom enginebench import door\n{refuse}\ndoor.main(['models'])", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr, words in done.stderr) == (code, False, True), done.stderr
 
 
 def test_help_lists_every_verb_below_its_group() -> None:
