@@ -81,7 +81,10 @@ def count_of(n: int, things: str) -> str:
 
 def name_type(value: object) -> str:
     """`a dict`, `an int`: the type of a value, with its article."""
-    name = type(value).__name__
+    return add_article(type(value).__name__)
+
+
+def add_article(name: str) -> str:
     return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
 
 

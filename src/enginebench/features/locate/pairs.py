@@ -1,27 +1,27 @@
 """Compare two graphs, each computed as it is written: the first node that differs, or the noise that each node adds."""
 
-import hashlib
 import math
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from msgspec.structs import replace
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_options
 from enginebench.core.protocols import Array
 from enginebench.core.records import Precision
-from enginebench.core.text import count_of, list_some
+from enginebench.core.text import add_article, count_of, list_some
 from enginebench.features.locate.changed import keep_long, save_changed
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.jobs import PairJob, PairResponse
 from enginebench.features.locate.judging import Deviation, measure_deviation, measure_ratio
+from enginebench.features.locate.matching import SAME, Matching, to_floats
 from enginebench.features.locate.nonfinite import describe_beginning
 from enginebench.features.locate.shrink import Case
 from enginebench.features.locate.timing import compare_times
@@ -30,10 +30,7 @@ from enginebench.report.located import FoundFault, NodeNoise, WayAround
 from enginebench.runs.child.arrays import load_arrays
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.stats.drift import FULL, find_coarsest
-from enginebench.stats.metrics.metric import Floats
 
-# Operators that hand their input on in another type: the same tensor for whoever compares two precisions.
-SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
 # Nodes whose part of the noise is measured, and that are listed.
 MOST_MEASURED, MOST_LISTED = 20, 10
 # Nodes behind the first difference that are named.
@@ -43,13 +40,17 @@ MB = 1_000_000
 WORTH_EXCLUDING = 0.9
 
 
+Constants: TypeAlias = Mapping[str, TensorProto]
+AGREE = "The outputs of both graphs agree all the same: it fades, or what follows makes up for it."
+
+
 class Pair:
     """Two graphs with their tensors, and which tensor of one is which of the other."""
 
     def __init__(self, first: GraphProgram, second: GraphProgram) -> None:
         self.first, self.second = first, second
-        # Tensor of the second graph -> tensor of the first; and those that have another shape.
-        self.matches, self.reshaped = match_tensors(first, second)
+        self._matching = Matching(first, second)
+        self.matches, self.reshaped = self._matching.matches, self._matching.reshaped
 
     def measure(self, tensor: str, precision: Precision | None) -> Deviation:
         expected = self.first.values[self.matches[tensor]]
@@ -58,6 +59,9 @@ class Pair:
 
     def find_difference(self, precision: Precision | None) -> FoundFault | None:
         """Find the first node of the second graph whose output is another than that of the same node in the first."""
+        for name in self.second.outputs:  # behind what is computed in another way, names may be all that is alike
+            if name in self.matches and self.measure(name, precision).leaves:
+                self._matching.match_backward(name)
         for place, step in enumerate(self.second.steps):
             for tensor in step.outputs:
                 if tensor in self.reshaped:
@@ -78,8 +82,31 @@ class Pair:
             nonfinite=deviation.nonfinite,
             tamed=deviation.tamed,
             overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
-            unlike=self._explain_unlike(place) or self._explain_before(place),
+            unlike=" ".join(filter(None, (self._explain_cause(place), self._explain_alone(place)))),
         )
+
+    def _explain_cause(self, place: int) -> str:
+        return self._explain_unlike(place) or self._explain_before(place)
+
+    def _explain_alone(self, place: int) -> str:
+        """Explain which nodes lie between this one and what is the same, and have no counterpart."""
+        near, waiting, alone = {**self.matches, **self.reshaped}, list(self.second.steps[place].inputs), set[int]()
+        while waiting:
+            name = waiting.pop()
+            before = self.second.producers.get(name)
+            if before is None or name in near or before in alone or before in self.second.folded:
+                continue
+            alone.add(before)
+            waiting += self.second.steps[before].inputs
+        names = [self.second.steps[i].name for i in sorted(alone) if self.second.steps[i].kind not in SAME]
+        if not names:
+            return ""
+        return f"It may also be in what it reads, which has no counterpart in the first graph: {list_some(names, 4)}."
+
+    def agrees(self, precision: Precision | None) -> bool:
+        """Whether every output of the second graph is that of the first."""
+        outputs = [name for name in self.second.outputs if name in self.second.producers]
+        return all(name in self.matches and not self.measure(name, precision).leaves for name in outputs)
 
     def list_further(self, fault: FoundFault, precision: Precision | None) -> list[FoundFault]:
         """List the nodes behind a fault, or beside it, that are not the same, and differ fed with tensors of the first
@@ -116,24 +143,32 @@ class Pair:
         if mine is None:
             return ""
         nodes = self.second.model.graph.node[place], self.first.model.graph.node[self.first.producers[near[mine]]]
-        if (text := self._compare_nodes(*nodes)) or mine not in self.reshaped:
+        if (
+            text := self._compare_nodes(*nodes, (self.second.constants, self.first.constants))
+        ) or mine not in self.reshaped:
             return text
         shapes = [list(p.values[n].shape) for p, n in ((self.second, mine), (self.first, near[mine]))]
         return f"Its output has the shape {shapes[0]}, in the first graph {shapes[1]}."
 
-    def _compare_nodes(self, node: NodeProto, other: NodeProto) -> str:
+    def _compare_nodes(self, node: NodeProto, other: NodeProto, constants: tuple[Constants, Constants]) -> str:
+        """Explain how a node of the second graph is not the same as one of the first; "" if it is.
+
+        Args:
+            constants: those that each of both can read.
+        """
         if node.op_type != other.op_type:
-            return f"It is a {node.op_type} in place of a {other.op_type}."
+            return f"It is {add_article(node.op_type)} in place of {add_article(other.op_type)}."
         for graphs in zip(list_named_graphs(node), list_named_graphs(other), strict=False):
-            if text := self._compare_bodies(graphs[0], graphs[1]):
+            if text := self._compare_bodies(*graphs, constants):
                 return text
         attributes = [{a.name: a.SerializeToString() for a in one.attribute} for one in (node, other)]
         names = sorted(n for n in {**attributes[0], **attributes[1]} if attributes[0].get(n) != attributes[1].get(n))
         if names and not any(True for _ in list_named_graphs(node)):
             return f"In the first graph it has another {' and another '.join(names)}."
         for a, b in zip(node.input, other.input, strict=False):
-            if a in self.second.constants and b in self.first.constants:
-                arrays = [read_tensor_values(p.constants[n], p.path) for p, n in ((self.second, a), (self.first, b))]
+            if a in constants[0] and b in constants[1]:
+                tensors = (constants[0][a], self.second.path), (constants[1][b], self.first.path)
+                arrays = [read_tensor_values(tensor, path) for tensor, path in tensors]
                 if arrays[0] is not None and arrays[1] is not None and not is_same(arrays[0], arrays[1]):
                     return f"In the first graph its constant {b} has other values."
         alike = {**dict(zip(self.second.inputs, self.first.inputs, strict=False)), **self.matches}
@@ -142,13 +177,17 @@ class Pair:
             return f"In the first graph it reads {list_some(list(other.input), 4)}."
         return ""
 
-    def _compare_bodies(self, named: tuple[str, GraphProto], other: tuple[str, GraphProto]) -> str:
+    def _compare_bodies(
+        self, named: tuple[str, GraphProto], other: tuple[str, GraphProto], constants: tuple[Constants, Constants]
+    ) -> str:
         """Explain which node inside of two nodes is not the same."""
         name, graph = named
+        own, others = ({t.name: t for t in each.initializer} for each in (graph, other[1]))
+        constants = {**constants[0], **own}, {**constants[1], **others}
         if len(graph.node) != len(other[1].node):
             return f"In the first graph its {name} has {count_of(len(other[1].node), 'nodes')}."
         for node, counterpart in zip(graph.node, other[1].node, strict=True):
-            if text := self._compare_nodes(node, counterpart):
+            if text := self._compare_nodes(node, counterpart, constants):
                 return f"In its {name}, at {node.name or node.output[0]} ({node.op_type}): {text}"
         return ""
 
@@ -296,11 +335,6 @@ def is_same(array: Array, original: Array) -> bool:
         return array.shape == original.shape and np.array_equal(array, original.astype(array.dtype), equal_nan=False)
 
 
-def to_floats(array: Array) -> Floats:
-    floats: Floats = np.nan_to_num(np.atleast_1d(array).astype(np.float64))
-    return floats
-
-
 def list_later(graph: Graph, tensor: str) -> list[int]:
     """List the steps that depend on a tensor."""
     made, places = {tensor}, list[int]()
@@ -309,48 +343,6 @@ def list_later(graph: Graph, tensor: str) -> list[int]:
             made.update(step.outputs)
             places.append(i)
     return places
-
-
-def match_tensors(first: GraphProgram, second: GraphProgram) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {tensor of the second graph: the same tensor of the first}, by name and by what it is computed from; and
-    those that have another shape there.
-
-    Where both agree on nothing, the structure decides, if it is the only one of its kind; then the name.
-    """
-    own, others = make_keys(first), make_keys(second)
-    by_key: dict[str, list[str]] = defaultdict(list)
-    for name, key in own.items():
-        by_key[key].append(name)
-    matches: dict[str, str] = {}
-    reshaped: dict[str, str] = {}
-    for name, key in others.items():
-        same = by_key[key]
-        alike = name if name in same else same[0] if len(same) == 1 else name if name in own else None
-        if alike is None or alike not in first.values or name not in second.values:
-            continue
-        a, b = first.values[alike], second.values[name]
-        if not (a.dtype.kind == b.dtype.kind == "f" or a.dtype == b.dtype):
-            continue
-        if a.shape == b.shape:
-            matches[name] = alike
-        elif alike in same:
-            reshaped[name] = alike
-    return matches, reshaped
-
-
-def make_keys(graph: Graph) -> dict[str, str]:
-    """Return, for each tensor that a node makes, a text that says what it is computed from; not by which weights."""
-    keys = {name: f"input {i}" for i, name in enumerate(graph.inputs)}
-    for step, node in zip(graph.steps, graph.model.graph.node, strict=True):
-        read = [keys.get(name, "constant") for name in node.input]
-        if step.kind in SAME and read:
-            keys |= dict.fromkeys(step.outputs, read[0])
-            continue
-        text = f"{node.domain}.{node.op_type}({', '.join(read)})"
-        for i, name in enumerate(node.output):
-            keys[name] = hashlib.sha256(f"{text}#{i}".encode()).hexdigest()
-    made = {name for step in graph.steps if step.kind not in SAME for name in step.outputs}
-    return {name: key for name, key in keys.items() if name in made}
 
 
 def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
@@ -367,6 +359,8 @@ def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
     pair = Pair(first, second)
     precision = find_coarsest(artifact.precision for artifact in job.artifacts)
     between = pair.find_difference(precision)
+    if between is not None and pair.agrees(precision):
+        between = replace(between, unlike=f"{between.unlike} {AGREE}".strip())
     if precision in FULL:
         further = pair.list_further(between, precision) if between is not None else ()
         return PairResponse(between=between, further=tuple(further))

@@ -245,3 +245,54 @@ def test_nan_in_one_branch_of_a_network_is_found_with_the_value_that_it_comes_fr
     program = GraphProgram(read_onnx(tmp_path / "second.onnx"), EngineSpec(backend="ort"), tmp_path / "s", print)
     program.record({"x": np.random.default_rng(1).standard_normal((1, 3, 16, 16), np.float32)}, 1 << 20)
     assert explain_beginning(program) == begins
+
+
+def test_a_fault_behind_what_is_computed_in_another_way_is_found_between_other_names(tmp_path: Path) -> None:
+    """A Gemm is a product and a sum in the second graph, whose names are all others; three products read its output."""
+    rng = np.random.default_rng(0)
+    constants = {f"w{i}": rng.standard_normal((WIDTH, WIDTH), np.float32) for i in range(4)}
+    constants["b"] = rng.standard_normal(WIDTH, np.float32)
+    rest = "q = MatMul (h, w1) k = MatMul (h, w2) v = MatMul (h, w3) qk = Mul (q, k) s = Tanh (v) y = Add (qk, s)"
+    first = build_graph(f"h = Gemm (x, w0, b) {rest}", constants, (4, WIDTH))
+    second = build_graph(f"m = MatMul (x, w0) h = Add (m, b) {rest}", constants, (4, WIDTH))
+    for node in second.graph.node:
+        node.name = f"other_{node.name}"
+        for listed in (node.input, node.output):
+            listed[:] = [f"other_{name}" if name not in ("x", "y", *constants) else name for name in listed]
+    assert compare(first, second, tmp_path) == PairResponse()
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(second)
+    between = compare(first, change_constant(wrong, "w2", lambda weights: weights * 3), tmp_path).between
+    assert between is not None and between.node == "other_k"
+    assert between.unlike == "In the first graph its constant w2 has other values."
+    between = compare(first, change_constant(second, "b", lambda bias: bias + 1), tmp_path).between
+    assert between is not None and between.node == "other_h"
+    assert between.unlike == (
+        "It is an Add in place of a Gemm. It may also be in what it reads, which has no counterpart in the first "
+        "graph: other_m."
+    )
+
+
+def test_a_constant_inside_of_a_loop_is_found_there(tmp_path: Path) -> None:
+    def build(factor: float) -> ModelProto:
+        body = onnx.parser.parse_graph(
+            "body (int64 i, bool go, float[4, 8] s) => (bool on, float[4, 8] t) "
+            "{ on = Identity (go) [scale] t = Mul (s, factor) }"
+        )
+        body.initializer.append(numpy_helper.from_array(np.array(factor, np.float32), "factor"))
+        node = helper.make_node("Loop", ["three", "", "x"], ["y"], "loop", body=body)
+        return build_graph([node], {"three": np.array(3)}, (4, WIDTH))
+
+    between = compare(build(1.0), build(1.1), tmp_path).between
+    assert between is not None
+    assert between.unlike == "In its body, at scale (Mul): In the first graph its constant factor has other values."
+
+
+def test_a_difference_that_no_output_shows_says_so(tmp_path: Path) -> None:
+    """What the second graph multiplies by two in one node, it divides by two in the next."""
+    constants = {"w": np.eye(WIDTH, dtype=np.float32), "c": np.ones(WIDTH, np.float32)}
+    first = build_graph("m = MatMul (x, w) y = Mul (m, c)", constants, (4, WIDTH))
+    second = change_constant(change_constant(build_graph("m = MatMul (x, w) y = Mul (m, c)", constants, (4, WIDTH)),
+                                             "w", lambda one: one * 2), "c", lambda one: one / 2)  # fmt: skip
+    between = compare(first, second, tmp_path).between
+    assert between is not None and between.node == "m" and "agree all the same" in between.unlike
