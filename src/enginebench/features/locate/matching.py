@@ -14,6 +14,8 @@ from enginebench.stats.metrics.metric import Floats
 
 # Operators that hand their input on in another type: the same tensor for whoever compares two precisions.
 SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
+# Operators whose inputs one exporter writes in another order than the next.
+COMMUTES = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
 # Values that are this close are those of one tensor: below the limit of FP16, and far above what chance gives.
 EQUAL_DB = 40.0
 # Of the norm, by which sums of values that are so close may differ: five times the noise.
@@ -44,7 +46,7 @@ class Matching:
                 if alike is None:
                     continue
                 self._keys[name] = own[alike]
-                if self._first.values[alike].shape == self._second.values[name].shape:
+                if self._is_like(name, alike):
                     self.matches[name] = alike
                 elif alike in by_key[key]:
                     self.reshaped[name] = alike
@@ -95,13 +97,18 @@ class Matching:
             mine, others = self._list_read(self._second, name), self._list_read(self._first, self.matches[name])
             if mine is None or others is None or mine[0] != others[0] or len(mine[1]) != len(others[1]):
                 continue
-            taken = set(self.matches.values())
             left = [one for one in mine[1] if one not in self.matches]
-            for one, other in zip(left, [one for one in others[1] if one not in taken], strict=False):
-                alike = self._has_type(one, other)
-                if alike and self._first.values[other].shape == self._second.values[one].shape:
-                    self.matches[one] = other
+            others_left = [one for one in others[1] if one not in self.matches.values()]
+            for one in left:
+                possible = [other for other in others_left if self._is_like(one, other)]
+                alike = [other for other in possible if _find_kind(self._first, other) == _find_kind(self._second, one)]
+                if alike or (len(left) == 1 and possible):
+                    self.matches[one] = (alike or possible)[0]
+                    others_left.remove(self.matches[one])
                     waiting.append(one)
+
+    def _is_like(self, name: str, other: str) -> bool:
+        return self._has_type(name, other) and self._first.values[other].shape == self._second.values[name].shape
 
     @staticmethod
     def _list_read(graph: GraphProgram, name: str) -> tuple[str, list[str]] | None:
@@ -110,7 +117,7 @@ class Matching:
         if place is None:
             return None
         read = [_skip_same(graph, one) for one in graph.steps[place].inputs]
-        return graph.steps[place].kind, [one for one in read if one in graph.producers and one in graph.values]
+        return _find_kind(graph, name), [one for one in read if one in graph.producers and one in graph.values]
 
 
 def make_keys(graph: GraphProgram) -> dict[str, str]:
@@ -127,7 +134,7 @@ def make_step_keys(graph: GraphProgram, place: int, keys: Mapping[str, str]) -> 
     read = [keys.get(name, "constant") for name in node.input]
     if node.op_type in SAME and read:
         return dict.fromkeys(graph.steps[place].outputs, read[0])
-    text = f"{node.domain}.{node.op_type}({', '.join(read)})"
+    text = f"{node.domain}.{node.op_type}({', '.join(sorted(read) if node.op_type in COMMUTES else read)})"
     return {name: hashlib.sha256(f"{text}#{i}".encode()).hexdigest() for i, name in enumerate(node.output) if name}
 
 
@@ -150,6 +157,10 @@ def sum_values(graph: GraphProgram) -> dict[str, tuple[float, float]]:
 def to_floats(array: Array) -> Floats:
     floats: Floats = np.nan_to_num(np.atleast_1d(array).astype(np.float64))
     return floats
+
+
+def _find_kind(graph: GraphProgram, name: str) -> str:
+    return graph.steps[graph.producers[name]].kind
 
 
 def _skip_same(graph: GraphProgram, name: str) -> str:

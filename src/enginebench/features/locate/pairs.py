@@ -21,7 +21,7 @@ from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.jobs import PairJob, PairResponse
 from enginebench.features.locate.judging import Deviation, measure_deviation, measure_ratio
-from enginebench.features.locate.matching import SAME, Matching, to_floats
+from enginebench.features.locate.matching import COMMUTES, SAME, Matching, to_floats
 from enginebench.features.locate.nonfinite import describe_beginning
 from enginebench.features.locate.shrink import Case
 from enginebench.features.locate.timing import compare_times
@@ -165,15 +165,19 @@ class Pair:
         names = sorted(n for n in {**attributes[0], **attributes[1]} if attributes[0].get(n) != attributes[1].get(n))
         if names and not any(True for _ in list_named_graphs(node)):
             return f"In the first graph it has another {' and another '.join(names)}."
-        for a, b in zip(node.input, other.input, strict=False):
+        inputs, others = list(node.input), list(other.input)
+        alike = {**dict(zip(self.second.inputs, self.first.inputs, strict=False)), **self.matches}
+        if node.op_type in COMMUTES:
+            inputs.sort(key=lambda name: (name not in constants[0], alike.get(name, name)))
+            others.sort(key=lambda name: (name not in constants[1], name))
+        for a, b in zip(inputs, others, strict=False):
             if a in constants[0] and b in constants[1]:
                 tensors = (constants[0][a], self.second.path), (constants[1][b], self.first.path)
                 arrays = [read_tensor_values(tensor, path) for tensor, path in tensors]
                 if arrays[0] is not None and arrays[1] is not None and not is_same(arrays[0], arrays[1]):
                     return f"In the first graph its constant {b} has other values."
-        alike = {**dict(zip(self.second.inputs, self.first.inputs, strict=False)), **self.matches}
-        read = [alike.get(name, "") for name in node.input]
-        if any(name and name != b for name, b in zip(read, other.input, strict=False)):
+        read = [alike.get(name, "") for name in inputs]
+        if any(name and name != b for name, b in zip(read, others, strict=False)):
             return f"In the first graph it reads {list_some(list(other.input), 4)}."
         return ""
 

@@ -254,7 +254,8 @@ def test_a_fault_behind_what_is_computed_in_another_way_is_found_between_other_n
     constants["b"] = rng.standard_normal(WIDTH, np.float32)
     rest = "q = MatMul (h, w1) k = MatMul (h, w2) v = MatMul (h, w3) qk = Mul (q, k) s = Tanh (v) y = Add (qk, s)"
     first = build_graph(f"h = Gemm (x, w0, b) {rest}", constants, (4, WIDTH))
-    second = build_graph(f"m = MatMul (x, w0) h = Add (m, b) {rest}", constants, (4, WIDTH))
+    others = rest.replace("(q, k)", "(k, q)").replace("(qk, s)", "(s, qk)")
+    second = build_graph(f"m = MatMul (x, w0) h = Add (b, m) {others}", constants, (4, WIDTH))
     for node in second.graph.node:
         node.name = f"other_{node.name}"
         for listed in (node.input, node.output):
