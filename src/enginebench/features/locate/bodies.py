@@ -1,9 +1,9 @@
-"""The graph inside of a node, as a graph of its own: the branch that an If takes, the first turn of a loop."""
+"""The graph inside of a node, as a graph of its own: a branch that is taken, the first turn of a loop, a function."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, inliner
 
 from enginebench.core.protocols import Array
 from enginebench.features.locate.graphs import Graph, describe_value
@@ -12,13 +12,16 @@ from enginebench.models.onnx.source import load_external_data, read_tensor_value
 
 
 def cut_body(graph: Graph, place: int, values: Arrays) -> tuple[str, ModelProto, dict[str, Array]] | None:
-    """Return the name of the attribute that holds the graph, the graph, and its inputs; None if a node has none, or if
-    what it reads is not known.
+    """Return the name of the attribute that holds the graph, or the word function, the graph, and its inputs; None if a
+    node has none, or if what it reads is not known.
 
     Args:
         values: of the tensors of the graph around it.
     """
     node = graph.model.graph.node[place]
+    if any((node.domain, node.op_type) == (one.domain, one.name) for one in graph.model.functions):
+        called = graph.cut([place], graph.steps[place].outputs, values)
+        return "function", inliner.inline_local_functions(called), {v.name: values[v.name] for v in called.graph.input}
     read = {name: array for name in graph.steps[place].inputs if (array := _read(graph, name, values)) is not None}
     if (taken := _choose(node, read)) is None:
         return None

@@ -1,4 +1,4 @@
-"""Which tensor of one graph is which of another: by what it is computed from, by its values, by its name."""
+"""Match the tensors of two graphs: by what they are computed from, by their values, by their names."""
 
 import hashlib
 from collections import defaultdict

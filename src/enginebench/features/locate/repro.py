@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import onnx
 from msgspec.structs import replace
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, inliner
 
 from enginebench.core.names import format_options, require_precision
 from enginebench.core.protocols import Array
@@ -118,9 +118,12 @@ def make_settings(engine: EngineSpec, tolerance: float) -> dict[str, str | int |
 
 
 def rename(model: ModelProto) -> tuple[ModelProto, Mapping[str, str]]:
-    """Return a copy with plain names for nodes and tensors, and without texts; and {old name: new name}."""
+    """Return a copy with plain names for nodes and tensors, and without texts; and {old name: new name}.
+
+    Functions are replaced by their nodes: not every engine reads them.
+    """
     renamed = ModelProto()
-    renamed.CopyFrom(model)
+    renamed.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
     graph, names = renamed.graph, dict[str, str]()
     for prefix, listed in (
         ("x", [value.name for value in graph.input]),

@@ -255,3 +255,20 @@ def test_every_cut_has_a_hash_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     for wanted in ("mean", "centred", "mean"):
         program.compute([], [wanted], {"x": program.values["x"]}, program.values)
     assert hashes[0] == hashes[2] != hashes[1] and all(len(text) == 64 for text in hashes)
+
+
+def test_a_fault_inside_of_a_function_is_found_there(tmp_path: Path) -> None:
+    inner = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 13]> {UNKEPT_NORM}').graph
+    constants = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in inner.initializer]
+    opset = onnx.helper.make_opsetid("", 13)
+    function = onnx.helper.make_function("own", "Norm", ["x"], ["y"], [*constants, *inner.node], [opset])
+    text = """<ir_version: 9, opset_import: ["" : 13, "own" : 1]>
+    g (float[8, 8] x) => (float[8, 8] y) { t = Tanh (x) [call] n = own.Norm (t) y = Relu (n) }"""
+    model = onnx.parser.parse_model(text)
+    model.functions.append(function)
+    onnx.save(model, tmp_path / "m.onnx")
+    repro = tmp_path / "repro"
+    fault = find(read_onnx(tmp_path / "m.onnx"), tmp_path, repro)
+    assert fault.kind == "Mul" and fault.within == ("function of call (Norm)",)
+    assert not onnx.load(repro / "model.onnx").functions
+    assert fault.reproduction is not None and fault.reproduction.shown
