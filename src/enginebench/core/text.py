@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -103,6 +104,15 @@ def list_some(names: Sequence[str], most: int = 8) -> str:
     """The names, and only how many more there are beyond the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+# Paths are shorter, and a name of a graph that is longer tells nobody more.
+_LONG_WORD = re.compile(r"(\S{60})\S{280,}(\S{60})")
+
+
+def shorten_words(text: str) -> str:
+    """The text with the middle of every word of 400 letters or more left out."""
+    return _LONG_WORD.sub(r"\1…\2", text)
 
 
 class Outlet(io.TextIOWrapper):

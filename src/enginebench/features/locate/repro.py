@@ -16,7 +16,7 @@ from enginebench.core.names import format_options, require_precision
 from enginebench.core.protocols import Array
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import write_atomic
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, shorten_words
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.ort import spell_optimizers
 from enginebench.engines.registry import complete_options, find_entry, list_installed
@@ -181,7 +181,7 @@ def write_report(
         False: "repro.py did not show it when written.",
         None: "Build model.onnx with the engine, give it inputs.npz, and compare its outputs with expected.npz.",
     }
-    plain = {old: f"{new} ({old})" for old, new in names.items()}
+    plain = {old: f"{new} ({shorten_words(old)})" for old, new in names.items()}
     rows = [
         (node.op_type, *(", ".join(plain.get(name, name) for name in listed) for listed in (node.input, node.output)))
         for node in case.model.graph.node[:MOST_NODES]

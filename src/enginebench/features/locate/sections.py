@@ -1,8 +1,8 @@
 """Sections of `drift --locate`: for each side a conclusion, the nodes, the cause, the reproduction, the ways around."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from enginebench.core.text import count_of, list_some
+from enginebench.core.text import count_of, list_some, shorten_words
 from enginebench.report.drift import DriftDocument
 from enginebench.report.located import FoundFault, Located, LocatedSide, NodeNoise, WayAround
 from enginebench.report.numbers import format_ratio
@@ -17,31 +17,36 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
     sections = [make_section(side) for side in located.sides]
     if located.between is not None:
         behind = (f"Behind it, {one.node} ({one.kind}) differs as well. {one.unlike}" for one in located.further)
-        parts = [*make_notes([*explain_fault(located.between), *behind]), *list_ways(located.between)]
+        parts = [*write_notes([*explain_fault(located.between), *behind]), *list_ways(located.between)]
         sections.append(Section(title="Where the graphs differ, each as it is written", parts=tuple(parts)))
     if located.unpaired:
         why = f"The graphs were not held beside each other: {located.unpaired}"
-        sections.append(Section(parts=tuple(make_notes([why]))))
+        sections.append(Section(parts=tuple(write_notes([why]))))
     if located.noise:
         sections.append(make_noise_section(located))
     if located.interrupted:
         sections.append(
-            Section(parts=tuple(make_notes(["The search was interrupted: this is what was known by then."])))
+            Section(parts=tuple(write_notes(["The search was interrupted: this is what was known by then."])))
         )
     return sections
+
+
+def write_notes(sentences: Iterable[str]) -> Sequence[Notes]:
+    """The sentences as notes; names of a graph may be of any length."""
+    return make_notes([shorten_words(sentence) for sentence in sentences])
 
 
 def make_section(side: LocatedSide) -> Section:
     fault, title = side.fault, f"Where {side.text} leaves its graph"
     if side.state == "unknown":
-        return Section(title=title, parts=tuple(make_notes([f"Not searched: {side.why}", *explain_limits(side)])))
+        return Section(title=title, parts=tuple(write_notes([f"Not searched: {side.why}", *explain_limits(side)])))
     if fault is None:
         which = "No other node leaves" if side.drawn else "No node leaves"
         text = f"{which} the reference: its graph, computed as it is written, gives the same."
         sentences = [each for each in (text, side.overflowed, side.why) if each]
-        return Section(title=title, parts=tuple(make_notes([*explain_limits(side), *sentences])))
+        return Section(title=title, parts=tuple(write_notes([*explain_limits(side), *sentences])))
     sentences = [*explain_limits(side), *explain_fault(fault), *map(explain_further, side.further), side.why]
-    notes = make_notes([each for each in sentences if each])
+    notes = write_notes([each for each in sentences if each])
     return Section(title=title, parts=(*notes, *list_ways(fault)))
 
 
@@ -51,7 +56,7 @@ def list_ways(fault: FoundFault) -> Iterator[Table | Notes]:
         yield make_table(list_texts(["outputs right with", "time"]), [format_way(way) for way in fault.ways])
     commands = [("", way.command) for way in fault.ways if way.command]
     if commands:
-        yield from make_notes(["To measure one as a configuration:"])
+        yield from write_notes(["To measure one as a configuration:"])
         yield Notes(lines=tuple(commands), kind="command")
 
 
@@ -75,7 +80,7 @@ def make_noise_section(located: Located) -> Section:
     """The nodes that add the most noise, and what keeping the worst in the longer precision would give."""
     rows = [
         (
-            noise.node,
+            shorten_words(noise.node),
             noise.kind,
             format_ratio_db(noise.snr_in_db),
             format_ratio_db(noise.snr_out_db),
@@ -88,7 +93,7 @@ def make_noise_section(located: Located) -> Section:
     if located.excluded_snr_db is not None:
         kept = f"{count_of(len(located.excluded), 'nodes')} in the longer precision ({list_some(located.excluded, 3)})"
         text = f"With {kept} the outputs would have about {located.excluded_snr_db:.1f} dB, by the sum of the parts."
-        parts = [*make_notes([text]), *parts]
+        parts = [*write_notes([text]), *parts]
     return Section(title="Noise that each node adds", parts=tuple(parts))
 
 
@@ -137,5 +142,5 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
 
 def format_way(way: WayAround) -> tuple[str, str]:
     kept = "" if way.graph else "; add --out DIR to keep the graph"
-    changed = f"{way.engine}, where {way.change}{kept}" if way.change else way.engine
+    changed = f"{way.engine}, where {shorten_words(way.change)}{kept}" if way.change else way.engine
     return changed, format_ratio(way.slowdown) if way.slowdown is not None else "not measured"

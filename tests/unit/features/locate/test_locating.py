@@ -13,7 +13,7 @@ from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
 from enginebench.features.locate import locating
 from enginebench.features.locate.jobs import KNOWN, SideJob
-from enginebench.features.locate.sections import explain_fault, list_located
+from enginebench.features.locate.sections import explain_fault, list_located, write_notes
 from enginebench.report.located import FoundFault, Located, LocatedSide, WayAround
 from enginebench.runs.progress import Silent
 from enginebench.runs.targets.sides import OpenSide
@@ -102,6 +102,8 @@ def test_a_plan_is_built_anew_from_the_graph_of_the_other_side(side: OpenSide) -
 
 
 def test_the_text_names_the_node_what_hides_it_and_no_side_without_a_search() -> None:
+    (notes,) = write_notes(explain_fault(replace(FAULT, node="n" * 10_000)))
+    assert max(len(text) for _, text in notes.lines) < 400
     text = " ".join(explain_fault(FAULT))
     assert "The first node is scaled (Mul)" in text and "SNR 12.3 dB" in text
     assert "It disappears when squares is an output: a fusion of these nodes." in text
