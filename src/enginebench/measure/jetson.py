@@ -181,13 +181,14 @@ class Tegrastats(Struct, frozen=True, kw_only=True):
     temperature_c: float | None = None
 
 
-_RAM = re.compile(r"\bRAM (\d+)/(\d+)MB")
-_MEMORY_CLOCK = re.compile(r"\bEMC_FREQ \d+%@(\d+)")
+# Bounded numbers: int() refuses thousands of digits.
+_RAM = re.compile(r"\bRAM (\d{1,9})/(\d{1,9})MB")
+_MEMORY_CLOCK = re.compile(r"\bEMC_FREQ \d+%@(\d{1,9})\b")
 # `GR3D_FREQ 0%@318`, from L4T 35 on `GR3D_FREQ 0%@[510]`; on Orin a clock of each cluster: `GR3D_FREQ 99%@[1300,1300]`.
-_GPU_CLOCK = re.compile(r"\bGR3D_FREQ \d+%@\[?(\d+)")
-_TEMPERATURE = re.compile(r"\bgpu@(-?[\d.]+)C", re.IGNORECASE)
+_GPU_CLOCK = re.compile(r"\bGR3D_FREQ \d+%@\[?(\d{1,9})\b")
+_TEMPERATURE = re.compile(r"\bgpu@(-?\d{1,9}(?:\.\d{1,9})?)C", re.IGNORECASE)
 # `VDD_IN 5079mW/5079mW`, and before L4T 32.6 `SYS5V 1483/1483`: now and on average.
-_RAIL = re.compile(r"\b([A-Z][A-Z0-9_]*) (\d+)(?:mW)?/\d+(?:mW)?(?= |$)")
+_RAIL = re.compile(r"\b([A-Z][A-Z0-9_]*) (\d{1,9})(?:mW)?/\d+(?:mW)?(?= |$)")
 # What a sensor of a switched-off part shows.
 _OFF_C = -256.0
 

@@ -161,10 +161,54 @@ XAVIER_NX = (
     "VDD_IN 5079mW/5080mW VDD_CPU_GPU_CV 696mW/696mW VDD_SOC 1104mW/1104mW"
 )
 
+ORIN_NANO = (
+    "05-22-2026 12:34:56 RAM 2345/7620MB (lfb 12x4MB) SWAP 0/3810MB (cached 0MB) CPU [1%@729,off] EMC_FREQ 0%@2133 "
+    "GR3D_FREQ 0%@[305] NVDEC off NVJPG off OFA off cpu@49.7C soc2@48.4C gpu@49.5C tj@49.7C VDD_IN 4690mW/4690mW "
+    "VDD_CPU_GPU_CV 520mW/520mW VDD_SOC 1440mW/1440mW"
+)
+NANO = (
+    "RAM 1903/3956MB (lfb 70x4MB) SWAP 0/1978MB (cached 0MB) IRAM 0/252kB(lfb 252kB) CPU [5%@102,0%@102] "
+    "EMC_FREQ 0%@1600 GR3D_FREQ 0%@76 APE 25 PLL@20C CPU@23C PMIC@100C GPU@23C AO@28C thermal@23C POM_5V_IN 1022/1022 "
+    "POM_5V_GPU 0/0 POM_5V_CPU 204/204"
+)
+
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        (
+            ORIN_NANO,
+            Tegrastats(
+                ram_used_mb=2345,
+                ram_mb=7620,
+                gpu_mhz=305,
+                memory_mhz=2133,
+                power_mw={"VDD_IN": 4690, "VDD_CPU_GPU_CV": 520, "VDD_SOC": 1440},
+                temperature_c=49.5,
+            ),
+        ),
+        (
+            NANO,
+            Tegrastats(
+                ram_used_mb=1903,
+                ram_mb=3956,
+                gpu_mhz=76,
+                memory_mhz=1600,
+                power_mw={"POM_5V_IN": 1022, "POM_5V_GPU": 0, "POM_5V_CPU": 204},
+                temperature_c=23.0,
+            ),
+        ),
+        *(
+            (f"RAM 1/2MB {nonsense}", Tegrastats(ram_used_mb=1, ram_mb=2))
+            for nonsense in (
+                "gpu@1.2.3C",
+                "gpu@.C",
+                f"gpu@{'9' * 400}C",
+                f"VDD_IN {'1' * 5000}mW/1mW",
+                "GR3D_FREQ 1%@[]",
+            )
+        ),
+        (f"RAM {'1' * 5000}/2MB", None),
         (
             AGX_ORIN,
             Tegrastats(

@@ -160,7 +160,9 @@ class TrtexecBackend(PlanBackend):
     def adapt_build(
         self, artifact: Artifact, plan: str, spec: EngineSpec, version: str
     ) -> tuple[EngineSpec, tuple[Change, ...]]:
-        return adapt_build(artifact, plan, spec, choose_tool(read_options(spec, OPTIONS), version))
+        # trtexec itself takes no data; the command that makes the graph does.
+        own = replace(spec, options={key: text for key, text in spec.options.items() if key != "calib_data"})
+        return adapt_build(artifact, plan, spec, choose_tool(read_options(own, OPTIONS), version))
 
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None

@@ -16,7 +16,7 @@ from enginebench.core.store import explain_reading
 from enginebench.core.text import count_of
 from enginebench.engines.abilities import Change, ChangedPart
 from enginebench.engines.backends.tensorrt.settings import SEPARATOR, split_argv
-from enginebench.features.trtexec.command import CREATORS, WEAK_FLAGS
+from enginebench.features.trtexec.command import CREATORS, OWN_OPTIONS, WEAK_FLAGS
 from enginebench.features.trtexec.executable import INSTEAD, Trtexec
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ OF_LAYERS = frozenset({"layerPrecisions", "layerOutputTypes", "precisionConstrai
 USUAL = frozenset({"useCudaGraph", "noDataTransfers", "useSpinWait", "separateProfileRun", "stronglyTyped"})
 # Options whose values were TYPE:FORMAT; from 11 on FORMAT alone.
 FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
+# Options of the engine that are trtexec's own text: a pasted command sets them.
+OF_SHAPES = frozenset({"min_shapes", "opt_shapes", "max_shapes"})
 # What options that are gone have become.
 RENAMED: dict[str, Callable[[str], str]] = {
     "workspace": "--memPoolSize=workspace:{}".format,
@@ -60,7 +62,7 @@ def adapt_build(
         changes.append(make_change("command", "--weak-typing", "leave it out: the graph sets the types"))
     if options.pop("floats", "fp32") != "fp32":
         changes.append(make_change("command", "floats=fp16", "leave it out: the graph sets its floats"))
-    flags, cache = list[str](), options.pop("calib_cache", "")
+    flags, cache, data = list[str](), options.pop("calib_cache", ""), options.pop("calib_data", "")
     named = {f"--onnx={artifact.path}", f"--saveEngine={plan}"}
     for key in ("extra", "run_extra"):
         kept = list[str]()
@@ -70,6 +72,9 @@ def adapt_build(
                 continue
             flags += [name] if name in FLAGS else []
             cache = str(Path(value).absolute()) if name == "calib" else cache
+            if (own := OWN_OPTIONS.get(name, "")[2:].replace("-", "_")) in OF_SHAPES and own not in options:
+                options[own] = value  # a second one beside the default would be refused
+                continue
             became, why = adapt_argument(tool, argument)
             changes += [make_change("command", argument, why)] if why else []
             kept += [became] if became else []
@@ -81,7 +86,8 @@ def adapt_build(
     graph = read_graph(artifact)
     changes += list_cache_changes(Path(cache), artifact, graph) if cache else ()
     made = replace(spec, precision=precision, options=options)
-    changes += list_graph_changes(artifact, graph, made, cache, halves=weak or bool(flags))
+    ranges = ("--calib-cache", cache) if cache else ("--calib", data or "F.npz")
+    changes += list_graph_changes(artifact, graph, made, ranges, halves=weak or bool(flags))
     return made, tuple(changes)
 
 
@@ -147,16 +153,15 @@ def list_cache_changes(cache: Path, artifact: Artifact, graph: "GraphProto") -> 
 
 
 def list_graph_changes(
-    artifact: Artifact, graph: "GraphProto", spec: EngineSpec, cache: str, *, halves: bool
+    artifact: Artifact, graph: "GraphProto", spec: EngineSpec, ranges: tuple[str, str], *, halves: bool
 ) -> Iterator[Change]:
     """List what the graph must become; with `halves` the old command let FP16 be chosen beside 8 bits."""
     path, precision, present = artifact.path, spec.precision, artifact.precision
     eight_bits = precision in ("int8", "fp8")
     if precision is not None and present not in (precision, find_graph_precision(spec.backend, precision)):
         options: list[tuple[str, str | None]] = [("--to", format_precision(precision, spec.recipe))]
-        if eight_bits:
-            options += [("--calib-cache", cache) if cache else ("--calib", "F.npz")]
-        real = ", with ranges of real inputs (F.npz)" if eight_bits and not cache else ""
+        options += [ranges] if eight_bits else []
+        real = f", with ranges of real inputs ({ranges[1]})" if eight_bits and ranges[0] == "--calib" else ""
         why = f"it is {present}, and a plan of it would be, too: make a graph in {precision} of it{real}"
         yield make_change("graph", path, why, format_command("quantize", path, options=options))
     if eight_bits and halves and "fp16" in WEAK_FLAGS[precision or "fp32"]:

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -130,6 +131,36 @@ def test_a_pasted_command_names_its_files_already(graph: Artifact) -> None:
     spec, _ = adapt(graph, "--onnx=other.onnx")
     with pytest.raises(UsageError, match=r"--onnx=other.onnx.*F\.onnx"):
         TrtexecBackend().compose_build(graph, "m.plan", spec, NEW)
+
+
+def test_the_shapes_of_a_pasted_command_are_those_of_the_plan(graph: Artifact) -> None:
+    shapes = [f"--{kind}Shapes=input:{size}x64" for kind, size in (("min", 1), ("opt", 4), ("max", 8))]
+    spec, changes = adapt(graph, *shapes, "--verbose")
+    composed = TrtexecBackend().compose_build(graph, "m.plan", spec, NEW).argv
+    assert not changes and [argument for argument in composed if "Shapes" in argument] == shapes
+    with pytest.raises(UsageError, match="--minShapes"):  # two that differ: nobody knows which is meant
+        spec, _ = adapt(graph, *shapes, min_shapes="input:2x64")
+        TrtexecBackend().compose_build(graph, "m.plan", spec, NEW)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranges", "says"),
+    [
+        (("--weak-typing",), ("--calib-cache", "c.cache"), "calibration cache"),
+        ((), ("--calib-cache", "c.cache"), "calibration cache"),
+        ((), ("--calib", "digits.npz"), "with ranges of real inputs"),
+    ],
+)
+def test_the_ranges_of_a_build_go_into_the_graph(
+    graph: Artifact, options: tuple[str, ...], ranges: tuple[str, str], says: str
+) -> None:
+    np.savez("digits.npz", input=np.zeros((8, 64), np.float32))
+    given = ["build", "m.onnx", "--dry-run", "--tensorrt-version", NEW, "--explain", "--engine", "trtexec"]
+    done = CliRunner().invoke(program, [*given, "--precision", "int8", *options, *ranges])
+    assert done.exit_code == 0, done.output
+    command = shlex.split(done.stdout.splitlines()[0])
+    assert command[1] == "quantize" and command[-2] == ranges[0] and Path(command[-1]).name == ranges[1]
+    assert says in done.stderr and "F.npz" not in done.output
 
 
 def test_a_cache_is_held_against_the_graph(graph: Artifact) -> None:
