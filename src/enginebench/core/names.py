@@ -124,7 +124,8 @@ def slug(text: str) -> str:
     safe = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:80]
     if safe == text:
         return safe
-    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
+    data = text.encode("utf-8", "surrogatepass")  # a name of a file may be no UTF-8
+    return f"{safe}-{hashlib.sha256(data).hexdigest()[:8]}".lstrip("-")
 
 
 def configuration_id(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> str:

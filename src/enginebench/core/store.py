@@ -122,6 +122,8 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 # A figure of more bits is none: counts, bytes and nanoseconds fit, and NumPy has no such integers.
 LARGEST = 2**64 - 1
+# Of one document. A result with a million samples and their device times is about 20 MB.
+DOCUMENT_LIMIT_BYTES = 512 << 20
 # As many digits as that has at least; the decimals of a float may be as many. All digits are looked for as zeros, which
 # takes a tenth of the time of a regular expression.
 LONG_NUMBER = b"0" * 20
@@ -416,7 +418,10 @@ def _decode_schema(path: Path, data: bytes) -> str:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        data = check_regular(path).read_bytes()
+        size = check_regular(path).stat().st_size
+        if size > DOCUMENT_LIMIT_BYTES:
+            raise ParseError(path, "", f"{size >> 20} MiB", f"at most {DOCUMENT_LIMIT_BYTES >> 20} MiB")
+        data = path.read_bytes()
     except OSError as error:
         raise ParseError(path, "", f"no readable file ({error.strerror})", "a JSON file") from error
     if not data:

@@ -209,10 +209,15 @@ def write_parquet(rows: Sequence[Struct], path: Path, record: type[Struct] = His
     names = [field.name for field in fields(record)]
     hints = {field.name: (get_args(field.type) or (field.type,))[0] for field in fields(record)}
     schema = pyarrow.schema([(name, kinds[hint]) for name, hint in hints.items()])
-    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    columns = {name: [_drop_unheld(getattr(row, name)) for row in rows] for name in names}
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), sink)
     write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def _drop_unheld(value: Any) -> Any:
+    """Drop a number that a column of 64 bits with a sign does not hold: one row of a stored run costs no other."""
+    return None if isinstance(value, int) and abs(value) >= 2**63 else value
 
 
 def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tuple[int, int]:

@@ -219,8 +219,8 @@ def command(
     changes: tuple[Change, ...] = ()
     if shown["explain"]:
         ranges = list_engine_options({**options, "weak_typing": True})
-        given = {key: ranges[key] for key in ("calib_cache", "calib_data") if key in ranges}
-        spec = replace(spec, options={**given, **spec.options})  # the graph takes them, not the builder
+        sources = {key: ranges[key] for key in ("calib_cache", "calib_data") if key in ranges}
+        spec = replace(spec, options={**sources, **spec.options})  # the graph takes them, not the builder
         spec, changes = open_composing(spec).adapt_build(artifact, str(target), spec, shown["tensorrt_version"] or "")
     if needs_graph(spec, artifact.precision):
         graph = quantized_path(source, spec)

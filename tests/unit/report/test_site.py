@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,24 @@ def test_a_run_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     assert site.runs == 1 and sorted(one.path for one in site.unread) == ["damaged", "torn"]
     text = site.index.read_text("utf-8")
     assert "damaged" in text and "Not read" in text
+
+
+def test_odd_numbers_names_and_sizes_cost_no_other_run(tmp_path: Path) -> None:
+    home = tmp_path / "results"
+    write_run(home / "good", make_results())
+    write_run(home / os.fsdecode(b"latin \xfc" + b"\n"), make_results())
+    (home / os.fsdecode(b"torn \xfc")).mkdir()
+    (home / os.fsdecode(b"torn \xfc") / "run.json").write_text("{")
+    (row,) = write_run(home / "number", make_results()).glob("rows/ort-fp32*.json")
+    document = json.loads(row.read_bytes())
+    document["engine"]["threads"] = 2**63
+    row.write_text(json.dumps(document))
+    (home / "large").mkdir()
+    with (home / "large" / "run.json").open("wb") as file:
+        file.truncate(20 << 30)  # a sparse file: it takes no space
+    site = write_site(home, tmp_path / "site")
+    assert site.runs == 3 and [one.path for one in site.unread if "at most 512 MiB" in one.reason] == ["large"]
+    assert "torn " in site.index.read_text("utf-8")
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")])

@@ -16,13 +16,11 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError, importing
-from enginebench.core.store import DECODE_ERRORS, copy_file, encode, explain_access, write_atomic
+from enginebench.core.store import DECODE_ERRORS, DOCUMENT_LIMIT_BYTES, copy_file, encode, explain_access, write_atomic
 from enginebench.runs.folder import check_inside
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-# Of one document. A result with a million samples and their device times is about 20 MB.
-DOCUMENT_LIMIT_BYTES = 512 << 20
 # A name in a store: folders and files of letters, digits and a few signs; no `..`, nothing hidden.
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*(/[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*)*")
 # Stores that write a file as a whole or not at all. Others would show half a file to readers.
