@@ -230,10 +230,13 @@ def check_feeds(specs: Sequence[TensorSpecLike], feeds: Mapping[str, object]) ->
 
 def are_alike(views: Mapping[str, Array], feeds: Mapping[str, Any]) -> bool:
     """Return whether arrays have the names, shapes and dtypes of the ones bound before, which were checked."""
-    return len(views) == len(feeds) and all(
-        getattr(array := feeds.get(name), "shape", None) == view.shape and getattr(array, "dtype", None) == view.dtype
-        for name, view in views.items()
-    )
+    if len(views) != len(feeds):
+        return False
+    for name, view in views.items():
+        array = feeds.get(name)
+        if getattr(array, "shape", None) != view.shape or getattr(array, "dtype", None) != view.dtype:
+            return False
+    return True
 
 
 def fill_entries(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> None:
@@ -251,12 +254,14 @@ def fill_entries(views: Mapping[str, Array], samples: Sequence[Mapping[str, Arra
 
 def join_shapes(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> dict[str, tuple[int, ...]]:
     """The shapes of arrays that take all samples, each with a first axis, and no fewer entries than `views`."""
-    return {
-        name: (max(sum(len(sample[name]) for sample in samples), len(views.get(name, ()))), *array.shape[1:])
-        if array.ndim
-        else ()  # which one sample alone may be
-        for name, array in samples[0].items()
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, array in samples[0].items():
+        if array.ndim:
+            entries = max(sum(len(sample[name]) for sample in samples), len(views.get(name, ())))
+            shapes[name] = (entries, *array.shape[1:])
+        else:
+            shapes[name] = ()  # which one sample alone may be
+    return shapes
 
 
 def has_dtype(dtype: np.dtype[Any], expected: str) -> bool:

@@ -204,11 +204,9 @@ _SETTINGS = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
 
 
 def _join_parts(configuration: Any, precision: str | None, settings: Sequence[str], with_options: bool) -> str:
-    name = (
-        slug(configuration.engine)
-        if with_options and ":" in configuration.engine
-        else configuration.engine.partition(":")[0]
-    )
+    name = configuration.engine.partition(":")[0]
+    if with_options and ":" in configuration.engine:
+        name = slug(configuration.engine)
     named = escape_precision(format_precision(precision, configuration.recipe, configuration.mix))
     return "-".join([name, named, *(f"{_SETTINGS[key]}{getattr(configuration, key)}" for key in settings)])
 

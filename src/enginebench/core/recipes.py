@@ -92,7 +92,9 @@ def list_recipes(precision: Precision) -> tuple[Recipe, ...]:
 def find_needs(precision: Precision | None, recipe: Recipe | None) -> Needs:
     """Return what a graph in this precision needs beside the graph itself; a cast needs nothing."""
     recipes = list_recipes(precision) if precision is not None else ()
-    return RECIPES[recipe if recipe in RECIPES else recipes[0]].needs if recipes else "nothing"
+    if not recipes:
+        return "nothing"
+    return RECIPES[recipe if recipe in RECIPES else recipes[0]].needs
 
 
 def quantizes_weights_only(recipe: Recipe | None) -> bool:

@@ -106,14 +106,10 @@ def _gather_record(flat: Any, record: type[msgspec.Struct]) -> Any:
     if not isinstance(flat, dict):
         return flat
     rest = dict(flat)
-    gathered = {
-        name: {
-            inner.encode_name: rest.pop(inner.encode_name)
-            for inner in msgspec.structs.fields(group)
-            if inner.encode_name in rest
-        }
-        for name, group in list_groups(record).items()
-    }
+    gathered: dict[str, JsonObject] = {}
+    for name, group in list_groups(record).items():
+        keys = [inner.encode_name for inner in msgspec.structs.fields(group) if inner.encode_name in rest]
+        gathered[name] = {key: rest.pop(key) for key in keys}
     return rest | gathered
 
 

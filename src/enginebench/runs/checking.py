@@ -1,6 +1,6 @@
 """Check the outputs of configurations: compare them with those of the reference, and score them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -203,11 +203,9 @@ class OutputCheck:
             return None
         pictures = labelled.n if labelled is not None and labelled.unlabelled else None
         requested = pictures or -(-self._samples // batch) * batch
-        available = (
-            list_samples(self._results.inputs)
-            if self._results.inputs is not None and pictures is None
-            else range(requested)
-        )
+        available: Sized = range(requested)
+        if self._results.inputs is not None and pictures is None:
+            available = list_samples(self._results.inputs)
         most = -(-len(available) // batch)
         if calls:
             most = limit_calls(most, count_values(outputs) // calls)

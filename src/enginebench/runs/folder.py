@@ -185,7 +185,9 @@ def trust_request(stored: RunRequest, requested: RunRequest, where: Path) -> Run
     allow_request(requested)
     named = set(list_outside(requested))
     for option, name in list_outside(stored):
-        allowed = find_allowed(name) if option == "--ort-extension" else name if (option, name) in named else None
+        allowed = name if (option, name) in named else None
+        if option == "--ort-extension":
+            allowed = find_allowed(name)
         require_named(name, allowed, "which the run was begun with", where, f"{option} ")
     for engine, options in stored.engines:
         trust_engine(engine, options, where, f"--engines {engine}:")

@@ -223,11 +223,9 @@ def _settle_part(
         axes = dict(part.axes)
         if part.shape:
             if len(opened) != 1:
-                names = (
-                    f"dynamic axes {', '.join(opened)}; write AXIS=N"
-                    if opened
-                    else f"no dynamic axis but the batch, which is written batch={part.shape[0]}"
-                )
+                names = f"dynamic axes {', '.join(opened)}; write AXIS=N"
+                if not opened:
+                    names = f"no dynamic axis but the batch, which is written batch={part.shape[0]}"
                 raise UsageError(
                     f"--traffic {part.shape[0]}: a length needs one axis to be of, and the model has {names}"
                 )

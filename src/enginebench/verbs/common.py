@@ -1,5 +1,6 @@
 """Convert the arguments of verbs: models and sides to texts, options to lists, paths and numbers, progress."""
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,13 +128,10 @@ def parse_batches(
 
 def read_numbers(name: str, requested: int | str | Iterable[int]) -> tuple[int, ...]:
     """Return distinct positive numbers from one, several, or a text such as `1,8`."""
-    pieces = (
-        requested.split(",")
-        if isinstance(requested, str)
-        else list(requested)
-        if isinstance(requested, Iterable)
-        else [requested]
-    )
+    if isinstance(requested, str):
+        pieces: list[object] = [*requested.split(",")]
+    else:
+        pieces = [*requested] if isinstance(requested, Iterable) else [requested]
     numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
     if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
         raise UsageError(f"--{name} {requested!r}: expected distinct positive numbers, separated by commas")
@@ -157,9 +155,12 @@ def read_limits(requested: Mapping[str, float] | Texts | None) -> dict[str, floa
             value, most = float(text), LIMITS[name][1]
         except ValueError as error:
             raise UsageError(f"{lead}{text!r} is not a number") from error
-        far = "less" if most and name != "snr" and value > 1 else "more" if not most and value < 0 else ""
-        if value != value or far or (name == "samples" and value <= 0):
-            end = f"; {name} is at {'most 1' if most else 'least 0'}, so that no outputs can meet it" if far else ""
+        end = ""
+        if most and name != "snr" and value > 1:
+            end = f"; {name} is at most 1, so that no outputs can meet it"
+        elif not most and value < 0:
+            end = f"; {name} is at least 0, so that no outputs can meet it"
+        if end or math.isnan(value) or (name == "samples" and value <= 0):
             kind = "a fraction above 0, at most 1" if name == "samples" else "a number"
             raise UsageError(f"{lead}give {kind}{end}")
         limits[name] = value

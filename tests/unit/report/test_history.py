@@ -39,6 +39,11 @@ def test_configurations_that_did_not_change_are_not_read_again(runs, tmp_path, m
     assert len(read_history(runs).rows) == 11
 
 
+def test_the_latest_configuration_is_the_last(runs: Path) -> None:
+    starts = [row.started_utc for row in read_history(runs).rows]
+    assert starts == sorted(starts) and len(set(starts)) > 1
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00nonsense", b"\x93\x63\x80\x80"])
 def test_a_damaged_cache_is_made_again(runs: Path, tmp_path: Path, content: bytes) -> None:
     document = read_history(runs)

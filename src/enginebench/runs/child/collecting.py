@@ -171,9 +171,11 @@ class Collector:
         arrays |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
         whole = len(places) == self._n
         arrays |= {} if whole else {PLACES: places}
-        for name in next(iter(self._rows.values())) if self._rows else ():
+        if not self._rows:
+            return arrays
+        for name in next(iter(self._rows.values())):
             arrays |= _pack(OUTPUTS + name, [self._rows[place][name] for place in places.tolist()])
-        return arrays | _pack_targets(self._targets if whole else self._targets.pick(places)) if self._rows else arrays
+        return arrays | _pack_targets(self._targets if whole else self._targets.pick(places))
 
 
 def _pack(name: str, outputs: list[Any]) -> dict[str, Array]:

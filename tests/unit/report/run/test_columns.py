@@ -53,6 +53,13 @@ def test_the_precision_is_the_one_that_ran() -> None:
     assert read_cells(part)["ran in"] == "int8 71%, fp32 29%"
 
 
+def test_costs_are_in_the_unit_of_their_title() -> None:
+    (row,) = make_rows(PYTORCH)
+    costs = RowCosts(size_bytes=45_000_000, peak_memory_bytes=612_000_000, memory_bytes={"load": 7_000_000})
+    cells = read_cells(replace(row, costs=costs))
+    assert [float(cells[title]) for title in ("size MB", "memory MB", "load MB")] == [45, 612, 7]
+
+
 def test_an_engine_has_its_state_beside_it() -> None:
     (row,) = make_rows(PYTORCH)
     assert read_cells(replace(row, status="partial", modelled=True))["engine"] == "pytorch (partial) (modelled)"

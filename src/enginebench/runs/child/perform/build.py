@@ -267,12 +267,10 @@ def compute_check_outputs(
 
 def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildResponse]) -> BuildResponse:
     """The engine file of a source, and in which precisions it spends its time; `keep` gets the file before that."""
-    text_or_artifact = job.source
-    (source,) = (
-        take_file(Path(text_or_artifact), Path(job.out_dir))
-        if isinstance(text_or_artifact, str)
-        else (text_or_artifact,)
-    )
+    if isinstance(job.source, str):
+        (source,) = take_file(Path(job.source), Path(job.out_dir))
+    else:
+        source = job.source
     backend = open_for(job.engine, job.out_dir)
     note("building")
     pass_notes(backend, note)
