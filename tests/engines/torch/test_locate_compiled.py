@@ -34,10 +34,9 @@ class Net(torch.nn.Module):
         return self.second(bent), torch.relu(left)
 
 
-def search(folder: Path, repro: Path | None = None) -> LocatedSide:
-    save_arrays(folder / "call.npz", {"x": np.random.default_rng(0).standard_normal((4, 8), np.float32)})
+def make_artifact() -> Artifact:
     outputs = tuple(TensorSpec(name=name, dtype="float32", shape=(4, 8)) for name in ("a", "b"))
-    artifact = Artifact(
+    return Artifact(
         kind="torch",
         path="",
         sha256="",
@@ -47,9 +46,13 @@ def search(folder: Path, repro: Path | None = None) -> LocatedSide:
         outputs=outputs,
         precision="fp32",
     )
+
+
+def search(folder: Path, repro: Path | None = None) -> LocatedSide:
+    save_arrays(folder / "call.npz", {"x": np.random.default_rng(0).standard_normal((4, 8), np.float32)})
     job = SideJob(
         text="pytorch-compile@net",
-        artifact=artifact,
+        artifact=make_artifact(),
         engine=EngineSpec(backend="pytorch-compile", precision="fp32"),
         calls=(str(folder / "call.npz"),),
         out_dir=str(folder / "scratch"),
@@ -86,3 +89,17 @@ def test_the_operation_that_a_compiler_gets_wrong_is_found_and_reproduced(tmp_pa
     assert done.returncode == 0 and "the fault is there above" in done.stdout, done.stderr
     assert "enginebench" not in (repro / "repro.py").read_text().lower()
     assert len((repro / "repro.py").read_text().splitlines()) <= 40
+
+
+def test_an_engine_that_casts_what_it_loads_leaves_the_reference_alone(tmp_path: Path) -> None:
+    artifact = make_artifact()
+    spec = EngineSpec(backend="pytorch-compile", precision="bf16", options={"force": "1"})
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 8), np.float32)}
+    with patch.object(torch_program, "open_module", lambda artifact: Net().eval()):
+        program = torch_program.TorchProgram(artifact, spec, feeds, tmp_path, lambda text: None)
+    program.record(1 << 30)
+    every, values = range(len(program.steps)), program.values
+    program.compute(every, program.outputs, values, values)
+    again = program.expect(every, program.outputs, values)
+    for name in program.outputs:
+        np.testing.assert_array_equal(again[name], values[name])

@@ -12,18 +12,21 @@ import onnx
 from msgspec.structs import replace
 from onnx import GraphProto, ModelProto, inliner
 
+from enginebench.core.engine_api import read_index
 from enginebench.core.names import format_options, require_precision
 from enginebench.core.protocols import Array
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of, shorten_words
+from enginebench.engines.abilities import ReadsOpsets
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.ort import spell_optimizers
-from enginebench.engines.registry import complete_options, find_entry, list_installed
+from enginebench.engines.registry import complete_options, find_entry, list_installed, open_backend
 from enginebench.features.locate.judging import Deviation
 from enginebench.features.locate.shrink import Case
 from enginebench.measure.machine import describe_machine
-from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES, read_graphs
+from enginebench.models.onnx.source import LARGEST_PROTOBUF_BYTES, read_graphs, read_opset
+from enginebench.models.precision.lowering import NewerTypes, lower_model
 from enginebench.report.located import FoundFault, Reproduction
 from enginebench.report.markdown import format_sections
 from enginebench.report.table import Notes, Section, list_texts, make_table
@@ -31,7 +34,12 @@ from enginebench.runs.child.arrays import save_arrays
 
 PROGRAMS = Path(__file__).parent / "as-shipped"
 # ENGINE -> the program that shows the fault of a graph on it.
-PROGRAM_OF = {"ort": "repro_ort.py", "ort-cuda": "repro_ort.py", "openvino": "repro_openvino.py"}
+PROGRAM_OF = {
+    "ort": "repro_ort.py",
+    "ort-cuda": "repro_ort.py",
+    "openvino": "repro_openvino.py",
+    "tensorrt": "repro_tensorrt.py",
+}
 PROVIDERS = {"ort": "CPUExecutionProvider", "ort-cuda": "CUDAExecutionProvider"}
 TIMEOUT_S = 60.0
 WRITTEN = {
@@ -55,7 +63,7 @@ def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: Foun
 
     Names are replaced by plain ones, in the graph and in the arrays: those of the user stand in the report alone.
     """
-    model, names = rename(case.model)
+    model, names = rename(lower_for(case.model, engine))
     folder.mkdir(parents=True, exist_ok=True)
     for name in WRITTEN:
         (folder / name).unlink(missing_ok=True)
@@ -73,6 +81,18 @@ def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: Foun
         shown = run_program(folder)
     write_atomic(folder / "report.md", write_report(case, engine, fault, names, shown).encode())
     return replace(made, shown=shown)
+
+
+def lower_for(model: ModelProto, engine: EngineSpec) -> ModelProto:
+    """Return the graph in an operator set that the engine's tool reads, as it is built."""
+    backend, opset = open_backend(engine.backend), read_opset(model)
+    if not isinstance(backend, ReadsOpsets) or opset is None:
+        return model
+    newest = backend.describe_reader(engine).newest_opset
+    try:
+        return lower_model(model, newest) if opset > newest else model
+    except NewerTypes:  # as when it is built
+        return model
 
 
 def find_place(out: Path, taken: int) -> Path:
@@ -105,15 +125,19 @@ def run_program(folder: Path) -> bool:
     return done.returncode == 1 and b"the fault is there" in done.stdout
 
 
-def make_settings(engine: EngineSpec, tolerance: float) -> dict[str, str | int | float]:
+def make_settings(engine: EngineSpec, tolerance: float) -> dict[str, object]:
     options = complete_options(engine)
-    settings: dict[str, str | int | float] = {"threads": engine.threads, "tolerance": tolerance}
+    settings: dict[str, object] = {"threads": engine.threads, "tolerance": tolerance}
     if engine.backend in PROVIDERS:
         names = options["disable"]
         settings |= {"opt": options["opt"], "disabled": spell_optimizers(names) if names else ""}
         settings["provider"] = PROVIDERS[engine.backend]
     if engine.backend == "openvino":
         settings["hint"] = HINTS[require_precision(engine.precision)]
+    if engine.backend == "tensorrt":
+        from enginebench.engines.backends.tensorrt.tensorrt import name_flags
+
+        settings |= {"device": read_index(engine), **name_flags(engine)}
     return settings
 
 
@@ -168,6 +192,7 @@ def write_report(
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("Python", sys.version.split()[0]),
         ("processor", f"{machine.cpu_model}, {count_of(engine.threads, 'threads')}"),
+        *(("GPU", gpu.name) for gpu in machine.gpus if engine.device == f"cuda:{gpu.index}"),
         ("system", machine.os),
     )
     texts = (

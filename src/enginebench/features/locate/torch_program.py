@@ -1,5 +1,6 @@
 """The graph that PyTorch exports of a module, compiled whole or in parts, beside its operations run one by one."""
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -134,7 +135,8 @@ class Recorder(torch.fx.Interpreter):  # type: ignore[misc]  # no types
 
 
 def take_module(module: Any, artifact: Artifact) -> Any:
-    return module
+    """A copy: an engine casts the weights of what it loads, and moves them to its device."""
+    return copy.deepcopy(module)
 
 
 def list_users(node: Any) -> list[Any]:

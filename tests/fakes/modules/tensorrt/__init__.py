@@ -563,8 +563,8 @@ class IExecutionContext(_Checked):
     def _read(self, name):
         block = cudart.memory[self._addresses[name]]
         dtype = _NUMPY[self._engine.get_tensor_dtype(name).name]
-        count = int(np.prod(self._shapes[name]))
-        return self._cast(name, np.frombuffer(block, dtype, count=count).reshape(self._shapes[name]))
+        shape = self._shapes.get(name, self._engine.get_tensor_shape(name))  # fixed axes need not be set
+        return self._cast(name, np.frombuffer(block, dtype, count=int(np.prod(shape))).reshape(shape))
 
     def _cast(self, name, array):
         """The array in the type that the graph has, not TensorRT."""

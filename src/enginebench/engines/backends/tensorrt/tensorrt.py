@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
+from enginebench.core.names import require_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec, ResultWarning
 from enginebench.engines import cuda
 from enginebench.engines.abilities import Reader
@@ -14,6 +15,7 @@ from enginebench.engines.backends.tensorrt.builder import (
     build_plan,
     check_flags,
     check_version,
+    choose_flags,
     read_batches,
     require_builder,
 )
@@ -124,6 +126,22 @@ class TensorRtBackend(PlanBackend):
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
         return ((INVENTED_RANGES,) if guessed else ()) + list_dla_warnings(settings, LIBRARY.log.on_gpu)
+
+
+def name_flags(spec: EngineSpec) -> dict[str, object]:
+    """The names of the flags with which a program of its own builds what this engine builds of a graph."""
+    options = read_options(spec, OPTIONS)
+    settings = BuildSettings(
+        precision=require_precision(spec.precision),
+        weak_typing=options["weak_typing"] == "1",
+        half_floats=options["floats"] == "fp16",
+    )
+    typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED") and not settings.weak_typing
+    return {
+        "network": "STRONGLY_TYPED" if typed else "EXPLICIT_BATCH",
+        "flags": list(choose_flags(LIBRARY, settings)),
+        "tf32": settings.precision != "fp32",
+    }
 
 
 create_backend = TensorRtBackend

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
-cudaEventDefault, cudaEventBlockingSync, cudaStreamNonBlocking = 0, 1, 1
+cudaEventDefault, cudaEventBlockingSync, cudaStreamDefault, cudaStreamNonBlocking = 0, 1, 0, 1
 live: Counter[str] = Counter()
 memory: dict[int, ctypes.Array] = {}
 filled: list[int] = []
@@ -172,6 +172,14 @@ def cudaMemsetAsync(devPtr, value, count, stream):
         return (INVALID,)
     filled.append(count)
     stream.enqueue(lambda: ctypes.memset(devPtr, value, count))
+    return (OK,)
+
+
+def cudaMemcpy(dst, src, count, kind):
+    device = dst if kind == cudaMemcpyKind.cudaMemcpyHostToDevice else src
+    if device not in memory or count > len(memory[device]):
+        return (INVALID,)
+    ctypes.memmove(dst, src, count)
     return (OK,)
 
 
