@@ -31,7 +31,8 @@ BYTES_OF_ONE = 1 << 30
 COPIES = 4
 # The fraction of the free memory that builds use; the rest covers other processes and estimates that are too low.
 SHARE_OF_MEMORY = 0.5
-
+# GPU memory that a builder of plans may try for one layer, where no option bounds it.
+SCRATCH_BYTES = 16 << 30
 
 # A builder of plans that ran out of memory is tried again with less: MiB of workspace, and how hard it searches.
 LESS_MEMORY = ((1024, 2), (256, 0))
@@ -90,27 +91,28 @@ def find_memory(machine: Machine) -> int:
 def split_runs(configurations: Sequence[PlannedConfiguration], machine: Machine) -> list[list[PlannedConfiguration]]:
     """Split the configurations into groups that may be built at the same time.
 
-    An engine whose builder times kernels to choose among them builds alone and after all others: their memory would
-    change its choice. The others keep their order; memory must hold each of a group with its model.
+    Engines whose builders time kernels to choose among them come after all others, beside each other only where the
+    GPU has room for the scratch memory of each: with less they would choose otherwise. On a CPU they build alone: there
+    they would take each other's time. The others keep their order; memory must hold each of a group with its model.
     """
     free_bytes = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
 
     def fit(configurations: Sequence[PlannedConfiguration]) -> bool:
         return all(
-            sum(_count_bytes(planned.source) for planned in configurations if place in ("cpu", planned.engine.device))
+            sum(_count_bytes(planned, place) for planned in configurations if place in ("cpu", planned.engine.device))
             <= SHARE_OF_MEMORY * available
             for place, available in free_bytes.items()
         )
 
     runs: list[list[PlannedConfiguration]] = []
-    for configuration in configurations:
-        if tunes(configuration.engine):
-            continue
-        if runs and fit([*runs[-1], configuration]):
-            runs[-1].append(configuration)
+    for configuration in sorted(configurations, key=lambda configuration: tunes(configuration.engine)):
+        last = runs[-1] if runs else []
+        alike = [tunes(one.engine) and one.engine.device for one in (*last[:1], configuration)]
+        if last and alike[0] == alike[1] != "cpu" and fit([*last, configuration]):
+            last.append(configuration)
         else:
             runs.append([configuration])
-    return runs + [[configuration] for configuration in configurations if tunes(configuration.engine)]
+    return runs
 
 
 def tunes(engine: EngineSpec) -> bool:
@@ -131,10 +133,15 @@ def count_workers(machine: Machine) -> int:
 
 def count_at_a_time(source: Artifact, machine: Machine) -> int:
     """The number of graphs made from a source at a time: one for each worker, at most as many as fit into memory."""
-    return max(1, min(count_workers(machine), int(SHARE_OF_MEMORY * find_memory(machine)) // _count_bytes(source)))
+    return max(1, min(count_workers(machine), int(SHARE_OF_MEMORY * find_memory(machine)) // _count_held(source)))
 
 
-def _count_bytes(source: Artifact | None) -> int:
+def _count_bytes(planned: PlannedConfiguration, place: str) -> int:
+    builds_plan = place != "cpu" and "workspace_mb" in find_entry(planned.engine.backend).options
+    return _count_held(planned.source) + (SCRATCH_BYTES if builds_plan else 0)
+
+
+def _count_held(source: Artifact | None) -> int:
     return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in (source.files if source is not None else ()))
 
 
