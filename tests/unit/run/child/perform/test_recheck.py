@@ -95,3 +95,10 @@ def test_an_engine_may_hand_out_its_inputs_without_a_run() -> None:
     engine = Early("in bind")
     engine.double = lambda feeds: {"y": feeds["x"].T}  # type: ignore[method-assign]
     assert find_early_outputs(cast(Any, engine), feeds, moved, "fp32") == []
+
+
+def test_a_large_input_is_not_sorted_for_outputs_that_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "isin", lambda *others: pytest.fail("half a second in each trial"))
+    feeds = [{"x": OWN["y"]}, {"x": OTHER["y"] + 0.5}]
+    expected = [Early("in run").double(one) for one in feeds]
+    assert find_early_outputs(cast(Any, Early("in bind")), feeds, expected, "fp32")
