@@ -60,13 +60,18 @@ class TestWhichRows:
         assert self.split(*rows) == [["fake1"], ["fake2"]]
         assert self.split(*rows, machine=replace(MACHINE, memory_limit_bytes=1 << 30)) == [["fake1"], ["fake2"]]
 
-    def test_builders_that_time_kernels_come_last_and_alone_where_the_gpu_is_small(self) -> None:
+    def test_builders_that_time_kernels_come_last_and_alone(self) -> None:
         names = ("tensorrt", "pytorch", "trtexec", "pytorch-compile", "ort-cuda")
-        rows = [plan(name, device="cuda:0") for name in names]
-        assert self.split(*rows) == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
+        found = self.split(*(plan(name, device="cuda:0") for name in names))
+        assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
+
+    def test_plans_of_one_engine_are_built_beside_each_other_where_the_gpu_has_room(self) -> None:
+        rows = [plan("tensorrt", device="cuda:0", batch=i) for i in (1, 2, 3)]
+        rows += [plan("pytorch-compile", device="cuda:0", batch=i) for i in (1, 2)]
+        alone = [["pytorch-compile1"], ["pytorch-compile2"]]
+        assert self.split(*rows) == [["tensorrt1"], ["tensorrt2"], ["tensorrt3"], *alone]
         large = replace(MACHINE, gpus=(replace(GPU, memory_bytes=80 << 30),))
-        found = self.split(*rows, machine=large)
-        assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1", "trtexec1", "pytorch-compile1"]]
+        assert self.split(*rows, machine=large) == [["tensorrt1", "tensorrt2"], ["tensorrt3"], *alone]
 
     def test_what_is_compiled_for_a_cpu_is_timed_only_on_request(self) -> None:
         rows = [plan("pytorch-compile", batch=1), plan("pytorch", batch=2)]

@@ -54,7 +54,8 @@ def switch(meaning: str, *, on: bool = False, tried: bool = False, outside: bool
 class Builder(Struct, frozen=True, kw_only=True):
     """The artifact that an engine builds before it runs, and the needs of the build."""
 
-    tunes: bool = False  # it times kernels and keeps what was fastest: nothing that is timed may run beside it
+    tunes: bool = False  # it times kernels and keeps what was fastest: nothing may run beside it
+    beside_itself: bool = False  # except another build of it: its choices were measured to be the same then
     # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
     # graph of its own. None: it builds nothing, or anew in each process.
     kept_with: Mapping[str, str] | None = None

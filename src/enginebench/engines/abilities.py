@@ -71,6 +71,13 @@ class Reader(NamedTuple):
 
 
 @runtime_checkable
+class NamesFlags(Protocol):
+    """A backend whose builder takes flags, by the names that a program of its own needs to build the same."""
+
+    def name_flags(self, spec: EngineSpec) -> dict[str, object]: ...
+
+
+@runtime_checkable
 class ReadsOpsets(Protocol):
     """A backend whose tool takes a newer graph for another network, or does not read it."""
 

@@ -91,9 +91,9 @@ def find_memory(machine: Machine) -> int:
 def split_runs(configurations: Sequence[PlannedConfiguration], machine: Machine) -> list[list[PlannedConfiguration]]:
     """Split the configurations into groups that may be built at the same time.
 
-    Engines whose builders time kernels to choose among them come after all others, beside each other only where the
-    GPU has room for the scratch memory of each: with less they would choose otherwise. On a CPU they build alone: there
-    they would take each other's time. The others keep their order; memory must hold each of a group with its model.
+    Engines whose builders time kernels to choose among them come after all others and alone: what runs beside them
+    would change their choice. Plans of one engine are the exception (`Builder.beside_itself`), where the GPU has room
+    for the scratch memory of each. The others keep their order; memory must hold each of a group with its model.
     """
     free_bytes = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
 
@@ -107,12 +107,18 @@ def split_runs(configurations: Sequence[PlannedConfiguration], machine: Machine)
     runs: list[list[PlannedConfiguration]] = []
     for configuration in sorted(configurations, key=lambda configuration: tunes(configuration.engine)):
         last = runs[-1] if runs else []
-        alike = [tunes(one.engine) and one.engine.device for one in (*last[:1], configuration)]
-        if last and alike[0] == alike[1] != "cpu" and fit([*last, configuration]):
+        if last and _choose_alike(last[0].engine, configuration.engine) and fit([*last, configuration]):
             last.append(configuration)
         else:
             runs.append([configuration])
     return runs
+
+
+def _choose_alike(one: EngineSpec, other: EngineSpec) -> bool:
+    """Whether the builders of two engines choose the same kernels beside each other as alone."""
+    if not (tunes(one) or tunes(other)):
+        return True
+    return one.backend == other.backend and find_entry(one.backend).builder.beside_itself
 
 
 def tunes(engine: EngineSpec) -> bool:
@@ -137,8 +143,8 @@ def count_at_a_time(source: Artifact, machine: Machine) -> int:
 
 
 def _count_bytes(planned: PlannedConfiguration, place: str) -> int:
-    builds_plan = place != "cpu" and "workspace_mb" in find_entry(planned.engine.backend).options
-    return _count_held(planned.source) + (SCRATCH_BYTES if builds_plan else 0)
+    takes_scratch = place != "cpu" and find_entry(planned.engine.backend).builder.beside_itself
+    return _count_held(planned.source) + (SCRATCH_BYTES if takes_scratch else 0)
 
 
 def _count_held(source: Artifact | None) -> int:

@@ -18,7 +18,7 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of, shorten_words
-from enginebench.engines.abilities import ReadsOpsets
+from enginebench.engines.abilities import NamesFlags, ReadsOpsets
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.ort import spell_optimizers
 from enginebench.engines.registry import complete_options, find_entry, list_installed, open_backend
@@ -134,10 +134,8 @@ def make_settings(engine: EngineSpec, tolerance: float) -> dict[str, object]:
         settings["provider"] = PROVIDERS[engine.backend]
     if engine.backend == "openvino":
         settings["hint"] = HINTS[require_precision(engine.precision)]
-    if engine.backend == "tensorrt":
-        from enginebench.engines.backends.tensorrt.tensorrt import name_flags
-
-        settings |= {"device": read_index(engine), **name_flags(engine)}
+    if isinstance(backend := open_backend(engine.backend), NamesFlags):
+        settings |= {"device": read_index(engine), **backend.name_flags(engine)}
     return settings
 
 

@@ -8,7 +8,7 @@ TRTEXEC = Entry(
     name="trtexec",
     axes="fixed",
     module="enginebench.features.trtexec.engine",
-    builder=Builder(kept_with={}, tunes=True, qdq_rules=True),
+    builder=Builder(kept_with={}, tunes=True, beside_itself=True, qdq_rules=True),
     takes="onnx",
     also_takes=("plan",),
     precisions=PRECISIONS,

@@ -44,7 +44,7 @@ TENSORRT = Entry(
     name="tensorrt",
     axes="fixed",
     module="enginebench.engines.backends.tensorrt.tensorrt",
-    builder=Builder(kept_with={}, tunes=True, qdq_rules=True),
+    builder=Builder(kept_with={}, tunes=True, beside_itself=True, qdq_rules=True),
     takes="onnx",
     also_takes=("plan",),
     precisions=PRECISIONS,

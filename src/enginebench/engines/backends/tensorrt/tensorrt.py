@@ -111,6 +111,21 @@ class TensorRtBackend(PlanBackend):
         check_version(LIBRARY)
         check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
 
+    def name_flags(self, spec: EngineSpec) -> dict[str, object]:
+        """The names of the flags with which a program of its own builds what this engine builds of a graph."""
+        options = read_options(spec, OPTIONS)
+        settings = BuildSettings(
+            precision=require_precision(spec.precision),
+            weak_typing=options["weak_typing"] == "1",
+            half_floats=options["floats"] == "fp16",
+        )
+        typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED") and not settings.weak_typing
+        return {
+            "network": "STRONGLY_TYPED" if typed else "EXPLICIT_BATCH",
+            "flags": list(choose_flags(LIBRARY, settings)),
+            "tf32": settings.precision != "fp32",
+        }
+
     def _fit(self, settings: BuildSettings) -> BuildSettings:
         return fit_to_version(settings, tuple(map(int, trt.__version__.split(".")[:3])))
 
@@ -126,22 +141,6 @@ class TensorRtBackend(PlanBackend):
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
         return ((INVENTED_RANGES,) if guessed else ()) + list_dla_warnings(settings, LIBRARY.log.on_gpu)
-
-
-def name_flags(spec: EngineSpec) -> dict[str, object]:
-    """The names of the flags with which a program of its own builds what this engine builds of a graph."""
-    options = read_options(spec, OPTIONS)
-    settings = BuildSettings(
-        precision=require_precision(spec.precision),
-        weak_typing=options["weak_typing"] == "1",
-        half_floats=options["floats"] == "fp16",
-    )
-    typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED") and not settings.weak_typing
-    return {
-        "network": "STRONGLY_TYPED" if typed else "EXPLICIT_BATCH",
-        "flags": list(choose_flags(LIBRARY, settings)),
-        "tf32": settings.precision != "fp32",
-    }
 
 
 create_backend = TensorRtBackend

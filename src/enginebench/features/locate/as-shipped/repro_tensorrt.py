@@ -19,7 +19,7 @@ parser.parse_from_file(str(HERE / "model.onnx")) or sys.exit("model.onnx cannot 
 SETTINGS["tf32"] or config.clear_flag(trt.BuilderFlag.TF32)
 for name in SETTINGS["flags"]:
     config.set_flag(getattr(trt.BuilderFlag, name))
-engine = (runtime := trt.Runtime(log)).deserialize_cuda_engine(builder.build_serialized_network(network, config))
+engine = (runtime := trt.Runtime(log)).deserialize_cuda_engine(bytes(builder.build_serialized_network(network, config)))
 context, addresses, difference = engine.create_execution_context(), {}, 0.0
 for name in [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]:
     kind = engine.get_tensor_dtype(name).name
