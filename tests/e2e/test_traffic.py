@@ -104,3 +104,15 @@ def test_lengths_of_a_file_are_shapes_of_the_only_dynamic_axis(cli: Cli, tmp_pat
     wrong = cli("run", model, "--engines", "ort", "--traffic", "width=9", "--out", tmp_path / "none")
     assert wrong.returncode == 2 and "no dynamic axis 'width'; it has batch, length" in wrong.stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_a_search_is_for_the_mean_request_of_a_mix(tmp_path: Path) -> None:
+    """Every setting serves the mix: engines with one session for all shapes and with one for each are searched both."""
+    few = ("--threads", "1", "--time-budget", "60s", "--processes", "6", "--json", "--out", "t")
+    done = run_cli(tmp_path, "tune", save_stack(tmp_path / "s.onnx"), "--engines", "ort", "--traffic", MIX, *few)
+    assert done.returncode == 0, done.stderr
+    tried = json.loads(done.stdout)["candidates"]
+    assert {"ort:sessions=one fp32 1 thread", "ort:sessions=each fp32 1 thread"} <= {one["candidate"] for one in tried}
+    stored = [json.loads(path.read_text()) for path in (tmp_path / "t" / "rows").glob("*.json")]
+    assert stored and all([cell["batch"] for cell in row["engine"]["traffic"]] == [1, 8] for row in stored)
+    assert all(len(trial["cells_ns"]) == 2 for row in stored for trial in row["measurements"])

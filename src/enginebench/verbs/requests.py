@@ -146,27 +146,32 @@ def name_baseline(options: "RunOptions", device: str) -> str | None:
 
 def read_run_mix(options: "RunOptions") -> tuple[TrafficPart, ...]:
     """Read the mix of a `run`, and check the options that do not go with it."""
-    traffic = read_traffic(options["traffic"])
     refused = {
         "--batch": options["batch"] is not None and "the mix has the batches",
-        "--input-shape": bool(options["input_shape"]) and "the mix has the shapes",
         "--scope pipelined": options["scope"] == "pipelined" and "it keeps batches of one shape in flight",
         f"{name_flag('--cache', 'cache')} cold": options["cache"] == "cold" and "a mix is served from hot caches",
         "--builds": options["builds"] is not None and "it compares builds of one shape",
-        "--inputs": options["inputs"] is not None
-        and any(part.shape or part.axes.keys() != {BATCH_AXIS} for part in traffic)
-        and "the inputs have lengths of their own",
         "--load-p99-ms": options["load_p99_ms"] is not None and "it loads one shape",
     }
-    refuse_beside_mix(refused if traffic else {})
-    return traffic
+    return read_mix(options["traffic"], options, refused)
 
 
-def refuse_beside_mix(refused: Mapping[str, str | bool]) -> None:
-    """Refuse options that do not go with --traffic: {option: why, or False where it was not given}."""
-    for option, why in refused.items():
+def read_mix(
+    requested: str | os.PathLike[str] | Mapping[str, float] | None,
+    options: opts.Shared,
+    refused: Mapping[str, str | bool],  # {option that does not go with a mix: why, or False where it was not given}
+) -> tuple[TrafficPart, ...]:
+    """Read --traffic; refuse these options, and those about shapes and inputs that no verb takes beside it."""
+    traffic = read_traffic(requested)
+    lengths = any(part.shape or part.axes.keys() != {BATCH_AXIS} for part in traffic)
+    of_every_verb = {
+        "--input-shape": bool(options["input_shape"]) and "the mix has the shapes",
+        "--inputs": lengths and options["inputs"] is not None and "the inputs have lengths of their own",
+    }
+    for option, why in {**of_every_verb, **refused}.items() if traffic else ():
         if why:
             raise UsageError(f"{option} does not go with --traffic: {why}. Leave one of them out")
+    return traffic
 
 
 def split_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str) -> Iterator[tuple[str, dict[str, str]]]:

@@ -44,6 +44,8 @@ REFUSALS = [
     ("bench mlp.onnx --engine fake --against fake --limit nosuch=1", 2, "nosuch=1...snr"),
     ("bench mlp.onnx --engine fake --beside fake --against fake", 2, "--against...--beside"),
     ("load mlp.onnx --engine ort --qps 9 --traffic batch=1,batch=8 --inputs in.npz", 2, "--inputs...--traffic"),
+    ("tune mlp.onnx --engines ort --traffic batch=1,batch=8 --goal throughput", 2, "--goal throughput...--traffic"),
+    ("tune mlp.onnx --engines ort --traffic batch=1,batch=8 --batch 2", 2, "--batch...--traffic"),
     ("load mlp.onnx --engine ort --qps 9 --traffic batch=1:-1,batch=8", 2, "weight -1.0...above 0"),
     ("bench mlp.onnx --engine fake --batch 2000000000000", 2, "batch of 2000000000000...bytes of memory"),
     ("bench mlp.onnx --engine fake --beside fake --gate", 2, "--gate...--beside"),

@@ -53,9 +53,8 @@ from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.bundles import open_as_stored, read_target
-from enginebench.runs.traffic import TrafficPart, read_traffic
 from enginebench.verbs import common
-from enginebench.verbs.requests import make_request, refuse_beside_mix
+from enginebench.verbs.requests import make_request, read_mix
 
 if TYPE_CHECKING:
     from enginebench.features.load.document import LoadDocument, LoadSettings
@@ -151,6 +150,7 @@ def measure_load(
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
     devices = list(dict.fromkeys(common.read_device(text) for text in options["device"].split(",")))
     options["device"] = devices[0]
+    has_inputs = options["inputs"] is not None
     settings = LoadSettings(
         scenario=options["scenario"],
         qps=options["qps"],
@@ -164,7 +164,9 @@ def measure_load(
         duration_s=options["duration"],
         streams=common.read_numbers("streams", options["streams"] or 1),
         max_batches=common.read_numbers("max-batch", options["max_batch"] or 1),
-        traffic=read_load_mix(options),
+        traffic=read_mix(
+            options["traffic"], options, {"--inputs": has_inputs and "requests are drawn from them as they are"}
+        ),
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
@@ -191,17 +193,6 @@ def measure_load(
         )
     keep(document)
     return document
-
-
-def read_load_mix(options: LoadOptions) -> tuple[TrafficPart, ...]:
-    """Read the mix that requests are drawn from, and check the options that do not go with it."""
-    traffic = read_traffic(options["traffic"])
-    refused = {
-        "--input-shape": bool(options["input_shape"]) and "the mix has the shapes",
-        "--inputs": options["inputs"] is not None and "requests are drawn from the inputs as they are",
-    }
-    refuse_beside_mix(refused if traffic else {})
-    return traffic
 
 
 def check_engines_of_mix(request: RunRequest) -> None:

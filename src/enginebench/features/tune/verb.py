@@ -25,6 +25,7 @@ from enginebench.runs.plan import LEFT_OUT_ON_GPUS, check_places
 from enginebench.runs.request import name_default_engines
 from enginebench.verbs import common
 from enginebench.verbs.requests import make_request as make_run_request
+from enginebench.verbs.requests import read_mix, split_engines
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -57,6 +58,7 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
     data: opts.Data
     p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
     need: opts.Need
+    traffic: opts.Traffic
     batch: Annotated[
         int | None,
         Opt("Batch size of the goal latency. [that of --input-shape, else of the example inputs, else 1]", ge=1),
@@ -174,6 +176,13 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
     if options["need"] and goal != "latency":
         raise UsageError(f"--need: what a process needs is measured for --goal latency, not for {goal}")
     batches = None if batch is None else (batch,)
+    refused = {
+        "--batch": options["batch"] is not None and "the mix has the batches",
+        f"--goal {goal}": goal != "latency" and "it puts one shape under load",
+    }
+    traffic = read_mix(options["traffic"], options, refused)
+    if traffic:
+        batches = (1,)
     if goal != "latency":  # which choose the batch themselves, whatever the example inputs have
         batches = (1,)
     precisions = common.read_precisions(options["precisions"] or "fp32")
@@ -186,6 +195,8 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
         measure=MeasureSpec(seed=options["seed"], processes=processes),
         checking=options,
     )
+    if traffic:
+        run = replace(run, traffic=traffic, engines=tuple(split_engines(run.engines, run.device)))
     check_places(replace(run, precisions=tuple(precisions)))
     limit_ms, threads = options["p99_limit_ms"], options["threads"]
     implied = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
