@@ -73,11 +73,21 @@ def clean_texts(value: Any) -> Any:
 
 def count_of(n: int, things: str) -> str:
     """`1 layer`, `2 layers`: a number with its word."""
+    return f"{n} {inflect(n, things)}"
+
+
+def inflect(n: int, things: str) -> str:
+    """`layer` of one, else `layers`: the word that stands after a number."""
     if n != 1:
-        return f"{n} {things}"
+        return things
     ends = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
     many, one = next((pair for pair in ends if things.endswith(pair[0])), ("", ""))
-    return f"{n} {things.removesuffix(many)}{one}"
+    return f"{things.removesuffix(many)}{one}"
+
+
+def count_nonfinite(n: int) -> str:
+    """`1 value is not finite`, `3 values are not finite`."""
+    return f"{count_of(n, 'values')} {'is' if n == 1 else 'are'} not finite"
 
 
 def name_type(value: object) -> str:

@@ -19,6 +19,7 @@ from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.input_sets import name_set
 from enginebench.core.protocols import Array
 from enginebench.core.records import Drift, OutputDrift, Precision, ResultWarning, Slices, Task
+from enginebench.core.text import count_nonfinite
 from enginebench.core.warnings import make_warning
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
@@ -768,7 +769,7 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     for output in drift.outputs:
         if output.nonfinite:
             alike = ", the same on both sides" if output.nonfinite == 2 * output.nonfinite_alike else ""
-            sentences.append(f"{output.name}: {output.nonfinite} values are not finite{alike}")
+            sentences.append(f"{output.name}: {count_nonfinite(output.nonfinite)}{alike}")
     for output in drift.outputs:
         for figure, value, name in _list_broken(output, drift.limits):
             sentences.append(f"{output.name}: {explain_figure(figure, value, name, drift.limits[name])}")

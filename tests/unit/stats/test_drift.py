@@ -845,7 +845,7 @@ def test_every_limit_that_was_not_kept_is_a_sentence() -> None:
     cand = DRIFT_SAMPLES_REF + 1
     cand[0, 0] = np.inf
     drift = measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": cand}, {"max_abs": 0.5, "cosine": 0.1, "mean_abs": 2.0})
-    assert find_exceeded(drift) == ("y: 1 values are not finite", "y: max_abs is 1, limit 0.5")
+    assert find_exceeded(drift) == ("y: 1 value is not finite", "y: max_abs is 1, limit 0.5")
     assert find_exceeded(measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": DRIFT_SAMPLES_REF}, {"max_abs": 0.5})) == ()
 
 

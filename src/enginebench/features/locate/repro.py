@@ -17,7 +17,7 @@ from enginebench.core.names import format_options, require_precision
 from enginebench.core.protocols import Array
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import write_atomic
-from enginebench.core.text import count_of, shorten_words
+from enginebench.core.text import count_nonfinite, count_of, shorten_words
 from enginebench.engines.abilities import NamesFlags, ReadsOpsets
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.ort import spell_optimizers
@@ -239,7 +239,7 @@ def explain_deviation(deviation: Deviation) -> str:
     if deviation.shape:
         return f"the shape is {deviation.shape}"
     if deviation.nonfinite and deviation.largest == 0:
-        return f"{count_of(deviation.nonfinite, 'values')} are not finite"
+        return count_nonfinite(deviation.nonfinite)
     if deviation.tamed:
         return f"{count_of(deviation.tamed, 'values')} that should not be finite are others"
     return f"the largest difference is {deviation.largest:g}"

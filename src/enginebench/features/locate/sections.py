@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from enginebench.core.text import count_of, list_some, shorten_words
+from enginebench.core.text import count_nonfinite, count_of, list_some, shorten_words
 from enginebench.report.drift import DriftDocument
 from enginebench.report.located import FoundFault, Located, LocatedSide, NodeNoise, WayAround
 from enginebench.report.numbers import format_ratio
@@ -110,7 +110,7 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     ratio = f", SNR {fault.snr_db:.1f} dB" if fault.snr_db is not None else ""
     size = f"largest difference {fault.largest:.3g}{ratio}" if fault.largest is not None else "other values"
     if fault.nonfinite:
-        size = f"{count_of(fault.nonfinite, 'values')} are not finite; {size}"
+        size = f"{count_nonfinite(fault.nonfinite)}; {size}"
     if fault.tamed:
         size = f"{count_of(fault.tamed, 'values')} that are not finite in the reference are others; {size}"
     yield f"The first node is {fault.node} ({fault.kind}): its output {fault.tensor} leaves the reference ({size})."

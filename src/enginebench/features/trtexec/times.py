@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Estimate, ResultWarning
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, inflect
 from enginebench.core.warnings import make_warning
 from enginebench.features.trtexec.other_times import Column
 from enginebench.features.trtexec.records import ROWS, LogRun, Quantity, Stat, TimesDocument
@@ -312,4 +312,4 @@ def list_sample_count_warnings(n: int, nonfinite: int) -> Iterator[ResultWarning
     if n < min_samples(0.99):
         yield make_warning("too_few_samples", n=n, units="queries", percentile="99", needed=min_samples(0.99))
     if nonfinite:
-        yield make_warning("nonfinite", count=nonfinite, what="times, left out")
+        yield make_warning("nonfinite", count=nonfinite, what=f"{inflect(nonfinite, 'times')}, left out")

@@ -11,7 +11,7 @@ from enginebench.core.errors import ArtifactError, UsageError, explaining, impor
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact
-from enginebench.core.text import list_some
+from enginebench.core.text import inflect, list_some
 from enginebench.core.warnings import make_warning
 from enginebench.models.precision.calibration import Calibration, Method, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
@@ -223,7 +223,9 @@ def calibrate(
     cut = (percentile or DEFAULT_PERCENTILE) if method == "percentile" else None
     if method != "minmax":
         ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut)
-    what = f"tensors, which get no range, so that nodes that need one stay in FP32: {list_some(infinite)}"
+    which = "which gets no range" if len(infinite) == 1 else "which get no range"
+    noun = inflect(len(infinite), "tensors")
+    what = f"{noun}, {which}, so that nodes that need one stay in FP32: {list_some(infinite)}"
     warnings = [make_warning("nonfinite", count=len(infinite), what=what)] if infinite else []
     calibration = Calibration(
         model=artifact.model,

@@ -318,7 +318,9 @@ def _format_trust(document: RunDocument, headline: Headline) -> str:
     if validity == "good":
         return "good" if times == "good" and not reasons else f"ratios good; {absolute}"
     if validity == "not_given":
-        return f"low: no ratio can be given; repeat when the machine is quiet; {absolute}"
+        named = headline.id == headline.baseline and headline.ratio_reason
+        why = f"no ratio to it can be given ({headline.ratio_reason})" if named else "no ratio can be given"
+        return f"low: {why}; repeat when the machine is quiet; {absolute}"
     advice = _ADVICE.get(headline.ratio_reason, "repeat when the machine is quiet")
     return f"{validity}: {headline.ratio_reason}; {advice}; {absolute}"
 

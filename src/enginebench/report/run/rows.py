@@ -39,6 +39,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import format_bucket
 from enginebench.core.store import Group
+from enginebench.core.text import inflect
 from enginebench.core.warnings import limit_to_processes, make_warning
 from enginebench.stats.assessment import Agreement, Assessment, compare_configurations
 from enginebench.stats.builds import BuildEffect, describe_builds, list_build_warnings
@@ -422,7 +423,7 @@ def _collect_warnings(result: Result, warnings: Sequence[ResultWarning]) -> tupl
         collected.append(make_warning("outputs_not_compared", reference=result.drift.reference, why=why))
     collected += list_sample_warnings(result.drift) if result.drift else ()
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
-        what = "output values, its own and the reference's together"
+        what = f"output {inflect(count, 'values')}, its own and the reference's together"
         collected.append(make_warning("nonfinite", count=count, what=what))
     return tuple(dict.fromkeys(collected))
 

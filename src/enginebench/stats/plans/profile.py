@@ -166,6 +166,9 @@ def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> 
         notes.append(f"{count_of(lost, 'layers')} with a time that is nan or inf, which the sums leave out")
     if raw.strange:
         notes.append(
-            f"{raw.strange} names hold quotes or backslashes, which trtexec does not escape; read as they stand"
+            f"{count_of(raw.strange, 'names')} with quotes or backslashes, which trtexec does not escape; read as they "
+            "stand"
         )
+    if negative := sum((time or 0.0) < 0 for layer in layers for time in (layer.total_ms, layer.average_ms)):
+        notes.append(f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them")
     return tuple(notes)

@@ -147,6 +147,13 @@ def test_what_is_taken_for_granted_of_other_layouts_is_noted() -> None:
     assert "other profiles in this file: figures are of $.int8.layers, not of $.fp16.layers" in others
 
 
+def test_times_below_zero_are_noted() -> None:
+    layers = '{"name": "a", "timeMs": 4, "averageMs": -1}, {"name": "b", "timeMs": 2, "averageMs": 1}'
+    assert summarize(f'[{{"count": 2}}, {layers}]').notes == (
+        "1 time below zero, which no clock gives: the figures contain them",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

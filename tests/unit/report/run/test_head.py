@@ -204,6 +204,13 @@ def test_one_configuration_is_said_to_be_the_only_one_and_none_is_not_measured()
     assert head(make_result(status="failed"))["USE"] == "none: nothing was measured"
 
 
+def test_what_cannot_be_compared_with_the_baseline_that_wins_is_named_with_its_reason() -> None:
+    found = head(make_result(median_ms=5, drift=AGREE), spoil(ort()))
+    assert found["USE"] == "pytorch fp32   5.00 ms   what you have: no other configuration is faster"
+    why = "other programs slowed ort fp32, and how much is not known"
+    assert found["TRUST"].startswith(f"low: no ratio to it can be given ({why}); repeat when the machine is quiet")
+
+
 def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
     found = head(spoil(PYTORCH), ort())
     why = "no ratio to pytorch fp32: other programs slowed pytorch fp32, and how much is not known"
