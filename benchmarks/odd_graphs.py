@@ -85,6 +85,7 @@ def norm(
 
 
 NORM = {"two": np.float32(2), "eps": np.float32(1e-5), "g": GAMMA, "b": BETA}
+MASKED = np.array([[True] * 6] * 5 + [[False] * 6])
 TIES = np.array([[1, 3, 3, 2, 3, 0, 0, 1]], np.float32)
 GRID = RNG.uniform(-1.2, 1.2, (1, 5, 5, 2)).astype(np.float32)
 QUANT = {"s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0)}
@@ -504,6 +505,359 @@ GRAPHS: dict[str, Graph] = {
         ws=f32(0.01, 0.03, 0.002, 0.05),
         s=QUANT["s"],
         z=QUANT["z"],
+    ),
+    # What an optimizer almost recognizes, and what the operators say of odd values.
+    "norm_eps_vector": Graph(
+        f"{ROWS} {{ mn = ReduceMean <axes = [-1]> (x) ct = Sub (x, mn) sq = Pow (ct, two) vr = ReduceMean <axes = [-1]> (sq) ve = Add (vr, eps) sd = Sqrt (ve) nm = Div (ct, sd) sc = Mul (nm, g) y = Add (sc, b) }}",
+        13,
+        two=np.float32(2),
+        eps=f32(*[0.1 * i for i in range(8)]),
+        g=GAMMA,
+        b=BETA,
+    ),
+    "norm_wide_scale": Graph(
+        f"{ROWS} {{ mn = ReduceMean <axes = [-1]> (x) ct = Sub (x, mn) sq = Pow (ct, two) vr = ReduceMean <axes = [-1]> (sq) ve = Add (vr, eps) sd = Sqrt (ve) nm = Div (ct, sd) sc = Mul (nm, g) y = Add (sc, b) }}",
+        13,
+        two=np.float32(2),
+        eps=np.float32(1e-5),
+        g=SQUARE,
+        b=SQUARE.T.copy(),
+    ),
+    "norm_column_scale": Graph(
+        f"{ROWS} {{ mn = ReduceMean <axes = [-1]> (x) ct = Sub (x, mn) sq = Pow (ct, two) vr = ReduceMean <axes = [-1]> (sq) ve = Add (vr, eps) sd = Sqrt (ve) nm = Div (ct, sd) sc = Mul (nm, g) y = Add (sc, b) }}",
+        13,
+        two=np.float32(2),
+        eps=np.float32(1e-5),
+        g=GAMMA.reshape(8, 1),
+        b=BETA.reshape(8, 1),
+    ),
+    "norm_other_axes": Graph(
+        f"{ROWS} {{ mn = ReduceMean <axes = [-1]> (x) ct = Sub (x, mn) sq = Pow (ct, two) vr = ReduceMean <axes = [0]> (sq) ve = Add (vr, eps) sd = Sqrt (ve) nm = Div (ct, sd) sc = Mul (nm, g) y = Add (sc, b) }}",
+        13,
+        two=np.float32(2),
+        eps=np.float32(1e-5),
+        g=GAMMA,
+        b=BETA,
+    ),
+    "norm_large_eps": Graph(
+        f"{ROWS} {{ mn = ReduceMean <axes = [-1]> (x) ct = Sub (x, mn) sq = Pow (ct, two) vr = ReduceMean <axes = [-1]> (sq) ve = Add (vr, eps) sd = Sqrt (ve) nm = Div (ct, sd) sc = Mul (nm, g) y = Add (sc, b) }}",
+        13,
+        two=np.float32(2),
+        eps=np.float32(3.0),
+        g=GAMMA,
+        b=BETA,
+    ),
+    "norm_scale_broadcast": Graph(
+        "(float[2, 3, 4] x) => (float y) { y = LayerNormalization <axis = 1> (x, g) }", 17, g=f32(1, 2, 3, 4)
+    ),
+    "norm_middle_axis": Graph(
+        "(float[2, 3, 4] x) => (float y) { y = LayerNormalization <axis = 1> (x, g, b) }",
+        17,
+        g=RNG.standard_normal((3, 4)).astype(np.float32),
+        b=RNG.standard_normal((3, 4)).astype(np.float32),
+    ),
+    "rms_other_axis": Graph(
+        f"{ROWS} {{ q = Pow (x, two) m = ReduceMean <axes = [0]> (q) e = Add (m, eps) s = Sqrt (e) d = Div (x, s) y = Mul (d, g) }}",
+        13,
+        two=np.float32(2),
+        eps=np.float32(1e-6),
+        g=GAMMA,
+    ),
+    "skip_norm_broadcast": Graph(
+        "(float[2, 4, 8] x) => (float y, float z) { z = Add (x, w) y = LayerNormalization <axis = -1> (z, g, b) }",
+        17,
+        w=SQUARE[:1].reshape(1, 1, 8),
+        g=GAMMA,
+        b=BETA,
+    ),
+    "skip_norm_used_twice": Graph(
+        f"{ROWS} {{ a = Add (x, x) n = LayerNormalization <axis = -1> (a, g, b) y = Sub (n, a) }}", 17, g=GAMMA, b=BETA
+    ),
+    "bias_gelu_column": Graph(
+        f"{ROWS} {{ c = Add (x, bias) d = Div (c, r) e = Erf (d) a = Add (e, one) m = Mul (c, a) y = Mul (m, half) }}",
+        13,
+        bias=GAMMA.reshape(8, 1),
+        r=np.float32(2**0.5),
+        one=np.float32(1),
+        half=np.float32(0.5),
+    ),
+    "gelu_vector_half": Graph(
+        f"{ROWS} {{ d = Div (x, r) e = Erf (d) a = Add (e, one) m = Mul (x, a) y = Mul (m, half) }}",
+        13,
+        r=np.float32(2**0.5),
+        one=np.float32(1),
+        half=f32(*[0.5] * 7, 0.9),
+    ),
+    "gelu_other_input": Graph(
+        f"{ROWS} {{ w2 = Neg (x) d = Div (w2, r) e = Erf (d) a = Add (e, one) m = Mul (x, a) y = Mul (m, half) }}",
+        13,
+        r=np.float32(2**0.5),
+        one=np.float32(1),
+        half=np.float32(0.5),
+    ),
+    "fast_gelu_pow_two": Graph(
+        f"{ROWS} {{ c = Pow (x, three) k = Mul (c, w) s = Add (x, k) t = Mul (s, p) h = Tanh (t) a = Add (h, one) m = Mul (x, a) y = Mul (m, half) }}",
+        13,
+        three=np.float32(2),
+        w=np.float32(0.044715),
+        p=np.float32(0.7978845608),
+        one=np.float32(1),
+        half=np.float32(0.5),
+    ),
+    "quick_gelu_vector": Graph(f"{ROWS} {{ t = Mul (x, k) s = Sigmoid (t) y = Mul (x, s) }}", 13, k=GAMMA),
+    "hard_swish_almost": Graph(
+        f"{ROWS} {{ a = Add (x, three) c = Clip (a, z, six) m = Mul (x, c) y = Div (m, d) }}",
+        13,
+        three=np.float32(3),
+        z=np.float32(0),
+        six=np.float32(6),
+        d=np.float32(5),
+    ),
+    "clip_reversed": Graph(f"{ROWS} {{ y = Clip (x, lo, hi) }}", 13, lo=np.float32(0.5), hi=np.float32(-0.5)),
+    "clip_nan": Graph(
+        f"{ROWS} {{ s = Sqrt (x) c = Clip (s, lo, hi) n = IsNaN (c) y = Where (n, m, c) }}",
+        13,
+        lo=np.float32(0),
+        hi=np.float32(1),
+        m=np.float32(5),
+    ),
+    "max_nan": Graph(
+        f"{ROWS} {{ s = Log (x) c = Max (s, lo) n = IsNaN (c) y = Where (n, m, c) }}",
+        13,
+        lo=np.float32(0),
+        m=np.float32(5),
+    ),
+    "relu_nan": Graph(f"{ROWS} {{ s = Sqrt (x) c = Relu (s) n = IsNaN (c) y = Where (n, m, c) }}", 13, m=np.float32(5)),
+    "softmax_negative_old": Graph("(float[2, 3, 4] x) => (float y) { y = Softmax <axis = -2> (x) }", 11),
+    "conv_add_row": Graph(f"{PICTURE} {{ c = Conv (x, w) y = Add (c, b) }}", 13, w=WEIGHT, b=GAMMA[:6]),
+    "conv_mul_column": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) y = Mul (c, k) }}", 13, w=WEIGHT, k=GAMMA[:6].reshape(6, 1)
+    ),
+    "conv_add_more_axes": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) y = Add (c, k) }}",
+        13,
+        w=WEIGHT,
+        k=RNG.standard_normal((2, 1, 4, 1, 1)).astype(np.float32),
+    ),
+    "conv_shared_weight": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) d = Conv (x, w) m = Mul (c, k) y = Add (m, d) }}",
+        13,
+        w=WEIGHT,
+        k=GAMMA[:4].reshape(1, 4, 1, 1),
+    ),
+    "conv_norm_shared": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) n = BatchNormalization <epsilon = 0.5> (c, g, b, m, v) y = Add (n, c) }}",
+        14,
+        w=WEIGHT,
+        g=GAMMA[:4],
+        b=BETA[:4],
+        m=BETA[4:],
+        v=np.abs(GAMMA[4:]),
+    ),
+    "pad_max_pool": Graph(
+        f"{PICTURE} {{ p = Pad (x, pads, v) y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (p) }}",
+        13,
+        pads=i64(0, 0, 1, 1, 0, 0, 1, 1),
+        v=np.float32(0),
+    ),
+    "pad_negative_conv": Graph(
+        f"{PICTURE} {{ p = Pad (x, pads) y = Conv (p, w) }}", 13, pads=i64(0, 0, -1, 1, 0, 0, 0, -2), w=WEIGHT
+    ),
+    "pool_column_order": Graph(
+        "(float[1, 3, 8, 8] x) => (float y, int64 i) { y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) }",
+        12,
+    ),
+    "matmul_add_column": Graph(f"{ROWS} {{ m = MatMul (x, w) y = Add (m, b) }}", 13, w=SQUARE, b=GAMMA.reshape(8, 1)),
+    "transpose_matmul_scales": Graph(
+        f"{ROWS} {{ a = Mul (x, k) t = Transpose (a) u = Transpose (x) m = MatMul (t, u) y = Div (m, k) }}",
+        13,
+        k=f32(4),
+    ),
+    "reduce_log": Graph(f"{ROWS} {{ a = Abs (x) y = ReduceLogSum <axes = [1]> (a) }}", 13),
+    "reduce_zero_size": Graph(
+        f"{ROWS} {{ e = Slice (x, s, z) y = ReduceSum <keepdims = 0> (e, a) }}", 13, s=i64(0), z=i64(0), a=i64(0)
+    ),
+    "top_k_integers": Graph(
+        "(float[8, 8] x) => (int64 y, int64 i) { m = Mul (x, t) c = Cast <to = 7> (m) y, i = TopK <axis = 0> (c, k) }",
+        11,
+        t=np.float32(3),
+        k=i64(8),
+    ),
+    "non_max_ties": Graph(
+        "(float[1, 1, 4] x) => (int64 y) { r = Mul (x, q) y = NonMaxSuppression (b, r, m, u, s) }",
+        11,
+        q=np.float32(0),
+        b=f32(0, 0, 1, 1, 0, 0.1, 1, 1.1, 2, 2, 3, 3, 0, 0, 0.9, 1).reshape(1, 4, 4),
+        m=i64(3),
+        u=f32(0.5),
+        s=f32(-9),
+    ),
+    "resize_sizes_axes": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "linear", axes = [3, 2], keep_aspect_ratio_policy = "not_larger"> (x, , , sz) }}',
+        18,
+        sz=i64(13, 11),
+    ),
+    "resize_10": Graph(f'{PICTURE} {{ y = Resize <mode = "nearest"> (x, sc) }}', 10, sc=f32(1, 1, 0.6, 1.7)),
+    "upsample_nearest": Graph(f'{PICTURE} {{ y = Upsample <mode = "nearest"> (x, sc) }}', 9, sc=f32(1, 1, 1.6, 2.3)),
+    "roi_align_max": Graph(
+        f'{PICTURE} {{ y = RoiAlign <mode = "max", output_height = 3, output_width = 2, sampling_ratio = 0, spatial_scale = 0.5, coordinate_transformation_mode = "output_half_pixel"> (x, r, n) }}',
+        16,
+        r=f32(0, 0, 14, 14, -3, 2, 9, 20).reshape(2, 4),
+        n=i64(0, 0),
+    ),
+    "cast_half_and_back": Graph(
+        f"{ROWS} {{ m = Mul (x, t) a = Cast <to = 10> (m) b = Cast <to = 1> (a) y = Sub (m, b) }}",
+        13,
+        t=np.float32(1000),
+    ),
+    "cast_chain_int8": Graph(
+        f"{ROWS} {{ m = Mul (x, t) a = Cast <to = 6> (m) b = Cast <to = 3> (a) y = Cast <to = 1> (b) }}",
+        13,
+        t=np.float32(100),
+    ),
+    "cast_fp8": Graph(
+        f"{ROWS} {{ t = Mul (x, k) a = Cast <to = 17> (t) y = Cast <to = 1> (a) }}", 19, k=np.float32(300)
+    ),
+    "uint8_wraps": Graph("(uint8[4, 4] x) => (uint8 y) { y = Add (x, k) }", 14, k=np.uint8(200)),
+    "where_int_overflow": Graph(
+        "(int64[4, 4] x) => (int64 y) { a = Mul (x, k) y = Add (a, k) }", 14, k=np.int64(2**40 + 1)
+    ),
+    "shift_large": Graph(
+        '(uint32[4, 4] x) => (uint32 y) { y = BitShift <direction = "LEFT"> (x, k) }', 11, k=np.uint32(31)
+    ),
+    "div_int_negative_divisor": Graph(
+        "(float[8, 8] x) => (int32 y) { m = Mul (x, t) i = Cast <to = 6> (m) y = Div (i, k) }",
+        14,
+        t=np.float32(10),
+        k=np.int32(-3),
+    ),
+    "gru_lengths": Graph(
+        "(float[4, 2, 8] x) => (float y, float h) { y, h = GRU <hidden_size = 2, linear_before_reset = 1> (x, w, r, b, l) }",
+        14,
+        w=SQUARE[None, :6].copy(),
+        r=SQUARE[None, :6, :2].copy(),
+        b=np.tile(GAMMA[:6], 2)[None],
+        l=np.array([4, 2], np.int32),
+    ),
+    "lstm_activations": Graph(
+        '(float[4, 2, 8] x) => (float y) { y, h, c = LSTM <hidden_size = 2, activations = ["HardSigmoid", "Relu", "Softsign"], activation_alpha = [0.3], activation_beta = [0.4]> (x, w, r) }',
+        14,
+        w=SQUARE[None],
+        r=SQUARE[None, :, :2].copy(),
+    ),
+    "loop_outer": Graph(
+        f"{ROWS} {{ k = Exp (x) y, s = Loop (n, go, x) <body = b (int64 i, bool c, float v) => (bool o, float w, float t) {{ o = Identity (c) a = Add (v, k) w = Tanh (a) t = ReduceSum <keepdims = 0> (w) }}> }}",
+        13,
+        n=np.int64(3),
+        go=np.array(True),
+    ),
+    "loop_stops": Graph(
+        f"{ROWS} {{ y = Loop (n, go, x) <body = b (int64 i, bool c, float v) => (bool o, float w) {{ w = Mul (v, two) s = ReduceSum <keepdims = 0> (w) q = Abs (s) o = Less (q, lim) }}> }}",
+        13,
+        n=np.int64(20),
+        go=np.array(True),
+        two=np.float32(2),
+        lim=np.float32(100),
+    ),
+    "scan_reverse": Graph(
+        f"{ROWS} {{ l, y = Scan <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1], scan_input_axes = [1], body = b (float[8] s, float[8] r) => (float[8] o, float[8] q) {{ m = Mul (s, d) o = Add (m, r) q = Tanh (o) }}> (z, x) }}",
+        13,
+        z=np.zeros(8, np.float32),
+        d=np.float32(0.5),
+    ),
+    "if_shapes": Graph(
+        f"{ROWS} {{ s = ReduceSum <keepdims = 0> (x) c = Greater (s, zero) y = If (c) <then_branch = t () => (float a) {{ a = ReduceSum (x) }}, else_branch = e () => (float b) {{ b = Exp (x) }}> }}",
+        13,
+        zero=np.float32(0),
+    ),
+    "qdq_axis_one": Graph(
+        f"{ROWS} {{ v = DequantizeLinear <axis = 1> (w, ws, wz) y = MatMul (x, v) }}",
+        13,
+        w=QSQUARE,
+        ws=np.abs(GAMMA) / 50,
+        wz=np.arange(-4, 4).astype(np.int8),
+    ),
+    "qdq_uint8_odd_zero": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) m = MatMul (d, v) p = QuantizeLinear (m, t, o) y = DequantizeLinear (p, t, o) }}",
+        13,
+        w=QSQUARE,
+        s=np.float32(0.02),
+        z=np.uint8(3),
+        ws=np.float32(0.01),
+        wz=np.int8(0),
+        t=np.float32(0.1),
+        o=np.uint8(250),
+    ),
+    "qdq_weight_zero": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) y = MatMul (d, v) }}",
+        13,
+        w=QSQUARE,
+        s=np.float32(0.02),
+        z=np.uint8(128),
+        ws=np.float32(0.01),
+        wz=np.int8(-90),
+    ),
+    "qdq_uint16": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w) }}",
+        21,
+        s=np.float32(1e-4),
+        z=np.uint16(30000),
+        w=SQUARE,
+    ),
+    "qdq_gemm_bias": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) bb = DequantizeLinear (b, bs, bz) g2 = Gemm <transB = 1, beta = 2.0> (d, v, bb) p = QuantizeLinear (g2, t, z) y = DequantizeLinear (p, t, z) }}",
+        13,
+        w=QSQUARE,
+        ws=np.float32(0.01),
+        wz=np.int8(0),
+        b=np.arange(-4, 4).astype(np.int32) * 1000,
+        bs=np.float32(0.0002),
+        bz=np.int32(0),
+        s=np.float32(0.02),
+        z=np.uint8(128),
+        t=np.float32(0.1),
+    ),
+    "qdq_gemm_bias_scale": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) bb = DequantizeLinear (b, bs, bz) g2 = Gemm <transB = 1> (d, v, bb) p = QuantizeLinear (g2, t, z) y = DequantizeLinear (p, t, z) }}",
+        13,
+        w=QSQUARE,
+        ws=np.float32(0.01),
+        wz=np.int8(0),
+        b=np.arange(-4, 4).astype(np.int32) * 1000,
+        bs=np.float32(0.002),
+        bz=np.int32(0),
+        s=np.float32(0.02),
+        z=np.uint8(128),
+        t=np.float32(0.1),
+    ),
+    "qdq_blocked": Graph(
+        f"{ROWS} {{ v = DequantizeLinear <axis = 0, block_size = 4> (w, ws) y = MatMul (x, v) }}",
+        21,
+        w=QSQUARE,
+        ws=np.abs(SQUARE[:2]) / 30,
+    ),
+    "dq_shared": Graph(
+        f"{ROWS} {{ v = DequantizeLinear (w, ws, wz) m = MatMul (x, v) t = Transpose (v) n = MatMul (x, t) y = Add (m, n) }}",
+        13,
+        w=QSQUARE,
+        ws=np.float32(0.01),
+        wz=np.int8(7),
+    ),
+    "mul_zero": Graph(
+        f"{ROWS} {{ s = Log (x) z = Mul (s, k) n = IsNaN (z) y = Where (n, x, z) }}", 13, k=np.float32(0)
+    ),
+    "exp_log": Graph(f"{ROWS} {{ l = Log (x) e = Exp (l) n = IsNaN (e) y = Where (n, k, e) }}", 13, k=np.float32(-3)),
+    "distribute": Graph(
+        f"{ROWS} {{ a = Mul (x, k) b = Mul (x, l) c = Add (a, b) d = Add (c, k) y = Sub (d, k) }}",
+        13,
+        k=np.float32(3e4),
+        l=np.float32(-3e4),
+    ),
+    "attention_masked_row": Graph(
+        f"{TOKENS} {{ t = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, t) a = Where (c, s, n) p = Softmax <axis = -1> (a) y = MatMul (p, x) }}",
+        13,
+        c=MASKED,
+        n=np.float32(-np.inf),
     ),
 }
 

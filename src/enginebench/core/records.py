@@ -450,6 +450,8 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     decisions: Decisions | None = None
     decided: int | None = None  # how many the reference took
     agreement: float | None = None
+    agreement_min: float | None = None  # the least of a class, or at a place
+    agreement_min_at: str = ""  # which that is
     # Of slices and of samples, where these say more than all values together.
     slices: Slices | None = None
     samples: float | None = None  # a share of the samples

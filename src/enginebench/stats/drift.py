@@ -21,6 +21,7 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import Drift, OutputDrift, Precision, ResultWarning, Slices, Task
 from enginebench.core.text import count_nonfinite
 from enginebench.core.warnings import make_warning
+from enginebench.stats.decisions import find_worst_group
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
     Boxes,
@@ -55,6 +56,7 @@ LIMITS: dict[str, tuple[str, bool]] = {
     "mean_abs": ("mean_abs_diff", False),
     "mean_rel": ("mean_rel_diff", False),
     "agreement": ("agreement", True),
+    "agreement_min": ("agreement_min", True),
     "samples": ("samples", True),
 }
 
@@ -80,7 +82,8 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
     # Of a single slice (a channel, a class, a token) 5 dB less: in ONNX Runtime and OpenVINO all values of 11 networks
     # have 98 dB or more against PyTorch, and no slice has 8 dB more noise than chance explains. A channel of a thousand
     # that is wrong by a hundredth has 40 dB, where all values together have 70.
-    "fp32": {"snr": 60.0, "snr_min": 55.0, "centred_cosine": 0.9999, "agreement": 0.99},
+    # Of the decisions of a class, or at a place, half must be kept: near ties do not keep to one of them.
+    "fp32": {"snr": 60.0, "snr_min": 55.0, "centred_cosine": 0.9999, "agreement": 0.99, "agreement_min": 0.5},
     # 11 bits: 66 dB at best; 30 dB, a thirtieth of the signal, is what a sound network keeps. c at 30 dB: 0.9995.
     "tf32": {"snr": 30.0, "centred_cosine": 0.999, "agreement": 0.95},
     "fp16": {"snr": 30.0, "centred_cosine": 0.999, "agreement": 0.95},
@@ -96,6 +99,10 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
     "int4": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
 }
 
+
+AGREEMENTS = ("agreement", "agreement_min", "agreement_min_at")
+# Layouts of detectors that have an entry for each place in the picture, in an order that no score decides.
+UNFILTERED = ("scores", "objects", "queries")
 
 # Two scores that each err by noise of this deviation differ by sqrt(2) of it, and 95 % of normal noise lies within
 # 1.96 deviations: a margin beyond both is more than this noise explains.
@@ -186,10 +193,9 @@ def measure_drift(
         UsageError: a limit is unknown.
     """
     _check_alike(reference, candidate)
-    reference, candidate = score_words(reference, candidate)
-    outputs = _measure_outputs(
-        reference, candidate, _DriftOptions(task=task, share=limits.get("samples", MOST_SAMPLES))
-    )
+    reference, candidate = split_complex(*score_words(reference, candidate))
+    options = _DriftOptions(task=task, share=limits.get("samples", MOST_SAMPLES), by_slice="snr_min" in limits)
+    outputs = _measure_outputs(reference, candidate, options)
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
     return apply_limits(Drift(n=n, n_requested=n_requested, outputs=outputs, reference=reference_id), limits)
 
@@ -204,7 +210,7 @@ def apply_limits(drift: Drift, limits: Mapping[str, float]) -> Drift:
     if unknown:
         raise UsageError(f"unknown limit {', '.join(map(repr, unknown))}; known: {', '.join(LIMITS)}")
     decided = any(output.agreement is not None for output in drift.outputs)
-    held = {name: limit for name, limit in limits.items() if decided or name != "agreement"}
+    held = {name: limit for name, limit in limits.items() if decided or name not in ("agreement", "agreement_min")}
     if all(output.centred_cosine_mean is None for output in drift.outputs):  # of one sample: the plain one is held
         held = {"cosine" if name == "centred_cosine" else name: limit for name, limit in held.items()}
     kept = all(keeps_limits(o, held) and not _lacks_partners(o, held) for o in drift.outputs)
@@ -228,6 +234,17 @@ def score_words(
                 texts = np.atleast_1d(side[name])
                 side[name] = (texts.reshape(len(texts), -1, 1) == words).astype(np.float32).reshape(len(texts), -1)
     return sides
+
+
+def split_complex(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """Give complex outputs a last axis of their real and imaginary parts, on both sides."""
+    first, second = (
+        {n: np.stack([a.real, a.imag], axis=-1) if a.dtype.kind == "c" else a for n, a in side.items()}
+        for side in (reference, candidate)
+    )
+    return first, second
 
 
 def refuse_drift(reference_id: str, unlike: Sequence[str]) -> Drift:
@@ -257,10 +274,15 @@ def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array])
 
 
 class _DriftOptions(Struct, frozen=True, kw_only=True):
-    """The task of the outputs, the fraction of samples that must keep the limits, and the layout of boxes."""
+    """The task of the outputs, the fraction of samples that must keep the limits, and the layout of boxes.
+
+    `by_slice`: single slices have a limit, too, so that boxes are also compared entry by entry where no filter of the
+    model's own has chosen them.
+    """
 
     task: Task | None
     share: float = MOST_SAMPLES
+    by_slice: bool = False
     layout: Layout | None = None
 
 
@@ -274,12 +296,14 @@ def _measure_outputs(
         if matches.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
             read = find_named(reference) or tuple(reference)
             others = {name: (reference[name], candidate[name]) for name in reference if name not in read}
+            entries = read if options.by_slice and layout.kind in UNFILTERED else ()
             return (
                 _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, matches),
                 *(
                     _measure_with_boxes(n, *o, options, reference[read[1]].shape, boxes, matches)
                     for n, o in others.items()
                 ),
+                *(_measure_numbers(name, reference[name], candidate[name], options) for name in entries),
             )
     return tuple(_measure_output(name, reference[name], candidate[name], options) for name in reference)
 
@@ -354,8 +378,9 @@ def _measure_output(name: str, reference: Array, candidate: Array, options: _Dri
         return _measure_labels(name, reference, candidate)
     drift = _measure_numbers(name, reference, candidate, options)
     if task == "segmentation" and reference.ndim == 4:
-        same = read_map(reference) == read_map(candidate)
-        return replace(drift, decisions="labels", decided=same.size, agreement=float(same.mean()) if same.size else 1.0)
+        labels = _measure_labels(name, read_map(reference), read_map(candidate))
+        decided = {field: getattr(labels, field) for field in ("decisions", "decided", *AGREEMENTS)}
+        return replace(drift, **decided | {"agreement": 1.0 if labels.agreement is None else labels.agreement})
     if task in SEQUENTIAL and reference.ndim == 3:  # also the steps of all of them whose best token changed
         ref, cand = (side.reshape(-1, side.shape[2]).astype(np.float64) for side in (reference, candidate))
         whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
@@ -380,12 +405,15 @@ def are_labels(array: Array, task: Task | None = None) -> bool:
 
 def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrift:
     same = np.asarray(reference == candidate)
+    worst = find_worst_group(reference, candidate)
     return OutputDrift(
         name=name,
         nonfinite=0,
         decisions="labels",
         decided=same.size,
         agreement=float(same.mean()) if same.size else None,
+        agreement_min=worst[0] if worst else None,
+        agreement_min_at=worst[1] if worst else "",
     )
 
 
@@ -533,7 +561,7 @@ def measure_samples(
 ) -> tuple[SampleDrift, ...]:
     """Measure the differences of every sample in every output, sample by sample; arguments as in `measure_drift`."""
     _check_alike(reference, candidate)
-    reference, candidate = score_words(reference, candidate)
+    reference, candidate = split_complex(*score_words(reference, candidate))
     if (rows := _measure_box_samples(reference, candidate, task)) is not None:
         return tuple(rows)
     tables = [_measure_rows(name, reference[name], candidate[name], task) for name in reference]
@@ -811,6 +839,9 @@ def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
         shown, decibels = format_apart(error, most, "g", 3), format_apart(value, limit, "g", 3)
         size = f"{shown} times the signal" if error > 1 else f"{shown} of the signal"
         return f"error is {size}{where}, limit {most:.3g} (SNR {decibels} dB, limit {limit:g})"
+    if name == "agreement_min":
+        where = figure.removeprefix("agreement of ")
+        return f"shares {format_apart(value, limit, '%', 1)} of the decisions of {where}, limit {limit:.1%}"
     if name in _SHARES and figure == name:
         return f"{_SHARES[name].format(value=format_apart(value, limit, '%', 1))}, limit {limit:.1%}"
     if name == "centred_cosine":
@@ -848,7 +879,8 @@ def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple
         if value is not None and not _keeps(name, value, limits[name])
     ]
     names = {name for _, _, name in broken}
-    return [each for each in broken if each[2] != "snr_min" or "snr" not in names]
+    part_of = {"snr_min": "snr", "agreement_min": "agreement"}
+    return [each for each in broken if part_of.get(each[2]) not in names]
 
 
 def find_kept(drift: Drift) -> str:
@@ -882,7 +914,8 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
         return "cosine", output.cosine_mean
     if value is None and limit == "snr" and output.max_abs_diff:
         return limit, -math.inf
-    figures = [(f"snr of {output.snr_min_at}" if limit == "snr_min" else limit, value)]
+    names = {"snr_min": f"snr of {output.snr_min_at}", "agreement_min": f"agreement of {output.agreement_min_at}"}
+    figures = [(names.get(limit, limit), value)]
     if s := output.slices:
         name = f"{limit} of {s.count} of {s.of} slices of axis {s.axis}, from {s.first} on,"
         figures.append((name, getattr(s, field, None)))

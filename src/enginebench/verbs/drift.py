@@ -56,7 +56,7 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
             metavar="NAME=VALUE",
             multiple=True,
             more="NAME is one of `cosine`, `cosine_min`, `centred_cosine`, `snr`, `snr_min`, `top1`, `top5`, "
-            "`max_abs`, `mean_abs`, `mean_rel`, `agreement`, `samples`",
+            "`max_abs`, `mean_abs`, `mean_rel`, `agreement`, `agreement_min`, `samples`",
         ),
     ]
     precision: Annotated[

@@ -865,3 +865,24 @@ def test_what_does_not_fit_at_all_stays_as_it_is() -> None:
     reference, candidate = fill_lengths({"boxes": BOXES, "x": odd}, {"boxes": odd, "y": odd}, {"boxes", "x", "y"})
     assert (reference["boxes"].shape, candidate["boxes"].shape) == ((2, 3, 4), (5, 4))
     assert reference["x"] is odd and candidate["y"] is odd
+
+
+def test_an_entry_of_a_detector_that_is_always_lost_is_a_difference() -> None:
+    """Its boxes are a few of many, so that partners alone would not show it; whole sides are, too."""
+    right = make_yolo(n=16).astype(np.float32)
+    lost, turned = right.copy(), right.copy()
+    lost[:, :, -1] = 0
+    turned[-1] = np.roll(turned[-1], 1, axis=-1)
+    for wrong in (lost, turned):
+        for precision, passes in (("fp32", False), ("int8", True)):
+            drift = measure_drift({"y": right}, {"y": wrong}, limits_between("fp32", precision), task="detection")
+            assert drift.passed is passes
+    rounded = (right * (1 + 1e-6 * np.random.default_rng(1).standard_normal(right.shape))).astype(np.float32)
+    assert measure_drift({"y": right}, {"y": rounded}, limits_between("fp32", "fp32"), task="detection").passed
+
+
+def test_imaginary_parts_are_compared() -> None:
+    right = np.random.default_rng(2).standard_normal((8, 5, 2)).astype(np.float32).view(np.complex64)[..., 0]
+    drift, out = measure(right, right.conj(), snr=60)
+    assert not drift.passed and out.snr_db < 10
+    assert measure(right, right.copy(), snr=60)[0].passed
