@@ -45,6 +45,7 @@ class FoundFault(Struct, frozen=True, kw_only=True):
     optimizations: tuple[str, ...] = ()  # of the engine; without them these nodes are right
     unlike: str = ""  # how the node is not the same as its counterpart in the other graph
     layer: str = ""  # of the engine's own record, that has the node
+    transformations: tuple[str, ...] = ()  # of OpenVINO, that change which operators these nodes are, in order
     reproduction: Reproduction | None = None
     ways: tuple[WayAround, ...] = ()
 

@@ -129,6 +129,8 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
         yield f"The optimization is {' with '.join(fault.optimizations)}: without it the outputs are right."
     if fault.layer:
         yield f"The engine's own record: {fault.layer}."
+    if fault.transformations:
+        yield f"OpenVINO changes these nodes by {list_some(fault.transformations)}, in this order."
     if fault.overflowed:
         yield fault.overflowed
     if (made := fault.reproduction) is not None:

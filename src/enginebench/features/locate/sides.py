@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from onnx import ModelProto
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import format_options
+from enginebench.core.names import format_options, require_precision
 from enginebench.core.protocols import LayerProfiler
 from enginebench.core.records import Artifact, EngineSpec, Estimate
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import list_some
 from enginebench.engines.abilities import RecordsLayers
+from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.registry import find_entry, find_installed, list_names, list_precisions
 from enginebench.features.locate.bodies import cut_body
 from enginebench.features.locate.changed import keep_long, mark_outputs, save_changed
@@ -25,8 +26,9 @@ from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
 from enginebench.features.locate.nonfinite import explain_beginning
+from enginebench.features.locate.openvino_passes import find_passes
 from enginebench.features.locate.program import Arrays
-from enginebench.features.locate.repro import write_reproduction
+from enginebench.features.locate.repro import rename, write_reproduction
 from enginebench.features.locate.search import Fault, Search
 from enginebench.features.locate.shrink import Case, drop_steps, shrink_case
 from enginebench.features.locate.timing import compare_times
@@ -288,6 +290,10 @@ def reduce_fault(side: GraphSide, fault: Fault, update: Callable[..., FoundFault
         return ()
     update(layer=side.find_layer(case, side.describe(fault)))
     optimizers = find_optimizers(job.engine, partial(side.is_right_on, case))
+    if job.engine.backend == "openvino":
+        note("transformations of OpenVINO")
+        hint = HINTS[require_precision(job.engine.precision)]
+        update(transformations=find_passes(rename(case.model)[0], hint))
     note("smaller shapes and values")
     case = shrink_case(case, try_in_time)
     reproduction = Reproduction(nodes=len(case.model.graph.node), hurried=not has_time())

@@ -13,6 +13,7 @@ import pytest
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.features.locate.jobs import SideJob
 from enginebench.features.locate.judging import Deviation
+from enginebench.features.locate.openvino_passes import list_changing
 from enginebench.features.locate.repro import explain_deviation, find_place, rename
 from enginebench.models.onnx.source import read_onnx
 from enginebench.report.located import FoundFault, LocatedSide
@@ -272,3 +273,19 @@ def test_a_fault_inside_of_a_function_is_found_there(tmp_path: Path) -> None:
     assert fault.kind == "Mul" and fault.within == ("function of call (Norm)",)
     assert not onnx.load(repro / "model.onnx").functions
     assert fault.reproduction is not None and fault.reproduction.shown
+
+
+def test_transformations_that_change_the_operators_are_listed_in_order(tmp_path: Path) -> None:
+    """As OpenVINO records them: the graph after each transformation, ten after two."""
+
+    def record(name: str, *kinds: str) -> None:
+        layers = "".join(f'<layer type="{kind}"/>' for kind in kinds)
+        (tmp_path / f"{name}.xml").write_text(f"<net><layers>{layers}</layers></net>")
+
+    record("Model2_000_ov::pass::Validate", "Add", "Sqrt")
+    record("Model2_010_ov::pass::RMSFusion", "RMS")
+    record("Model2_002_ov::pass::CommonDecompositions", "Add", "Power")
+    record("Model2_003_ov::pass::Nothing", "Power", "Add")
+    record("Model3_004_Other", "Add")  # another graph
+    (tmp_path / "Model2_011_Broken.xml").write_text("<net>")
+    assert list_changing(tmp_path) == ("CommonDecompositions", "RMSFusion")
