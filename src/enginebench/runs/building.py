@@ -183,9 +183,11 @@ class ConfigurationBuilder:
             if configuration.id in begun:
                 works.append(begun[configuration.id])
                 continue
-            on_note: Callable[[str], None] = notes[configuration.id].append
+            on_note: Callable[[str], None]
             if configuration is first:
                 on_note = report_steps(self._reporter, label(configuration))
+            else:
+                on_note = notes[configuration.id].append
             works.append(
                 children[configuration.id].start(
                     self.describe_job(configuration), timeout_s=self._timeout_s(), on_note=on_note

@@ -21,7 +21,6 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import Drift, OutputDrift, Precision, ResultWarning, Slices, Task
 from enginebench.core.text import count_nonfinite
 from enginebench.core.warnings import make_warning
-from enginebench.stats.decisions import find_worst_group
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
     Boxes,
@@ -34,6 +33,7 @@ from enginebench.stats.metrics.boxes import (
     read_boxes,
     take_corners,
 )
+from enginebench.stats.metrics.decisions import find_worst_group
 from enginebench.stats.metrics.metric import Floats
 from enginebench.stats.metrics.sequences import decode_tokens
 from enginebench.stats.metrics.tasks import SEQUENTIAL, read_map

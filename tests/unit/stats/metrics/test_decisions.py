@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from enginebench.stats.decisions import LEAST_DECIDED, find_worst_group
 from enginebench.stats.drift import find_exceeded, limits_between, measure_drift
+from enginebench.stats.metrics.decisions import LEAST_DECIDED, find_worst_group
 
 RNG = np.random.default_rng(4)
 MAPS = RNG.integers(0, 8, (32, 16, 16))
