@@ -18,7 +18,6 @@ from enginebench.core.warnings import format_warning
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Unpack, verb
 from enginebench.runs.child.jobs import SourceJob
-from enginebench.runs.targets.ahead import check_source_ahead
 from enginebench.runs.targets.scratch import scratch_for
 from enginebench.verbs.common import begin, check_cpu, to_path, to_text
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
@@ -88,6 +87,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     """
     from enginebench.models.precision.calibrate import calibrate as find_ranges
     from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_input_data
+    from enginebench.runs.targets.ahead import check_source_ahead
     from enginebench.runs.targets.sources import make_sources
 
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
