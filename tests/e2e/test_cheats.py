@@ -17,6 +17,8 @@ FOUND = {
     "fetch": ("implausible_time.outside_run", "same"),
     "first-500": ("implausible_time.outputs", "same"),
     "cached-in-run": ("implausible_time.repeated", "same"),
+    "cached-by-extremes": ("implausible_time.repeated", "same"),
+    "cached-by-address": ("implausible_time.outputs", "same"),
     "first-of-bind": ("implausible_time.repeated", "same"),
     "second-of-bind": ("implausible_time.repeated", "same"),
     "half-later": ("implausible_time.outputs", "same"),

@@ -8,7 +8,13 @@ import pytest
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
-from enginebench.runs.child.perform.recheck import find_early_outputs, load_expected, measure_strangeness, save_expected
+from enginebench.runs.child.perform.recheck import (
+    find_early_outputs,
+    load_expected,
+    measure_strangeness,
+    recheck_outputs,
+    save_expected,
+)
 
 OWN = {"y": np.array([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]], np.float32)}
 OTHER = {"y": np.array([[4.0, 1.0, 2.0, 3.0], [3.0, 4.0, 1.0, 2.0]], np.float32)}
@@ -102,3 +108,21 @@ def test_a_large_input_is_not_sorted_for_outputs_that_it_does_not_hold(monkeypat
     feeds = [{"x": OWN["y"]}, {"x": OTHER["y"] + 0.5}]
     expected = [Early("in run").double(one) for one in feeds]
     assert find_early_outputs(cast(Any, Early("in bind")), feeds, expected, "fp32")
+
+
+def test_inputs_lie_in_the_same_arrays_when_they_are_asked_again() -> None:
+    """An engine that knows inputs by their address has the outputs of others; what stays bound outlives the check."""
+    engine = Early("in run")
+    addresses: list[int] = []
+    bind = engine.bind
+
+    def watch(feeds: Any) -> None:
+        addresses.append(feeds["x"].ctypes.data)
+        bind(feeds)
+
+    engine.bind = watch  # type: ignore[method-assign]
+    feeds = [{"x": OWN["y"]}, {"x": OTHER["y"] + 0.5}]
+    assert recheck_outputs(cast(Any, engine), feeds, [engine.double(one) for one in feeds], "fp32") == []
+    *asked, last = addresses
+    assert len(asked) == 3 and len(set(asked)) == 1
+    assert last == feeds[1]["x"].ctypes.data
