@@ -4,8 +4,8 @@
     python benchmarks/builds.py --device cpu          # the same of digits-cnn, FP32, batch 1, 4 builds
     python benchmarks/builds.py --engine tensorrt     # any engine that builds
 
-On a GPU builds of pytorch-compile are made side by side, and nothing is timed meanwhile; but its compiler times a few
-settings of each kernel itself, and does so undisturbed with --alone only, which takes several times as long.
+On a GPU builds of pytorch-compile are made one after another, since its compiler times a few settings of each kernel
+itself; plans of TensorRT are made beside each other where the GPU has room for it.
 
 The claims of docs/versions.md rest on this.
 """
