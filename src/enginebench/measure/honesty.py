@@ -100,12 +100,15 @@ def _vary(array: Array, turn: int) -> Array:
 
     No value of another type is made up: it may be one that the model does not take.
     """
+    rotated: Array = np.roll(array, turn)
     if array.size < FEWEST_DATA:
-        return np.roll(array, turn)
+        return rotated
     if array.dtype.kind == "f":
-        return (np.roll(array, turn) * (1 - turn * SHRINK)).astype(array.dtype)
+        smaller: Array = np.multiply(rotated, 1 - turn * SHRINK, dtype=array.dtype)
+        return smaller
     drawn = np.random.default_rng(turn).integers(0, array.size, array.shape)
-    return array.reshape(-1)[drawn]
+    others: Array = array.reshape(-1)[drawn]
+    return others
 
 
 def _time_first_calls(engine: Engine, unseen: Iterator[Feeds], waits: bool, clock: Clock) -> tuple[int, int]:
