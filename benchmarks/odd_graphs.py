@@ -69,6 +69,23 @@ ROWS = "(float[8, 8] x) => (float y)"
 TOKENS = "(float[1, 6, 8] x) => (float y)"
 
 
+def quantized_gemm(attributes: str, *, bias_scale: float) -> Graph:
+    """Make a Gemm between Q/DQ pairs, with its bias as integers of 32 bits."""
+    return Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) bb = DequantizeLinear (b, bs, bz) g2 = Gemm <{attributes}> (d, v, bb) p = QuantizeLinear (g2, t, z) y = DequantizeLinear (p, t, z) }}",
+        13,
+        w=QSQUARE,
+        ws=np.float32(0.01),
+        wz=np.int8(0),
+        b=np.arange(-4, 4).astype(np.int32) * 1000,
+        bs=np.float32(bias_scale),
+        bz=np.int32(0),
+        s=np.float32(0.02),
+        z=np.uint8(128),
+        t=np.float32(0.1),
+    )
+
+
 def norm(
     *, keep: str = "1", minus: str = "x, mn", power: str = "Pow (ct, two)", opset_axes: str = "axes: ints = [-1]"
 ) -> str:
@@ -804,32 +821,8 @@ GRAPHS: dict[str, Graph] = {
         z=np.uint16(30000),
         w=SQUARE,
     ),
-    "qdq_gemm_bias": Graph(
-        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) bb = DequantizeLinear (b, bs, bz) g2 = Gemm <transB = 1, beta = 2.0> (d, v, bb) p = QuantizeLinear (g2, t, z) y = DequantizeLinear (p, t, z) }}",
-        13,
-        w=QSQUARE,
-        ws=np.float32(0.01),
-        wz=np.int8(0),
-        b=np.arange(-4, 4).astype(np.int32) * 1000,
-        bs=np.float32(0.0002),
-        bz=np.int32(0),
-        s=np.float32(0.02),
-        z=np.uint8(128),
-        t=np.float32(0.1),
-    ),
-    "qdq_gemm_bias_scale": Graph(
-        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear (w, ws, wz) bb = DequantizeLinear (b, bs, bz) g2 = Gemm <transB = 1> (d, v, bb) p = QuantizeLinear (g2, t, z) y = DequantizeLinear (p, t, z) }}",
-        13,
-        w=QSQUARE,
-        ws=np.float32(0.01),
-        wz=np.int8(0),
-        b=np.arange(-4, 4).astype(np.int32) * 1000,
-        bs=np.float32(0.002),
-        bz=np.int32(0),
-        s=np.float32(0.02),
-        z=np.uint8(128),
-        t=np.float32(0.1),
-    ),
+    "qdq_gemm_bias": quantized_gemm("transB = 1, beta = 2.0", bias_scale=0.0002),
+    "qdq_gemm_bias_scale": quantized_gemm("transB = 1", bias_scale=0.002),  # not that of the product
     "qdq_blocked": Graph(
         f"{ROWS} {{ v = DequantizeLinear <axis = 0, block_size = 4> (w, ws) y = MatMul (x, v) }}",
         21,
