@@ -137,6 +137,7 @@ def _time_call(engine: Engine, clock: Clock) -> int:
 
 
 def _time_repeated_call(engine: Engine, feeds: Feeds, clock: Clock) -> int:
+    next(_make_unseen(feeds))
     _copy(feeds)
     engine.fetch()
     return _time_call(engine, clock)
@@ -161,8 +162,8 @@ def _look_again(
 ) -> Sequence[ResultWarning]:
     """Compare calls on new inputs with calls on the same inputs, once some of these are short.
 
-    A copy of as many bytes as `bind` takes, and a fetch, come before each: the effect of `bind` on the caches and on
-    waiting threads makes an honest call longer as well.
+    What makes new inputs, a copy of as many bytes as `bind` takes, and a fetch come before each: their effect on the
+    caches and on waiting threads makes an honest call longer as well.
     """
     firsts, repeats, agreeing = [], [], 0
     for turn in range(SECOND_ROUNDS):
