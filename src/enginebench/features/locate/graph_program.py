@@ -66,6 +66,7 @@ class GraphProgram(Graph):
         self.values = StoredArrays(scratch / "reference")
         self._backends: dict[str, Backend] = {}
         self._slice_bytes, self._sizes = 0, dict[str, int]()
+        self._types = self._infer_types()
 
     def record(self, feeds: Arrays, slice_bytes: int) -> None:
         """Compute every tensor of the reference that there is no array for, in slices of so many bytes, each step
@@ -73,7 +74,8 @@ class GraphProgram(Graph):
         self.values.add(feeds)
         self._slice_bytes, self._sizes = slice_bytes, self._infer_sizes(feeds)
         left = [i for i, step in enumerate(self.steps) if i not in self.folded and not set(step.outputs) <= set(feeds)]
-        slices, unkept = self.slice_steps(left), self._list_unkept()
+        # Types that NumPy does not have are computed where they are needed.
+        slices, unkept = self.slice_steps(left), {name for name, kind in self._types.items() if kind in NOT_IN_NUMPY}
         for i, places in enumerate(slices):
             self._note(f"reference: slice {i + 1} of {len(slices)}")
             wanted = [name for place in places for name in self.steps[place].outputs if name not in unkept]
@@ -96,7 +98,26 @@ class GraphProgram(Graph):
         return self.run(self.cut(places, wanted, values, like), values, like, self.engine)
 
     def refer(self, model: ModelProto, values: Arrays) -> Arrays:
-        """Return the outputs of a graph as it is written."""
+        """Return the outputs of a graph as it is written: what is in FP16 is rounded behind each node.
+
+        ONNX Runtime computes FP16 on a CPU in FP32, and keeps FP32 between nodes, also of what it gives out in FP16.
+        """
+        if TensorProto.FLOAT16 not in self._types.values():
+            return self._refer_at_once(model, values)
+        graph, arrays, made = Graph(self.path, model), self.pick_fed(model, values), dict[str, Array]()
+        for place, step in enumerate(graph.steps):
+            if place in graph.folded and not set(step.outputs) & set(graph.outputs):
+                continue  # part of each cut that reads it
+            made.update(self._refer_at_once(graph.cut([place], step.outputs, arrays), arrays))
+            # Others, as sequences, are no inputs: they are computed in each cut that reads them.
+            arrays.update(
+                (name, made[name])
+                for name in step.outputs
+                if isinstance(made[name], np.ndarray) and self._types.get(name) not in NOT_IN_NUMPY
+            )
+        return {name: made[name] for name in graph.outputs}
+
+    def _refer_at_once(self, model: ModelProto, values: Arrays) -> Arrays:
         reference = GraphReference(self.write(model), self.artifact.operator_libraries)
         return reference.run(self.pick_fed(model, values))
 
@@ -160,16 +181,17 @@ class GraphProgram(Graph):
         onnx.save_model(model, str(path), save_as_external_data=big, location="cut.data")
         return path
 
-    def _list_unkept(self) -> set[str]:
-        """List the tensors of types that NumPy does not have: they are computed where they are needed."""
+    def _infer_types(self) -> dict[str, int]:
+        """The types of the tensors, as numbers of ONNX, as far as they can be inferred."""
         if self.model.ByteSize() > LARGEST_PROTOBUF_BYTES:  # which only a file can be
             inferred = self._scratch / "inferred.onnx"
             onnx.shape_inference.infer_shapes_path(str(self.write(self.model)), str(inferred))
             graph = onnx.load(str(inferred), load_external_data=False).graph
         else:
             graph = onnx.shape_inference.infer_shapes(self.model).graph
-        values = (*graph.value_info, *graph.output)
-        return {value.name for value in values if value.type.tensor_type.elem_type in NOT_IN_NUMPY}
+        weights = {tensor.name: tensor.data_type for tensor in graph.initializer}
+        values = (*graph.input, *graph.value_info, *graph.output)
+        return weights | {value.name: value.type.tensor_type.elem_type for value in values}
 
     def _infer_sizes(self, feeds: Arrays) -> dict[str, int]:
         try:

@@ -18,8 +18,8 @@ from enginebench.models.precision.graph import name_nodes
 class Graph:
     """An ONNX graph as steps in an order in which they can run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.model = path, load_graph(path)
+    def __init__(self, path: Path, model: ModelProto | None = None) -> None:
+        self.path, self.model = path, model or load_graph(path)
         # The names that lists of nodes for `quantize --exclude` have.
         name_nodes(self.model)
         graph = self.model.graph

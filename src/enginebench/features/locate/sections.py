@@ -116,6 +116,8 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     yield f"The first node is {fault.node} ({fault.kind}): its output {fault.tensor} leaves the reference ({size})."
     if fault.within:
         yield f"It is inside of {', in '.join(fault.within)}."
+    if fault.tamed and not fault.unlike:
+        yield "An engine may keep a longer format than FP16 between nodes, in which less overflows."
     if fault.unlike:
         yield fault.unlike
     if len(fault.nodes) > 1:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.reference
 import pytest
 
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import SideJob
 from enginebench.features.locate.judging import Deviation
 from enginebench.features.locate.openvino_passes import list_changing
@@ -26,7 +28,7 @@ HOSTILE = ["a'b\"c", "line\nbreak", "tick`s```", "<b>&amp;</b>|", "ünï/çödé
 def search(artifact: Artifact, folder: Path, repro: Path | None = None, **options: str) -> LocatedSide:
     rng = np.random.default_rng(0)
     calls = folder / "call.npz"
-    save_arrays(calls, {s.name: rng.standard_normal(s.shape, np.float32) for s in artifact.inputs})
+    save_arrays(calls, {s.name: rng.standard_normal(s.shape, np.float32).astype(s.dtype) for s in artifact.inputs})
     engine = EngineSpec(backend="ort", options=options, precision=artifact.precision, recipe=artifact.recipe)
     job = SideJob(
         text="ort@m.onnx",
@@ -96,6 +98,33 @@ def test_types_that_arrays_do_not_have_neither_end_the_search_nor_look_wrong(tmp
     assert fault.kind in ("Div", "Mul") and not fault.node.startswith("Cast")
 
 
+def write_beyond_fp16(path: Path) -> Artifact:
+    """A graph in FP16 whose second tensor overflows, and whose third would be small again."""
+    text = "(float16[2, 8] x) => (float16[2, 8] y) { a = Mul (x, k) b = Mul (a, k) c = Mul (b, s) y = Add (c, a) }"
+    return write_graph(path, text, {"k": np.float16(1000), "s": np.float16(0.001)})
+
+
+def test_an_engine_in_fp16_is_held_to_a_reference_that_is_rounded_behind_each_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime on a CPU keeps FP32 between nodes; an engine that computes in FP16 is neither wrong nor random."""
+    graph = write_beyond_fp16(tmp_path / "m.onnx")
+
+    def compute(program: GraphProgram, model: onnx.ModelProto, values: Any, *others: object) -> Any:
+        evaluator = onnx.reference.ReferenceEvaluator(model)
+        with np.errstate(all="ignore"):
+            outputs = evaluator.run(None, program.pick_fed(model, values))
+        return dict(zip(evaluator.output_names, outputs, strict=True))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphProgram, "run", compute)
+        side = search(graph, tmp_path)
+    assert (side.state, side.why) == ("keeps", "") and "b" in side.overflowed
+    # What keeps FP32 does not give what the graph says; it is found where the overflow is gone, and not called random.
+    fault = find(graph, tmp_path)
+    assert (fault.tensor, fault.tamed, len(fault.nodes)) == ("c", 14, 2)
+
+
 def test_a_graph_that_is_right_has_no_fault(tmp_path: Path) -> None:
     graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM.replace("keepdims = 0", "keepdims = 1"), opset=13)
     assert search(graph, tmp_path).state == "keeps"
@@ -142,8 +171,6 @@ def test_bodies_of_nodes_are_renamed_with_what_they_read(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 10_000])
 def test_slices_hold_what_fits_and_every_step_once(tmp_path: Path, slice_bytes: int) -> None:
-    from enginebench.features.locate.graph_program import GraphProgram
-
     graph = write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13)
     program = GraphProgram(graph, EngineSpec(backend="ort"), tmp_path / "scratch", lambda text: None)
     feeds = {"x": np.random.default_rng(0).standard_normal((8, 8), np.float32)}
