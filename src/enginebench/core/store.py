@@ -333,14 +333,16 @@ def parsing(path: Path, expected: str, *caught: type[Exception], where: str = ""
         words = "brackets nested too deep" if isinstance(error, RecursionError) else str(error) or type(error).__name__
         text, _, field = (words, "", where) if where else words.partition(" - at `")
         fault = text if text[:2].isupper() else text[0].lower() + text[1:]
+        fault = "JSON that was cut off" if fault == "input data was truncated" else fault
+        fault = re.sub(r"^expected (.+), got (.+)$", r"\2 instead of \1", fault)
         raise ParseError(path, field.rstrip("`"), fault, expected, advice) from error
 
 
-def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "Upgrade enginebench") -> R:
+def read_record(path: Path, kind: type[R], schema: str = "", advice: str = "") -> R:
     """The record in a file; with `schema`, one of this alone."""
-    record = _decode(path, _read_bytes(path), kind)
+    record = _decode(path, _read_bytes(path), kind, advice)
     if schema and (stored_schema := getattr(record, "schema", "")) != schema:
-        raise ParseError(path, "$.schema", repr(stored_schema), repr(schema), advice)
+        raise ParseError(path, "$.schema", repr(stored_schema), repr(schema), advice or "Upgrade enginebench")
     return record
 
 
@@ -352,8 +354,8 @@ def _name_flat(message: str, kind: type[msgspec.Struct]) -> str:
     return message
 
 
-def _decode(path: Path, data: bytes, kind: type[R]) -> R:
-    with parsing(path, kind.__name__):
+def _decode(path: Path, data: bytes, kind: type[R], advice: str = "") -> R:
+    with parsing(path, kind.__name__, advice=advice):
         if issubclass(kind, msgspec.Struct) and list_holders(kind):
             document = msgspec.json.decode(data, type=JsonObject)
             try:

@@ -1,9 +1,13 @@
-"""Read the inputs of a module from the archive that PyTorch stored it in. Nothing is run or unpickled; no PyTorch."""
+"""Read the inputs or weights of a module from the archive that PyTorch stored it in.
+
+Nothing is run or unpickled; needs no PyTorch.
+"""
 
 import ast
 import io
 import itertools
 import json
+import math
 import pickletools
 import re
 import zipfile
@@ -21,6 +25,8 @@ _MOST_BYTES = 64 << 20
 _SIDE = 224
 # Errors of a damaged or foreign archive: its module says what is wrong when it is loaded.
 _DAMAGE = (OSError, ValueError, RuntimeError, NotImplementedError, LookupError, SyntaxError, zipfile.BadZipFile)
+# Buffers of BatchNorm, which a count of parameters leaves out.
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 # Members with the graph of an exported program. Source: PyTorch 2.13, torch/export/pt2_archive/constants.py, and
 # torch/export/__init__.py of those before 2.8.
 _GRAPHS = ("models/model.json", "serialized_exported_program.json")
@@ -134,6 +140,44 @@ def _read_script_pickle(pickled: bytes) -> tuple[str, tuple[int, ...]]:
                 return owner, tuple(numbers[1:])
             numbers = None
     return owner, ()
+
+
+def count_weights(path: Path) -> int | None:
+    """Return the number of values in a state dict, statistics of BatchNorm apart; None where that cannot be seen.
+
+    That is a file of torch.save in its present format, with names to tensors and nothing around them.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            shapes = _read_state_pickle(_read_member(archive, member))
+    except (*_DAMAGE, StopIteration):
+        return None
+    counted = (math.prod(shape) for name, shape in shapes.items() if name.rpartition(".")[2] not in _STATISTICS)
+    return sum(counted) if shapes else None
+
+
+def _read_state_pickle(pickled: bytes) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of tensors by name from a pickle's operators; none where they are not in the outermost dict."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    name, dicts = "", 0
+    numbers: list[int] | None = None  # after the storage of a tensor: its offset, then its shape
+    for operator, argument, _ in pickletools.genops(io.BytesIO(pickled)):
+        code = operator.name
+        if code in ("BINUNICODE", "SHORT_BINUNICODE"):
+            name = name or str(argument)  # what follows it names the storage
+        elif not shapes and (code == "EMPTY_DICT" or argument == "collections OrderedDict"):
+            dicts += 1
+        elif code == "BINPERSID":
+            if dicts > 1:
+                return {}
+            numbers = []
+        elif numbers is not None and isinstance(argument, int) and code.startswith(("BININT", "LONG")):
+            numbers.append(argument)
+        elif numbers is not None and code.endswith(("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")):
+            shapes[name] = tuple(numbers[1:])
+            name, numbers = "", None
+    return shapes
 
 
 class _Name(Struct):

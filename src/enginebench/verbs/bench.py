@@ -322,7 +322,7 @@ def bench_sides(
     Else both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
     """
     from enginebench.runs.campaign import Campaign
-    from enginebench.runs.targets.ahead import check_ahead
+    from enginebench.runs.targets.ahead import check_ahead, check_compared_ahead
     from enginebench.runs.targets.sources import choose_scoring
     from enginebench.stats.ranking import Rules
 
@@ -338,7 +338,8 @@ def bench_sides(
     folder = RunFolder(root)
     folder.check_free()
     record = begin_record(request, describe_machine(), verb="bench", command=command)
-    check_ahead(requests_of_sides if against is None or against.stored is None else [request])
+    ahead = requests_of_sides if against is None or against.stored is None else [request]
+    (check_ahead if beside else check_compared_ahead)(ahead)
     devices = [device for side_request in requests_of_sides for device in list_devices(side_request)]
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         scoring = choose_scoring(request) if request.metrics or request.targets else None

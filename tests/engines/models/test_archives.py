@@ -126,6 +126,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("names.npz", y=X.numpy())
     np.savez("types.npz", x=X.numpy().astype(np.float64), ids=IDS.numpy())
     torch.save(nn.Linear(8, 4).state_dict(), "other.pt")
+    torch.save({"other": torch.zeros(2410)}, "as_many.pt")
 
 
 SHORT: dict[str, object] = {"engines": "pytorch", "quick": True, "out": "r"}
@@ -140,7 +141,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a name of a shape": (lambda: enginebench.run("net.pt2", input_shape="z:1x8", **SHORT), "the inputs are x, ids"),
     "weights of another network": (
         lambda: enginebench.run("digits-mlp", weights="other.pt", **SHORT),
-        "weights of other.pt do not fit the module",
+        "weights of other.pt do not fit the module: they have",
+    ),
+    "weights of another network with as many values": (
+        lambda: enginebench.run("digits-mlp", weights="as_many.pt", **SHORT),
+        "weights of as_many.pt do not fit the module: Missing key",
     ),
 }
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from enginebench.core.errors import ModelError, UsageError
+from enginebench.models import downloads
+from enginebench.models.downloads import DownloadFailed
 from enginebench.models.torch import hugging_face
 from enginebench.models.torch.hugging_face import make_example_inputs
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.torch.torchvision_import import import_torchvision
-from enginebench.models.torch.weights import DownloadFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -76,7 +77,7 @@ def test_without_a_network_the_way_out_is_named(tmp_path: Path, monkeypatch: pyt
         assert url == "https://huggingface.co/some/model/resolve/main/config.json"
         raise DownloadFailed("the server did not respond within 5 s")
 
-    monkeypatch.setattr(hugging_face, "ask_server", refuse)
+    monkeypatch.setattr(downloads, "ask_server", refuse)
     with pytest.raises(ModelError, match=r"did not respond within 5 s. Go online, or name a folder .*hf:./FOLDER"):
         make_torch_artifact("hf:some/model", tmp_path)
 

@@ -14,10 +14,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from enginebench.core.store import hash_file
+from enginebench.models.downloads import DownloadFailed, ask_server
 from enginebench.models.torch import weights
 from enginebench.models.torch.architectures import build_module
 from enginebench.models.torch.source import make_torch_artifact
-from enginebench.models.torch.weights import DownloadFailed, ask_server, fetch_pretrained, fetch_url, torchvision_url
+from enginebench.models.torch.weights import fetch_pretrained, fetch_url, torchvision_url
 from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
 from trained import find_file
 
@@ -143,8 +144,8 @@ def test_a_server_that_responds_is_enough_whatever_the_status() -> None:
     def refuse(request: urllib.request.Request, timeout: float) -> io.BytesIO:
         raise urllib.error.HTTPError(request.full_url, 403, "Forbidden", None, None)  # type: ignore[arg-type]
 
-    ask_server("https://example.invalid/a.pth", answer, timeout_s=3.0)
-    ask_server("https://example.invalid/a.pth", refuse)
+    assert ask_server("https://example.invalid/a.pth", answer, timeout_s=3.0) == 200
+    assert ask_server("https://example.invalid/a.pth", refuse) == 403
     assert asked == [("HEAD", 3.0)]
 
 

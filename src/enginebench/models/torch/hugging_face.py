@@ -16,9 +16,10 @@ with importing("PyTorch", 'pip install "enginebench[torch]"'):
     import torch
 from torch import nn
 
+from enginebench.models.downloads import DownloadFailed, check_hub_name
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import with_torchvision
-from enginebench.models.torch.weights import DownloadFailed, State, ask_server, download_errors, stall_limit
+from enginebench.models.torch.weights import State, download_errors, stall_limit
 from enginebench.models.zoo import HF_EXTRA, ModelRef
 
 # Default number of tokens in a sequence: enough for attention to be work, within every model's positions.
@@ -83,14 +84,7 @@ def fetch_hf(ref: ModelRef) -> State:
 
 def _read_config(ref: ModelRef) -> Any:
     transformers = import_transformers()
-    from huggingface_hub import hf_hub_url, try_to_load_from_cache
-
-    refusal = f"{ref.text} cannot be had from the Hugging Face Hub"
-    cure = "Go online, or name a folder that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
-    with explaining(ModelError, refusal, DownloadFailed, ValueError, describe=first_line, cure=cure):
-        # If it is not in the cache, the Hub must respond: its own client retries for minutes.
-        if not Path(ref.name).is_dir() and not isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
-            ask_server(str(hf_hub_url(ref.name, "config.json")))
+    check_hub_name(ref)
     cure = "Expected a name on the Hugging Face Hub, or a folder that holds config.json"
     failing = explaining(ModelError, f"{ref.text}: its config.json cannot be read", describe=first_line, cure=cure)
     with failing, stall_limit():

@@ -28,6 +28,7 @@ from torch import nn
 
 from enginebench.core.text import count_of, list_some
 from enginebench.models.archives import explain_no_examples
+from enginebench.models.downloads import DownloadFailed
 from enginebench.models.file_kind import check_weights_file, find_kind_of_file
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import list_problems, require_names, write_samples
@@ -46,7 +47,6 @@ from enginebench.models.torch.flat import Flat, find_state, holds_script, restor
 from enginebench.models.torch.scripted import describe_inputs as describe_scripted
 from enginebench.models.torch.torchvision_import import count_stand_in_calls
 from enginebench.models.torch.weights import (
-    DownloadFailed,
     State,
     Undrawn,
     calibrate_batch_norm,

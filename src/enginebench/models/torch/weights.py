@@ -1,7 +1,6 @@
 """Weights of a module: pretrained ones, downloaded, or seeded random ones that give outputs worth comparing.
 
-torchvision's and timm's own code downloads into their own caches. It has no time limit of its own or retries for
-minutes, so the server is asked once first, with a limit.
+torchvision's and timm's own code downloads into their own caches.
 
 A freshly made network keeps BatchNorm statistics of mean 0 and variance 1, which its activations do not have. Deep
 networks then shrink their signal layer by layer (standard deviation 1e-14 at the output of efficientnet_b0), and a
@@ -10,9 +9,6 @@ comparison of precisions compares rounding noise.
 
 import random
 import socket
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,13 +21,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from enginebench.models.downloads import DownloadFailed, ask_server, explain_failure
 from enginebench.models.torch.architectures import import_timm, set_batch
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import ModelRef
 
-# A server that has not responded to a request for headers in 5 s counts as unreachable: a TLS handshake across the
-# globe needs about 1 s, and a user without a network should not wait longer than one import of PyTorch takes.
-PROBE_TIMEOUT_S = 5.0
 # No byte for this long ends a download that has begun.
 STALL_TIMEOUT_S = 30.0
 # Eight batches of eight bring the output of the four torchvision networks back to 0.008 .. 0.5; more changes little.
@@ -45,10 +39,6 @@ PARTS = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}
 FILLING = frozenset({name for name in dir(nn.init) if name.endswith("_")} | PARTS)
 
 State = dict[str, torch.Tensor]
-
-
-class DownloadFailed(Exception):
-    """The reason why weights are missing. Always caught: random weights take their place, with a warning."""
 
 
 def fetch_pretrained(ref: ModelRef) -> State:
@@ -101,34 +91,6 @@ def _uncached_timm_url(config: Any) -> str | None:
     return str(hf_hub_url(config.hf_hub_id, names[0]))
 
 
-def ask_server(
-    url: str, opener: Callable[..., Any] = urllib.request.urlopen, timeout_s: float = PROBE_TIMEOUT_S
-) -> None:
-    """Check that the server of `url` responds within `timeout_s`, name lookup included; else raise DownloadFailed.
-
-    A status such as 404 counts as an answer: what it means is for the downloader to say.
-    """
-    failures: list[str] = []
-
-    def ask() -> None:
-        try:
-            with opener(urllib.request.Request(url, method="HEAD"), timeout=timeout_s):
-                pass
-        except urllib.error.HTTPError:
-            pass
-        except (OSError, ValueError) as error:
-            failures.append(_explain(error))
-
-    # A name lookup obeys no socket timeout; a daemon thread can be left behind.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
-        raise DownloadFailed(f"the server did not respond within {timeout_s:g} s")
-    if failures:
-        raise DownloadFailed(failures[0])
-
-
 @contextmanager
 def stall_limit() -> Iterator[None]:
     """Downloads in the block give up once no byte has come for a while."""
@@ -148,15 +110,7 @@ def download_errors() -> Iterator[None]:
     except DownloadFailed:
         raise
     except Exception as error:  # torch, timm and their HTTP libraries share no error of their own
-        raise DownloadFailed(_explain(error)) from error
-
-
-def _explain(error: Exception) -> str:
-    """Explain an error in one line, without the addresses and paths that a longer text may hold."""
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(cause, OSError) and cause.strerror:
-        return f"download failed: {cause.strerror}"
-    return f"download failed: {type(cause).__name__}"
+        raise DownloadFailed(explain_failure(error)) from error
 
 
 @contextmanager

@@ -28,7 +28,14 @@ from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import concrete_shape, match_axes
 from enginebench.core.store import is_bundle
-from enginebench.models.archives import check_program, explain_no_examples, read_program_inputs, read_script_inputs
+from enginebench.models.archives import (
+    check_program,
+    count_weights,
+    explain_no_examples,
+    read_program_inputs,
+    read_script_inputs,
+)
+from enginebench.models.downloads import check_hub_name
 from enginebench.models.file_kind import check_weights_file
 from enginebench.models.objects import check_importable
 from enginebench.models.onnx.input_sizes import find_batches
@@ -76,6 +83,16 @@ def check_ahead(requests: Iterable[RunRequest]) -> None:
         run_quietly(partial(_check_all, request))
 
 
+def check_compared_ahead(requests: Iterable[RunRequest]) -> None:
+    """The same of sides that get the same inputs: their models must take these."""
+    described: list[tuple[str, Sequence[TensorSpec]]] = []
+    for request in requests:
+        if specs := run_quietly(partial(_check_all, request)):
+            # Sides at two batches have a message of their own, with the option that cures it.
+            described.append((request.model, [replace(spec, shape=("batch", *spec.shape[1:])) for spec in specs]))
+    _refuse_unlike(described)
+
+
 def check_source_ahead(source: ModelSource) -> None:
     """The same of a model with its weights and inputs, as the sides of a comparison have them."""
 
@@ -97,9 +114,13 @@ def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
         source = replace(request.source, model=side.target)
         if specs := run_quietly(partial(_check_source_alone, source)):
             described.append((side.text, specs))
+    _refuse_unlike(described)
+    return sides
+
+
+def _refuse_unlike(described: Sequence[tuple[str, Sequence[TensorSpec]]]) -> None:
     for (first, specs), (second, others) in pairwise(described):
         refuse_differences(compare_specs("input", specs, others, (first, second)))
-    return sides
 
 
 def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[str], n: int, seed: int) -> None:
@@ -114,7 +135,7 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
     run_quietly(check)
 
 
-def _check_all(request: RunRequest) -> None:
+def _check_all(request: RunRequest) -> Sequence[TensorSpec] | None:
     _require_shapes(request.source)
     specs = _check_source(replace(request.source, input_shapes=None))
     sizes = [(batch, shapes) for batch in request.batches for shapes in request.buckets or [request.input_shapes or {}]]
@@ -128,6 +149,7 @@ def _check_all(request: RunRequest) -> None:
     if request.data is not None:
         _check_data(request, request.data, specs)
     choose_labelled(request)
+    return specs
 
 
 def check_memory(batch: int, shapes: Mapping[str, tuple[int, ...]], specs: Sequence[TensorSpec]) -> None:
@@ -147,7 +169,7 @@ def _check_source_alone(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 
 def _require_shapes(source: ModelSource) -> None:
-    """Check that a TorchScript archive, which holds no example inputs, is given with their shapes, or with arrays of
+    """Check that a TorchScript archive, which holds no example inputs, is given with their shapes, or with arrays, of
     their names."""
     ref = _find_ref(source)
     inputs = read_script_inputs(ref.path) if ref is not None and ref.kind == "torchscript" else None
@@ -155,6 +177,8 @@ def _require_shapes(source: ModelSource) -> None:
         return
     if source.inputs is None and not source.input_shapes:
         raise UsageError(explain_no_examples(source.model, inputs))
+    if unknown := [name for name in source.input_shapes or {} if name not in inputs.names]:
+        raise UsageError(f"--input-shape names {', '.join(unknown)}; the inputs are {', '.join(inputs.names)}")
     for file in list_input_files(source.inputs) if source.inputs is not None else ():
         require_names(source.model, inputs.names, read_heads(file))
 
@@ -214,6 +238,7 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
         check_timm_name(ref)
     if ref.kind == "hf":
         check_hf_folder(ref)
+        check_hub_name(ref)
     if not packaged:
         check_installed(ref)
     if ref.kind == "hf" and is_any_held():
@@ -232,7 +257,8 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
 
 
 def _check_weights(source: ModelSource) -> None:
-    """Check a file of weights by its content, and by the module of a model that is known by its name alone.
+    """Check a file of weights by its content, by its number of values, and by the module of a model that is known by
+    its name alone.
 
     That module is built only if the run would have to wait: otherwise the run itself builds it at once. A factory of
     the user's is not called while another run is timed.
@@ -242,6 +268,12 @@ def _check_weights(source: ModelSource) -> None:
         return
     check_weights_file(path)
     ref = _find_ref(source)
+    card = BUILTIN.get(ref.name) if ref is not None and ref.kind == "builtin" else None
+    count = count_weights(path)
+    if card is not None and count not in (None, card.parameters):
+        raise ModelError(
+            f"weights of {path} do not fit the module: they have {count:,} values, and {card.name} {card.parameters:,}"
+        )
     if ref is not None and ref.kind in ("builtin", "timm") and is_any_held():
         _check_in_child(source)
 

@@ -218,6 +218,20 @@ def test_damaged_json_names_the_field(tmp_path, change, said):
         read_calibration(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"schema": "enginebench.cal', "found JSON that was cut off; expected Calibration"),
+        (b"[1, 2]", "found `array` instead of `object`; expected Calibration"),
+        (b'{"a": 1}', "found object missing required field"),
+    ],
+)
+def test_a_damaged_file_of_ranges_is_refused_with_the_command_that_makes_one(content, message, tmp_path: Path) -> None:
+    (tmp_path / "calib.json").write_bytes(content)
+    with pytest.raises(ParseError, match=rf"{message}.*\. Make it with enginebench calibrate"):
+        read_calibration(tmp_path / "calib.json")
+
+
 def test_other_files_are_no_calibration(tmp_path):
     for content in (b"", b"{", b"[]", b"\xff\xfe"):
         (tmp_path / "calib.json").write_bytes(content)

@@ -140,6 +140,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "--input-shape input:1x2x8x8: the model takes",
     ),
     "a name, of a built-in module": (lambda: run("resnet18", input_shape="x:1x3x64x64"), "the inputs are input"),
+    "a name, of TorchScript": (
+        lambda: run("script.pt", input_shape="y:1x4"),
+        "--input-shape names y; the inputs are x",
+    ),
+    "another model, in bench": (
+        lambda: enginebench.bench(GRAPH, "ort", against=f"ort@{DATA_DIR / 'digits-mlp.onnx'}", out="b"),
+        "the sides cannot be compared: input 'input' has shape",
+    ),
     "a shape, in bench": (lambda: enginebench.bench(GRAPH, "ort", input_shape="x:1x1x8x8", out="b"), "no such input"),
     "a shape, in drift": (
         lambda: enginebench.drift(f"ort@{GRAPH}", f"ort@{GRAPH}", input_shape="x:1x1x8x8"),
